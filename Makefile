@@ -18,13 +18,14 @@ $(VENV)/.stamp: requirements-dev.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Indexes this repository, and a second one on request: make demo REPO=/path/to/it
+# Indexes a part of this repository, and a second one on request: make demo REPO=/path/to/it
 demo: export REPOSYNC_STATE_DIR = $(CURDIR)/$(DEMO_STATE)
-demo: export REPOSYNC_CONFIG =
+demo: export REPOSYNC_CONFIG = $(CURDIR)/config/demo.yaml
 demo: $(VENV)/.stamp
-	@$(BIN)/reposync sync . $(REPO)
-	@$(BIN)/reposync history
+	@$(BIN)/reposync apply > /dev/null
+	@$(BIN)/reposync sync reposync $(REPO)
 	@$(BIN)/reposync search "$(QUERY)" --limit 3
+	@$(BIN)/reposync history
 
 test: $(VENV)/.stamp browser
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not full"
