@@ -195,7 +195,9 @@ class VersionUpdate:
         if not entries:
             return
         wanted = self.situation.wanted
-        deaths, is_repeated = await self._deaths(entries), self.context.run.attempt > 1
+        deaths = await self._deaths(entries)
+        # What a version with words only lacks may have killed its worker.
+        is_repeated = self.context.run.attempt > 1 or self.situation.live_has_words_only
         async with ContentWorkers(len(entries), wanted.content, deaths, is_repeated=is_repeated) as workers:
             await run_pipeline(
                 self.context.parts.source,

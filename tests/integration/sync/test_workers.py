@@ -54,15 +54,16 @@ async def test_a_file_whose_workers_died_before_is_tried_in_a_process_and_at_las
     assert [bool(file.chunks) for file in prepared] == [True, False, True]
 
 
-def kill_workers(number: int, others: set[psutil.Process], ended: threading.Event) -> None:
-    """Every content worker that appears beside these `others`, so many times."""
-    killed: set[psutil.Process] = set()
-    while len(killed) < number and not ended.is_set():
-        for each in set(content_workers()) - others - killed:
+def kill_workers(number: int, others: set[psutil.Process], ended: threading.Event) -> int:
+    """The first so many content workers that appear beside these `others`; returns how many appeared in all."""
+    seen: set[psutil.Process] = set()
+    while not ended.wait(0.01):
+        for each in set(content_workers()) - others - seen:
             if is_started(each):
-                each.kill()
-                killed.add(each)
-        ended.wait(0.01)
+                if len(seen) < number:
+                    each.kill()
+                seen.add(each)
+    return len(seen)
 
 
 def is_started(process: psutil.Process) -> bool:
@@ -73,16 +74,23 @@ def is_started(process: psutil.Process) -> bool:
 
 
 async def sync_with_killed_workers(world: World, number: int, **options: bool) -> Run:
+    return (await sync_and_count_workers(world, number, **options))[0]
+
+
+async def sync_and_count_workers(world: World, number: int, **options: bool) -> tuple[Run, int]:
     ended = threading.Event()
     killing = asyncio.create_task(asyncio.to_thread(kill_workers, number, set(content_workers()), ended))
     try:
-        return await world.sync(**options)
+        run = await world.sync(**options)
     finally:
         ended.set()
-        await killing
+        workers = await killing
+    return run, workers
 
 
 async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs(world: World, monkeypatch):
+    world.repository.commit({"first.py": b"value = 0\n"})
+    await world.completed()
     world.repository.commit({f"f{n:03}.py": f"value = {n}\n".encode() for n in range(PROCESS_FROM_FILES)})
     # The batch, then the first file of it twice.
     monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", PROCESS_FROM_FILES)
@@ -110,6 +118,16 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     assert await world.indexed() == await world.expected()
     verdict = await Verification(world.app, against_source=True, report=lambda _: None).verify("project")
     assert verdict.exact
+
+
+async def test_a_first_sync_reads_what_killed_its_worker_once_more_in_a_worker(world: World, monkeypatch):
+    world.repository.commit({f"f{n:03}.py": f"value = {n}\n".encode() for n in range(PROCESS_FROM_FILES)})
+    monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", PROCESS_FROM_FILES)
+    # While words are indexed: the batch, and the first file of it twice.
+    run, workers = await sync_and_count_workers(world, 3)
+    assert (run.status, run.error_code, run.files_failed) == ("completed", None, 0)
+    assert workers == 5, "one reads the rest, one the file again for the version with meaning"
+    assert await world.indexed() == await world.expected()
 
 
 PARENT = """
