@@ -217,7 +217,12 @@ class ContentWorkers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A worker may not end when its executor shuts down (seen with CPython 3.11, after a cancelled run), and the
+        # program would wait for it when it exits. It holds nothing that could be lost.
+        processes = list((getattr(self._executor, "_processes", None) or {}).values())
         self._executor.shutdown(wait=False, cancel_futures=True)
+        for each in processes:
+            each.kill()
 
 
 def death_of(path: bytes, sha: str) -> tuple[str, str]:

@@ -65,8 +65,8 @@ def test_sync_search_history_and_the_other_commands_agree(configured: Person, re
     assert all(word in table for word in ("payments", "completed", run["id"][:8]))
 
     found = configured.asks("search", "drop sessions whose deadline has passed", "--limit", "1")
-    keys = {"repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated", "parts"}
-    assert found[0].keys() == keys
+    place = {"repository", "path", "start_line", "end_line", "language", "text", "url"}
+    assert found[0].keys() == place | {"score", "parts", "symbols", "outdated", "meaning_indexed"}
     assert (found[0]["path"], found[0]["language"], found[0]["start_line"]) == ("billing/sessions.py", "python", 1)
     explained = configured.types("search", "drop sessions", "--explain").stdout
     assert all(part in explained for part in ("words", "meaning", "definition", "path"))

@@ -7,6 +7,7 @@ from tests.fixtures.repositories import GitRepository
 
 REGISTRY = """\
 embedding: {{provider: none}}
+search: {{ranking: plain}}
 repositories:
   - {{name: payments, path: '{path}', schedule: yearly}}
 """

@@ -128,7 +128,7 @@ def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator:
     page.get_by_label("By description").fill("remove expired sessions")
     page.get_by_label("Path").fill("billing/*.py")
     page.get_by_role("button", name="Search").click()
-    link = page.locator(".hits li").first.get_by_role("link")
+    link = page.locator(".hits li").first.get_by_role("link").first
     expect(link).to_have_text(f"{APP} billing/sessions.py:1")
     address = link.get_attribute("href")
     assert address is not None and address.startswith(f"{daemon.gitlab_url}/{APP}/-/blob/")
