@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from reposync.cores import usable_cores
 from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait, WindowRows
 from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, LOCAL_WINDOW, EmbedderConfig, check_weights
 from reposync.errors import ConfigError
@@ -36,7 +34,7 @@ class LocalEmbedder:
         _refuse_other_models(config)
         self._name = config.model or LOCAL_MODEL
         self._window = config.window or LOCAL_WINDOW
-        self._threads = config.concurrency or _cores()
+        self._threads = config.concurrency or usable_cores()
         self._bulk = ThreadPoolExecutor(self._threads, "embed")
         self._query = ThreadPoolExecutor(1, "embed-query")
         self._loading = asyncio.Lock()
@@ -132,13 +130,3 @@ def _refuse_other_models(config: EmbedderConfig) -> None:
         )
     if config.dimensions not in (None, DIMENSION):
         raise ConfigError(f"embedding.dimensions is {config.dimensions}; the local model has {DIMENSION}.")
-
-
-def _cores() -> int:
-    """The cores that this process may use: a container's CPU limit is a quota, which the affinity does not show."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(cores, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no limit ("max"), or no such file
-        return cores

@@ -17,6 +17,7 @@ from types import TracebackType
 from reposync.content.documents import content_hash, make_document
 from reposync.content.model import Skip, Skipped
 from reposync.content.symbols import symbols_of
+from reposync.cores import usable_cores
 from reposync.embedding.sparse import document_vector
 from reposync.sources.port import path_text
 from reposync.store.columns import path_key
@@ -25,6 +26,8 @@ from reposync.vectors.port import PointWrite, StoredPoint, point_id
 
 # A worker process costs about 0.6 s and 90 MB to start; below this many files a thread has finished by then.
 PROCESS_FROM_FILES = 400
+# Two keep pace with one event loop that stores what they prepare.
+MOST_WORKERS = 2
 # Attempts for a file alone in a worker before it is reported. The first death may be chance: the kernel kills any large
 # process if another needs memory.
 _TRIES_ALONE = 2
@@ -173,9 +176,12 @@ class ContentWorkers:
         self._settings = settings
         self._deaths = deaths or {}
         self._in_process = files >= PROCESS_FROM_FILES or bool(self._deaths) or is_repeated
-        self._executor = self._start()
-        # One batch at a time: only files of that batch can have killed the worker.
-        self._turn = asyncio.Lock()
+        # A batch has a worker for itself: only its files can have killed it. The worker used last is used next, so that
+        # a second one starts only if there is work for two.
+        self._idle: asyncio.LifoQueue[Executor] = asyncio.LifoQueue()
+        self._executors = {self._start() for _ in range(_workers(files) if self._in_process else 1)}
+        for each in self._executors:
+            self._idle.put_nowait(each)
 
     def _start(self) -> Executor:
         if not self._in_process:
@@ -199,14 +205,20 @@ class ContentWorkers:
 
     async def _attempt(self, files: Sequence[RawFile]) -> list[PreparedFile] | None:
         """None if the worker died."""
-        async with self._turn:
-            executor = self._executor
-            try:
-                return await asyncio.get_running_loop().run_in_executor(executor, prepare, files, self._settings)
-            except BrokenProcessPool:
-                executor.shutdown(wait=False, cancel_futures=True)
-                self._executor = self._start()
-                return None
+        executor = await self._idle.get()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(executor, prepare, files, self._settings)
+        except BrokenProcessPool:
+            executor.shutdown(wait=False, cancel_futures=True)
+            self._executors.remove(executor)
+            if not self._executors:
+                executor = self._start()
+                self._executors.add(executor)
+            # Otherwise one less: memory may be short, and a file that is tried alone must be alone.
+            return None
+        finally:
+            if executor in self._executors:
+                self._idle.put_nowait(executor)
 
     def _deaths_of(self, file: RawFile) -> int:
         return self._deaths.get(death_of(file.path, file.sha), 0)
@@ -219,10 +231,15 @@ class ContentWorkers:
     ) -> None:
         # A worker may not end when its executor shuts down (seen with CPython 3.11, after a cancelled run), and the
         # program would wait for it when it exits. It holds nothing that could be lost.
-        processes = list((getattr(self._executor, "_processes", None) or {}).values())
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        for each in processes:
-            each.kill()
+        for executor in self._executors:
+            processes = list((getattr(executor, "_processes", None) or {}).values())
+            executor.shutdown(wait=False, cancel_futures=True)
+            for each in processes:
+                each.kill()
+
+
+def _workers(files: int) -> int:
+    return min(MOST_WORKERS, usable_cores(), 1 + files // (4 * PROCESS_FROM_FILES))
 
 
 def death_of(path: bytes, sha: str) -> tuple[str, str]:
