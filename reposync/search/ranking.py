@@ -115,10 +115,9 @@ def ranked(question: Question, hits: Sequence[SearchHit]) -> list[SearchHit]:
 
 
 def _scored(question: Question, hit: SearchHit) -> SearchHit:
-    names = {each.name for each in hit.symbols}
-    definition = _DEFINITION * definition_match(question, names)
+    definition = _DEFINITION * definition_match(question, hit.names)
     path, prior = path_match(question, hit.path), path_prior(question, hit.path)
-    if not names and _NAMES_ONLY.search(hit.path):
+    if not hit.names and _NAMES_ONLY.search(hit.path):
         prior *= _NAMES_ONLY_PRIOR
     parts = {**hit.parts, "definition": definition, "path": path, "prior": prior}
     return replace(hit, score=(hit.score + definition + path) * prior, parts=parts)
@@ -126,17 +125,17 @@ def _scored(question: Question, hit: SearchHit) -> SearchHit:
 
 def definition_match(question: Question, names: Iterable[str]) -> float:
     """How well the question names one of the definitions, 0 to 1."""
-    return max((_name_match(question, name) for name in names), default=0.0)
-
-
-def _name_match(question: Question, name: str) -> float:
-    whole = _whole(name)
-    if whole in question.identifiers:
-        return _WHOLE
-    parts = name_parts(name)
-    if whole in question.wholes:
-        return _COMPOUND if len(parts) > 1 else _WORD * (len(whole) >= _SHORTEST_WORD)
-    return _PARTS * (len(parts) > 1 and all(question.says(part) == 1.0 for part in parts))
+    best = 0.0
+    for name in names:
+        whole, parts = _name(name)
+        if whole in question.identifiers:
+            return _WHOLE
+        if whole in question.wholes:
+            match = _COMPOUND if len(parts) > 1 else _WORD * (len(whole) >= _SHORTEST_WORD)
+        else:
+            match = _PARTS * (len(parts) > 1 and question.parts.issuperset(parts))
+        best = max(best, match)
+    return best
 
 
 def path_match(question: Question, path: str) -> float:
@@ -179,6 +178,11 @@ def _match(one: str, other: str) -> float:
 @lru_cache(1 << 13)
 def _terms(text: str) -> frozenset[str]:
     return frozenset(part for word in words(text) for part in name_parts(word))
+
+
+@lru_cache(1 << 14)
+def _name(name: str) -> tuple[str, tuple[str, ...]]:
+    return _whole(name), name_parts(name)
 
 
 def _whole(name: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,11 +31,12 @@ _GROWTH = 8
 _MAX_PATHS = 10_000
 # Of those that match, in one request: a server accepts 32 MiB.
 _MAX_PATH_CHARS = 5_000_000
+# What their order depends on; everything else is read of the hits alone.
 _OF_CANDIDATES = [
-    *(Payload.REPOSITORY_ID, Payload.REPOSITORY, Payload.PATH, Payload.LANGUAGE, Payload.URL, Payload.COMMIT),
-    *(Payload.START_LINE, Payload.END_LINE, Payload.SYMBOLS),
+    *(Payload.REPOSITORY_ID, Payload.REPOSITORY, Payload.PATH, Payload.START_LINE, Payload.END_LINE),
+    Payload.SYMBOL_NAME,
 ]
-
+_OF_HITS = [Payload.TEXT, Payload.LANGUAGE, Payload.URL, Payload.COMMIT, Payload.SYMBOLS]
 
 Request = Callable[[str, str, str, Any], Awaitable[Any]]
 """What it does, for messages; method, path and body."""
@@ -127,11 +129,12 @@ class Search:
         """Texts are fetched for hits only."""
         if not found:
             return []
-        body = {"ids": [chunk.id for each in found for chunk in each.chunks], "with_payload": [Payload.TEXT]}
+        chunks = {chunk.id: chunk for each in found for chunk in each.chunks}
+        body = {"ids": list(chunks), "with_payload": _OF_HITS}
         points = await self._request("read the results", "POST", "/points", body)
-        texts = {point["id"]: point["payload"][Payload.TEXT] for point in points}
+        completed = {point["id"]: _completed(chunks[point["id"]], point["payload"]) for point in points}
         # A point may be deleted in between: then it is not a hit.
-        return [each.with_text(texts) for each in found if each.hit.id in texts]
+        return [each.shown(completed) for each in found if each.hit.id in completed]
 
 
 async def _nothing() -> list[dict[str, Any]]:
@@ -199,11 +202,25 @@ def _hit(point: dict[str, Any], words: float, meaning: float) -> SearchHit:
         path=metadata["path"],
         start_line=metadata["start_line"],
         end_line=metadata["end_line"],
-        language=metadata["language"],
         score=words + meaning,
-        text="",
+        names=_names(metadata.get("symbols")),
+        parts={"words": words, "meaning": meaning},
+    )
+
+
+def _names(symbols: object) -> list[str]:
+    """From a payload, which any program may have written."""
+    named = [each.get("name") for each in symbols if isinstance(each, dict)] if isinstance(symbols, list) else []
+    return [each for each in named if isinstance(each, str)]
+
+
+def _completed(hit: SearchHit, payload: dict[str, Any]) -> SearchHit:
+    metadata = payload["metadata"]
+    return replace(
+        hit,
+        text=payload[Payload.TEXT],
+        language=metadata["language"],
         url=metadata["url"],
         commit=metadata["commit"],
         symbols=read_symbols(metadata.get("symbols")),
-        parts={"words": words, "meaning": meaning},
     )

@@ -28,16 +28,18 @@ class Passage:
     def overlaps(self, hit: SearchHit) -> bool:
         return hit.start_line <= self.end_line and self.start_line <= hit.end_line
 
-    def with_text(self, texts: Mapping[PointId, str]) -> SearchHit:
-        """The hit of these lines. If the text of a joined chunk is missing, of the best chunk's lines."""
-        hit = self.hit
+    def shown(self, completed: Mapping[PointId, SearchHit]) -> SearchHit:
+        """The hit of these lines. `completed`: the best chunk with its text, and the others unless they were deleted:
+        then it has only the best chunk's lines."""
+        hit = completed[self.hit.id]
+        chunks = [completed[each.id] for each in self.chunks if each.id in completed]
         is_whole_chunk = (self.start_line, self.end_line) == (hit.start_line, hit.end_line)
-        if is_whole_chunk or any(each.id not in texts for each in self.chunks):
-            return replace(hit, text=texts[hit.id])
-        first, last = min(self.chunks, key=_start), max(self.chunks, key=_start)
-        text = texts[first.id]
+        if is_whole_chunk or len(chunks) < len(self.chunks):
+            return hit
+        first, last = min(chunks, key=_start), max(chunks, key=_start)
+        text = first.text
         if first is not last:
-            text = joined(text, texts[last.id], first.end_line - last.start_line + 1)
+            text = joined(text, last.text, first.end_line - last.start_line + 1)
         start, end = first.start_line, last.end_line
         if (lines := _cut(text, start, end, self.start_line, self.end_line)) is not None:
             text, start, end = lines, self.start_line, self.end_line

@@ -180,22 +180,25 @@ class SearchHit:
     """`version`: id of the point's index version. `outdated`: a newer version of the file could not be read.
     `meaning_indexed`: the share (0 to 1) of the repository's chunks that have dense vectors, if its first sync is still
     running and only words are searched; else None. `symbols`: the definitions in it, by line; none if a program before
-    0.2 stored the point. `parts`: what the score is made of."""
+    0.2 stored the point; `names`: theirs, as the ranking reads them. `parts`: what the score is made of.
+
+    Of a candidate, only what its rank depends on is known."""
 
     repository: str
     path: str
     start_line: int
     end_line: int
-    language: str | None
     score: float
-    text: str
-    url: str | None
-    commit: str
+    language: str | None = None
+    text: str = ""
+    url: str | None = None
+    commit: str = ""
     id: PointId = ""
     version: str = ""
     outdated: bool = False
     meaning_indexed: float | None = None
     symbols: Sequence[Symbol] = ()
+    names: Sequence[str] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.search.ranking import Question, ranked
-from reposync.symbol import Symbol
 from reposync.vectors.port import SearchHit
 
 
 def hit(path: str, *names: str, score: float = 0.5) -> SearchHit:
-    symbols = tuple(Symbol(name, "function", 1, 9) for name in names)
-    return SearchHit("r", path, 1, 9, None, score, "", None, "c", symbols=symbols, parts={"words": score})
+    return SearchHit("r", path, 1, 9, score, names=names, parts={"words": score})
 
 
 def first(question: str, *hits: SearchHit) -> str:

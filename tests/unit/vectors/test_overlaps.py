@@ -34,8 +34,7 @@ def hits_of(text: str, size: int = 200, overlap: int = 40, path: str = "a.py") -
 
 
 def shown(hits: Sequence[SearchHit]) -> list[SearchHit]:
-    texts = {hit.id: hit.text for hit in hits}
-    return [each.with_text(texts) for each in passages(hits)]
+    return [each.shown({hit.id: hit for hit in hits}) for each in passages(hits)]
 
 
 def test_two_neighbours_become_one_hit_at_the_place_of_the_better_one() -> None:
@@ -58,7 +57,7 @@ def test_a_third_neighbour_shows_only_lines_of_its_own() -> None:
 
 def test_a_neighbour_that_was_deleted_meanwhile_is_left_out() -> None:
     first, second, *_ = hits_of(TEXT)
-    (found,) = [each.with_text({second.id: second.text}) for each in passages([second, first])]
+    (found,) = [each.shown({second.id: second}) for each in passages([second, first])]
     assert (found.start_line, found.text) == (second.start_line, second.text)
 
 
