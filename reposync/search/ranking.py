@@ -8,13 +8,12 @@ chunk defines it, or that a test only uses it. Weights were chosen on the develo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Final
 
 from reposync.embedding.sparse import STOP_WORDS, name_parts, words
-from reposync.vectors.port import SearchHit
+from reposync.vectors.port import Candidate
 
 _DEFINITION: Final = 0.4
 _FILE_NAME, _FOLDERS = 0.4, 0.3
@@ -89,6 +88,8 @@ class Question:
         self.wholes = frozenset(content | compounds)
         named = [text.strip()] if self.is_identifier else filter(_LOOKS_LIKE_CODE.search, _IDENTIFIER.findall(text))
         self._near: dict[str, Mapping[str, float]] = {}
+        self._of_path: dict[str, tuple[float, float]] = {}
+        self._of_folders: dict[str, float] = {}
         self.identifiers = frozenset(_whole(_LAST_NAME.split(each)[-1]) for each in named)
 
     @cached_property
@@ -104,23 +105,36 @@ class Question:
             known = self._near[part] = {each: match for each, match in found.items() if match}
         return known
 
+    def of_path(self, path: str) -> tuple[float, float]:
+        """What the path adds to a score, and its prior. Large files have many chunks among the candidates."""
+        if (known := self._of_path.get(path)) is None:
+            known = self._of_path[path] = path_match(self, path), path_prior(self, path)
+        return known
+
+    def of_folders(self, folders: str) -> float:
+        if (known := self._of_folders.get(folders)) is None:
+            known = self._of_folders[folders] = _coverage(self, _terms(folders))
+        return known
+
     def says(self, part: str) -> float:
         return max(self.near(part).values(), default=0.0)
 
 
-def ranked(question: Question, hits: Sequence[SearchHit]) -> list[SearchHit]:
-    """`hits`, each once, best first, their scores and parts completed."""
+def ranked(question: Question, found: list[Candidate]) -> list[Candidate]:
+    """All of `found`, best first, their scores and parts completed."""
+    for each in found:
+        _rank(question, each)
     # Stable: equal scores keep the order of the fusion.
-    return sorted((_scored(question, hit) for hit in hits), key=lambda hit: -hit.score)
+    return sorted(found, key=lambda each: -each.score)
 
 
-def _scored(question: Question, hit: SearchHit) -> SearchHit:
-    definition = _DEFINITION * definition_match(question, hit.names)
-    path, prior = path_match(question, hit.path), path_prior(question, hit.path)
-    if not hit.names and _NAMES_ONLY.search(hit.path):
+def _rank(question: Question, chunk: Candidate) -> None:
+    definition = _DEFINITION * definition_match(question, chunk.names)
+    path, prior = question.of_path(chunk.path)
+    if not chunk.names and _NAMES_ONLY.search(chunk.path):
         prior *= _NAMES_ONLY_PRIOR
-    parts = {**hit.parts, "definition": definition, "path": path, "prior": prior}
-    return replace(hit, score=(hit.score + definition + path) * prior, parts=parts)
+    chunk.parts |= {"definition": definition, "path": path, "prior": prior}
+    chunk.score = (chunk.score + definition + path) * prior
 
 
 def definition_match(question: Question, names: Iterable[str]) -> float:
@@ -144,10 +158,10 @@ def path_match(question: Question, path: str) -> float:
         return 0.0
     folders, _, file = path.rpartition("/")
     stem = file.lstrip(".").split(".")[0]
-    in_stem, in_folders = _terms(stem), _terms(folders)
+    in_stem = _terms(stem)
     said = sum(map(question.says, in_stem)) / len(in_stem) if in_stem else 0.0
     said = 1.0 if _whole(stem) in question.wholes else said
-    return _FILE_NAME * said + _FOLDERS * _coverage(question, in_folders)
+    return _FILE_NAME * said + _FOLDERS * question.of_folders(folders)
 
 
 def path_prior(question: Question, path: str) -> float:

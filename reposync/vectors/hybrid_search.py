@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from reposync.symbol import read_symbols
 from reposync.vectors.limits import RequestLimits, within
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
-from reposync.vectors.port import DENSE, SPARSE, IndexQuery, Payload, SearchHit
+from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, SearchHit
 from reposync.vectors.request_bodies import Filter, any_of_array, equals, is_empty, one_of
 from reposync.wildmatch import PathPatterns, check_pattern
 
@@ -74,7 +73,7 @@ class Search:
         ranked = self._query.rank(found) if self._query.rank is not None else found
         return await self._with_texts(passages(ranked)[: self._limit])
 
-    async def _matching(self, glob: PathPatterns) -> list[SearchHit]:
+    async def _matching(self, glob: PathPatterns) -> list[Candidate]:
         """If too few of the best candidates match, only the matching paths are searched. If there are too many paths to
         list, a file that matches may be missed: it is not among the best candidates."""
         wanted = self._wanted
@@ -104,7 +103,7 @@ class Search:
         fit = len(matching) <= self._max_values and sum(map(len, matching)) <= _MAX_PATH_CHARS
         return matching if fit else None
 
-    async def _candidates(self, limit: int) -> list[SearchHit]:
+    async def _candidates(self, limit: int) -> list[Candidate]:
         """The best by words and the best by meaning, fused, without texts."""
         query = self._query
         sparse, dense = query.sparse, query.dense
@@ -132,22 +131,22 @@ class Search:
         chunks = {chunk.id: chunk for each in found for chunk in each.chunks}
         body = {"ids": list(chunks), "with_payload": _OF_HITS}
         points = await self._request("read the results", "POST", "/points", body)
-        completed = {point["id"]: _completed(chunks[point["id"]], point["payload"]) for point in points}
+        completed = {point["id"]: _hit(chunks[point["id"]], point["payload"]) for point in points}
         # A point may be deleted in between: then it is not a hit.
-        return [each.shown(completed) for each in found if each.hit.id in completed]
+        return [each.shown(completed) for each in found if each.best.id in completed]
 
 
 async def _nothing() -> list[dict[str, Any]]:
     return []
 
 
-def _of_glob(hits: Sequence[SearchHit], glob: PathPatterns) -> list[SearchHit]:
-    return [hit for hit in hits if glob.match(hit.path) is not None]
+def _of_glob(found: Sequence[Candidate], glob: PathPatterns) -> list[Candidate]:
+    return [each for each in found if glob.match(each.path) is not None]
 
 
 def _fused(
     by_words: Sequence[dict[str, Any]], by_meaning: Sequence[dict[str, Any]], words_weight: float
-) -> list[SearchHit]:
+) -> list[Candidate]:
     """The points of both lists, best first, scores at most 1.
 
     A sum of scores, and not of reciprocal ranks: it keeps how much better the first is than the second. BM25 scores are
@@ -162,8 +161,8 @@ def _fused(
     share = 1.0 - weight if by_words else 1.0
     meaning = {point["id"]: share * ((point["score"] - lowest) / spread if spread else 1.0) for point in by_meaning}
     points = {point["id"]: point for point in (*by_words, *by_meaning)}
-    hits = [_hit(point, words.get(number, 0.0), meaning.get(number, 0.0)) for number, point in points.items()]
-    return sorted(hits, key=lambda hit: -hit.score)
+    found = [_candidate(each, words.get(number, 0.0), meaning.get(number, 0.0)) for number, each in points.items()]
+    return sorted(found, key=lambda each: -each.score)
 
 
 def _with_tokens(tokens: Sequence[str]) -> Filter:
@@ -191,19 +190,19 @@ def _glob(pattern: str | None) -> PathPatterns | None:
     return PathPatterns([pattern])
 
 
-def _hit(point: dict[str, Any], words: float, meaning: float) -> SearchHit:
+def _candidate(point: dict[str, Any], words: float, meaning: float) -> Candidate:
     metadata = (point.get("payload") or {}).get("metadata")
     if not isinstance(metadata, dict) or "path" not in metadata:
         raise VectorIndexError(f"The point {point['id']} was not written by reposync.", remedy="Delete it.")
-    return SearchHit(
+    return Candidate(
         id=point["id"],
         version=metadata["repository_id"],
         repository=metadata["repository"],
         path=metadata["path"],
         start_line=metadata["start_line"],
         end_line=metadata["end_line"],
-        score=words + meaning,
         names=_names(metadata.get("symbols")),
+        score=words + meaning,
         parts={"words": words, "meaning": meaning},
     )
 
@@ -214,13 +213,19 @@ def _names(symbols: object) -> list[str]:
     return [each for each in named if isinstance(each, str)]
 
 
-def _completed(hit: SearchHit, payload: dict[str, Any]) -> SearchHit:
+def _hit(chunk: Candidate, payload: dict[str, Any]) -> SearchHit:
     metadata = payload["metadata"]
-    return replace(
-        hit,
-        text=payload[Payload.TEXT],
+    return SearchHit(
+        repository=chunk.repository,
+        path=chunk.path,
+        start_line=chunk.start_line,
+        end_line=chunk.end_line,
         language=metadata["language"],
+        score=chunk.score,
+        text=payload[Payload.TEXT],
         url=metadata["url"],
         commit=metadata["commit"],
+        version=chunk.version,
         symbols=read_symbols(metadata.get("symbols")),
+        parts=chunk.parts,
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reposync.symbol import merged
-from reposync.vectors.port import PointId, SearchHit
+from reposync.vectors.port import Candidate, PointId, SearchHit
 
 # Chunks in one hit: what a cut went through is whole again. More would answer with files.
 _MOST_JOINED = 2
@@ -18,20 +18,20 @@ _LINES_OF_URL = re.compile(r"#L\d+(?:-\d+)?$")
 
 @dataclass(slots=True)
 class Passage:
-    """Consecutive lines of a file. `hit`: the best chunk; `chunks`: all that it is made of."""
+    """Consecutive lines of a file. `best`: the best chunk; `chunks`: all that it is made of."""
 
-    hit: SearchHit
-    chunks: list[SearchHit]
+    best: Candidate
+    chunks: list[Candidate]
     start_line: int
     end_line: int
 
-    def overlaps(self, hit: SearchHit) -> bool:
-        return hit.start_line <= self.end_line and self.start_line <= hit.end_line
+    def overlaps(self, chunk: Candidate) -> bool:
+        return chunk.start_line <= self.end_line and self.start_line <= chunk.end_line
 
     def shown(self, completed: Mapping[PointId, SearchHit]) -> SearchHit:
         """The hit of these lines. `completed`: the best chunk with its text, and the others unless they were deleted:
         then it has only the best chunk's lines."""
-        hit = completed[self.hit.id]
+        hit = completed[self.best.id]
         chunks = [completed[each.id] for each in self.chunks if each.id in completed]
         is_whole_chunk = (self.start_line, self.end_line) == (hit.start_line, hit.end_line)
         if is_whole_chunk or len(chunks) < len(self.chunks):
@@ -53,16 +53,16 @@ def url_of_lines(url: str, start: int, end: int) -> str:
     return _LINES_OF_URL.sub(f"#L{start}-{end}" if start < end else f"#L{start}", url)
 
 
-def passages(hits: Sequence[SearchHit]) -> list[Passage]:
-    """In the order of `hits`. No two of one file share a line, and every chunk's lines are in one."""
-    found: list[Passage] = []
+def passages(found: Sequence[Candidate]) -> list[Passage]:
+    """In the order of `found`. No two of one file share a line, and every chunk's lines are in one."""
+    cut: list[Passage] = []
     of_file: dict[tuple[str, str], list[Passage]] = {}
-    for hit in hits:
-        mine = of_file.setdefault((hit.version, hit.path), [])
-        near = [each for each in mine if each.overlaps(hit)]
-        start, end = hit.start_line, hit.end_line
+    for chunk in found:
+        mine = of_file.setdefault((chunk.version, chunk.path), [])
+        near = [each for each in mine if each.overlaps(chunk)]
+        start, end = chunk.start_line, chunk.end_line
         if len(near) == 1 and len(near[0].chunks) < _MOST_JOINED:
-            near[0].chunks.append(hit)
+            near[0].chunks.append(chunk)
             near[0].start_line, near[0].end_line = min(start, near[0].start_line), max(end, near[0].end_line)
             continue
         for each in near:
@@ -71,10 +71,10 @@ def passages(hits: Sequence[SearchHit]) -> list[Passage]:
             else:
                 end = min(end, each.start_line - 1)
         if start <= end:
-            passage = Passage(hit, [hit], start, end)
+            passage = Passage(chunk, [chunk], start, end)
             mine.append(passage)
-            found.append(passage)
-    return found
+            cut.append(passage)
+    return cut
 
 
 def joined(first: str, second: str, shared_lines: int) -> str:

@@ -151,8 +151,24 @@ class WriteScope:
     check: Callable[[], None] = no_check
 
 
-Rank = Callable[[Sequence["SearchHit"]], Sequence["SearchHit"]]
-"""Candidates, without texts, in the order of the fusion, to the same ones in a better order."""
+@dataclass(slots=True)
+class Candidate:
+    """A chunk that may become a hit, with what its rank depends on. `names`: of the definitions in it. `parts`: what
+    the score is made of."""
+
+    id: PointId
+    version: str
+    repository: str
+    path: str
+    start_line: int
+    end_line: int
+    names: Sequence[str]
+    score: float
+    parts: dict[str, float]
+
+
+Rank = Callable[[list[Candidate]], list[Candidate]]
+"""Candidates in the order of the fusion to the same ones in a better order, their scores and parts completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,25 +196,21 @@ class SearchHit:
     """`version`: id of the point's index version. `outdated`: a newer version of the file could not be read.
     `meaning_indexed`: the share (0 to 1) of the repository's chunks that have dense vectors, if its first sync is still
     running and only words are searched; else None. `symbols`: the definitions in it, by line; none if a program before
-    0.2 stored the point; `names`: theirs, as the ranking reads them. `parts`: what the score is made of.
-
-    Of a candidate, only what its rank depends on is known."""
+    0.2 stored the point. `parts`: what the score is made of."""
 
     repository: str
     path: str
     start_line: int
     end_line: int
+    language: str | None
     score: float
-    language: str | None = None
-    text: str = ""
-    url: str | None = None
-    commit: str = ""
-    id: PointId = ""
+    text: str
+    url: str | None
+    commit: str
     version: str = ""
     outdated: bool = False
     meaning_indexed: float | None = None
     symbols: Sequence[Symbol] = ()
-    names: Sequence[str] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
 
 

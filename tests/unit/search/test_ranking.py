@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.search.ranking import Question, ranked
-from reposync.vectors.port import SearchHit
+from reposync.vectors.port import Candidate
 
 
-def hit(path: str, *names: str, score: float = 0.5) -> SearchHit:
-    return SearchHit("r", path, 1, 9, score, names=names, parts={"words": score})
+def hit(path: str, *names: str, score: float = 0.5) -> Candidate:
+    return Candidate(path, "v", "r", path, 1, 9, names, score, {"words": score})
 
 
-def first(question: str, *hits: SearchHit) -> str:
+def first(question: str, *hits: Candidate) -> str:
     return ranked(Question(question), hits)[0].path
 
 
@@ -85,7 +85,7 @@ hits = st.builds(hit, texts, texts, texts, score=st.floats(0, 1))
 
 
 @given(texts, st.lists(hits, max_size=8))
-def test_ranking_loses_no_candidate_and_invents_none(question: str, found: list[SearchHit]) -> None:
+def test_ranking_loses_no_candidate_and_invents_none(question: str, found: list[Candidate]) -> None:
     order = ranked(Question(question), found)
     assert sorted(each.path for each in order) == sorted(each.path for each in found)
     assert all(one.score >= other.score for one, other in pairwise(order))

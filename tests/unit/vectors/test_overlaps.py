@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reposync.content.chunking import chunk_spans, chunk_text
 from reposync.vectors.overlaps import joined, passages
-from reposync.vectors.port import SearchHit
+from reposync.vectors.port import Candidate, SearchHit
 
 URL = "https://gitlab.example.com/p/-/blob/abc/a.py#L{}-{}"
 TEXT = "".join(f"line {number}\n" for number in range(1, 101))
@@ -27,14 +27,17 @@ def hits_of(text: str, size: int = 200, overlap: int = 40, path: str = "a.py") -
             text=chunk.text,
             url=URL.format(chunk.start_line, chunk.end_line),
             commit="c",
-            id=f"{path} {number}",
         )
         for number, chunk in enumerate(chunks)
     ]
 
 
+def candidates(hits: Sequence[SearchHit]) -> list[Candidate]:
+    return [Candidate(id(hit), "", "r", hit.path, hit.start_line, hit.end_line, [], hit.score, {}) for hit in hits]
+
+
 def shown(hits: Sequence[SearchHit]) -> list[SearchHit]:
-    return [each.shown({hit.id: hit for hit in hits}) for each in passages(hits)]
+    return [each.shown({id(hit): hit for hit in hits}) for each in passages(candidates(hits))]
 
 
 def test_two_neighbours_become_one_hit_at_the_place_of_the_better_one() -> None:
@@ -57,7 +60,7 @@ def test_a_third_neighbour_shows_only_lines_of_its_own() -> None:
 
 def test_a_neighbour_that_was_deleted_meanwhile_is_left_out() -> None:
     first, second, *_ = hits_of(TEXT)
-    (found,) = [each.shown({second.id: second}) for each in passages([second, first])]
+    (found,) = [each.shown({id(second): second}) for each in passages(candidates([second, first]))]
     assert (found.start_line, found.text) == (second.start_line, second.text)
 
 
