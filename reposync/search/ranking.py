@@ -8,7 +8,7 @@ chunk defines it, or that a test only uses it. Weights were chosen on the develo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -120,21 +120,19 @@ class Question:
         return max(self.near(part).values(), default=0.0)
 
 
-def ranked(question: Question, found: list[Candidate]) -> list[Candidate]:
+def ranked(question: Question, found: Sequence[Candidate]) -> list[Candidate]:
     """All of `found`, best first, their scores and parts completed."""
-    for each in found:
-        _rank(question, each)
     # Stable: equal scores keep the order of the fusion.
-    return sorted(found, key=lambda each: -each.score)
+    return sorted((_scored(question, each) for each in found), key=lambda each: -each.score)
 
 
-def _rank(question: Question, chunk: Candidate) -> None:
+def _scored(question: Question, chunk: Candidate) -> Candidate:
     definition = _DEFINITION * definition_match(question, chunk.names)
     path, prior = question.of_path(chunk.path)
     if not chunk.names and _NAMES_ONLY.search(chunk.path):
         prior *= _NAMES_ONLY_PRIOR
-    chunk.parts |= {"definition": definition, "path": path, "prior": prior}
-    chunk.score = (chunk.score + definition + path) * prior
+    parts = {**chunk.parts, "definition": definition, "path": path, "prior": prior}
+    return chunk.scored((chunk.score + definition + path) * prior, parts)
 
 
 def definition_match(question: Question, names: Iterable[str]) -> float:

@@ -115,7 +115,9 @@ class Searching:
             raise NothingIndexed("Nothing is indexed yet.", remedy=_INDEX_ANY)
         hits = [hit for hit in hits if hit.version not in met.unwanted]
         outdated = await self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits])
-        meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits})
+        # A live version with words only has one beside it that is being built.
+        may_lack = scope.served is None or scope.served.hidden
+        meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits}) if may_lack else {}
         return [
             replace(hit, outdated=(hit.version, hit.path) in outdated, meaning_indexed=meaning.get(hit.version))
             for hit in hits

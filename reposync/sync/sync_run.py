@@ -124,6 +124,8 @@ class SyncRun:
         # The figures of the run count each file once, when all of it is stored.
         context = replace(self._context, counts=Counts())
         await VersionUpdate(context, self._parts.embedder, situation, target, work).apply(state)
+        # Begun before its words are searched: results say from the first on that meaning follows.
+        await choice.situation()
         await self._publish(situation, state, target.attributes, head)
         self._published = None
         self._progress.restart()

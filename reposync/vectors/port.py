@@ -164,10 +164,15 @@ class Candidate:
     end_line: int
     names: Sequence[str]
     score: float
-    parts: dict[str, float]
+    parts: Mapping[str, float]
+
+    def scored(self, score: float, parts: Mapping[str, float]) -> Candidate:
+        """A tenth of the time of `dataclasses.replace`, for 200 candidates of each search."""
+        place = (self.id, self.version, self.repository, self.path, self.start_line, self.end_line)
+        return Candidate(*place, self.names, score, parts)
 
 
-Rank = Callable[[list[Candidate]], list[Candidate]]
+Rank = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 """Candidates in the order of the fusion to the same ones in a better order, their scores and parts completed."""
 
 
