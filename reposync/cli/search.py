@@ -39,6 +39,7 @@ OUTDATED = "older than the commit: could not be read"
 @click.option(
     "--kind", metavar="KIND", help="Only chunks that define one of this kind: function, class ...; also kind:KIND."
 )
+@click.option("--like", metavar="PATH:LINE", help="In place of QUERY: code like that at this line of an indexed file.")
 @click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True, help="Maximum number of results.")
 @click.option("--explain", is_flag=True, help="Show what the score of each result is made of.")
 @prints
@@ -49,6 +50,7 @@ def search(
     language: str | None,
     symbol: str | None,
     kind: str | None,
+    like: str | None,
     limit: int,
     explain: bool,
 ) -> Result:
@@ -56,12 +58,13 @@ def search(
     from reposync.search.query import read_query
 
     text = " ".join(query)
-    asked = read_query(text, symbol=symbol, kind=kind)
+    asked = read_query(text, symbol=symbol, kind=kind, like=like)
     filters: dict[str, Any] = {
         "repository": repository,
         "language": language,
         "symbol": asked.symbol,
         "kind": asked.kind,
+        "like": str(asked.like) if asked.like else None,
         "limit": limit,
     }
     hits = search_in_daemon(settings(), {"q": asked.words, "path": path_glob, **filters})

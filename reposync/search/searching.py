@@ -19,8 +19,16 @@ from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Re
 from reposync.search.outline import Outline, outline_of
 from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
+from reposync.search.similar import Excerpt, Place, excerpt_of
 from reposync.store.database import Database
-from reposync.store.index_queries import SearchScope, findable, indexed_meaning, search_scope, searched_repository
+from reposync.store.index_queries import (
+    SearchScope,
+    findable,
+    indexed_files,
+    indexed_meaning,
+    search_scope,
+    searched_repository,
+)
 from reposync.store.manifest import Manifests
 from reposync.store.tables import VersionState
 from reposync.supervision import in_thread
@@ -71,15 +79,20 @@ class Searching:
         language: str | None = None,
         symbol: str | None = None,
         kind: str | None = None,
+        like: str | None = None,
         limit: int = 10,
         version: Literal["live", "building"] = "live",
     ) -> list[SearchHit]:
-        """Best first. `text` may hold filters (`read_query`); `symbol` and `kind` are the same ones. `version`:
+        """Best first. `text` may hold filters (`read_query`); `symbol`, `kind` and `like` are the same ones. `version`:
         `building` searches the version of `repository` that is being built.
 
-        Raises RepositoryNotFound, UsageError, and what index, embedder and store raise."""
-        asked = read_query(text, symbol=symbol, kind=kind)
-        question = Question(asked.words)
+        Raises RepositoryNotFound, FileNotIndexed, UsageError, and what index, embedder and store raise."""
+        asked = read_query(text, symbol=symbol, kind=kind, like=like)
+        order = self._order(Question(asked.words))
+        if asked.like is not None:
+            excerpt = await self._excerpt(asked.like, repository)
+            asked = replace(asked, words=excerpt.text)
+            order = {"rank": excerpt.others}
         scope = await self._scope(repository, version)
         query: IndexQuery | None = None
         met = _Met(self._parts.database)
@@ -90,7 +103,7 @@ class Searching:
                 spec = await index.spec()
                 if spec is not None:
                     query = query or await _query(asked, path_glob, language, limit)
-                    full = replace(query, dense=await self._dense(asked.words, spec), **self._order(question))
+                    full = replace(query, dense=await self._dense(asked.words, spec), **order)
                     found.append((index, scope.limited(full, physical, met.unwanted)))
             try:
                 answers = await asyncio.gather(*(index.search(each) for index, each in found))
@@ -134,6 +147,20 @@ class Searching:
             for point in page
         ]
         return outline_of(points, repository, path)
+
+    async def _excerpt(self, place: Place, searched: str | None) -> Excerpt:
+        """`searched`: the repository that is searched; a path without one is looked for there first."""
+        files = await indexed_files(self._parts.database, place.path, place.repository)
+        mine = [each for each in files if each.repository == searched]
+        if place.repository is not None and not files:
+            await searched_repository(self._parts.database, place.repository)
+        if len(files) > 1 and not mine:
+            names = ", ".join(f"{each.repository}:{place.path}:{place.line}" for each in files[:3])
+            raise UsageError(f"Several repositories have a file {place.path!r}.", remedy=f"Name one: {names}.")
+        for each in mine or files:
+            pages = self._parts.index(each.physical).chunks(each.version, [place.path])
+            return excerpt_of([point async for page in pages for point in page], each.version, place)
+        return excerpt_of([], "", place)
 
     def _order(self, question: Question) -> dict[str, Any]:
         if self._parts.configuration.registry.search.ranking == "plain":

@@ -24,7 +24,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from reposync.store.columns import sanitize_text
+from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Database
 from reposync.store.repositories import unknown_repository
 from reposync.store.tables import FILES, REPOSITORIES, VERSIONS, VersionState, live_commit, with_live_version
@@ -96,6 +96,33 @@ async def searched_repository(database: Database, name: str) -> SearchedReposito
     versions = {row.state: (row.physical, row.version) for row in rows if row.version is not None}
     unversioned = not versions and rows[0].last_sync_at is not None
     return SearchedRepository(rows[0].id, rows[0].place if unversioned else None, versions)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """A file with points in the live version of a repository, which is in the collection `physical`."""
+
+    repository: str
+    version: str
+    physical: str
+
+
+async def indexed_files(
+    database: Database, path: str, repository: str | None = None, limit: int = 10
+) -> list[IndexedFile]:
+    """The files at `path`, of all repositories or of one, by name."""
+    each, version = REPOSITORIES.c, VERSIONS.c
+    query = (
+        select(each.name, version.id, version.physical)
+        .select_from(VERSIONS.join(REPOSITORIES, version.repository_id == each.id))
+        .join(FILES, (FILES.c.repository_id == version.id) & (FILES.c.path == path_key(path)))
+        .where(version.state == _LIVE, FILES.c.chunks > 0)
+        .order_by(each.name)
+        .limit(limit)
+    )
+    if repository is not None:
+        query = query.where(each.name == sanitize_text(repository))
+    return [IndexedFile(*row) for row in await database.rows(query)]
 
 
 async def findable(database: Database, ids: Collection[str]) -> dict[str, bool]:

@@ -173,7 +173,7 @@ class Candidate:
 
 
 Rank = Callable[[Sequence[Candidate]], Sequence[Candidate]]
-"""Candidates in the order of the fusion to the same ones in a better order, their scores and parts completed."""
+"""Candidates in the order of the fusion to those that may be shown, best first, their scores and parts completed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,9 @@ MAX_PATH_CHARS = 4_096
 
 class SearchQuery(RequestModel):
     q: str = Field(
-        min_length=1,
+        "",
         max_length=MAX_QUERY_CHARS,
-        description="The query.",
+        description="The query. Empty if `symbol`, `kind` or `like` say what is searched for.",
         examples=["where are expired sessions removed"],
     )
     repository: PlainText | None = Field(
@@ -69,6 +69,14 @@ class SearchQuery(RequestModel):
         max_length=50,
         description=f"Only chunks that define one of this kind ({', '.join(KINDS)}); also `kind:KIND` in the query.",
         examples=["function"],
+    )
+    like: PlainText | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_PATH_CHARS,
+        description="In place of the query: code like that at `PATH:LINE` or `REPOSITORY:PATH:LINE`; also `like:PLACE` "
+        "in the query.",
+        examples=["src/session.py:42"],
     )
     limit: int = Field(10, ge=1, le=100, description="The maximum number of hits.")
 
@@ -177,8 +185,8 @@ def search_routes(parts: ApiParts) -> APIRouter:
         description="By a description of what the code does, or by its identifiers: both kinds of matches are ranked "
         "together.",
         **parts.reads(
-            *(RepositoryNotFound, UsageError, IndexMismatch, IndexUnsupported, VectorIndexError, EmbeddingError),
-            *(IndexUnavailable, EmbeddingUnavailable, SearchBusy, SearchTimeout),
+            *(RepositoryNotFound, FileNotIndexed, UsageError, IndexMismatch, IndexUnsupported, VectorIndexError),
+            *(EmbeddingError, IndexUnavailable, EmbeddingUnavailable, SearchBusy, SearchTimeout),
         ),
     )
     async def search_code(query: Annotated[SearchQuery, Query()]) -> Hits:
@@ -191,6 +199,7 @@ def search_routes(parts: ApiParts) -> APIRouter:
                 language=query.language,
                 symbol=query.symbol,
                 kind=query.kind,
+                like=query.like,
                 limit=query.limit,
             )
         )

@@ -151,6 +151,8 @@ async def _hits(app: Application, searches: ConcurrencyLimit, given: Mapping[str
                 (each, url_of_lines(hit.url, each.start_line, each.end_line) if hit.url else None)
                 for each in hit.symbols[:SHOWN_SYMBOLS]
             ],
+            # A path with a quotation mark cannot be written as a filter.
+            "like": None if '"' in hit.path else f'like:"{hit.repository}:{hit.path}:{hit.start_line}"',
             "more_symbols": max(0, len(hit.symbols) - SHOWN_SYMBOLS),
             "code": await asyncio.to_thread(highlighted, hit.text, hit.language, hit.start_line),
         }

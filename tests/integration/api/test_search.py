@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import re
 from collections.abc import AsyncIterator
 
 import httpx
@@ -65,8 +67,8 @@ async def test_a_search_is_narrowed_by_repository_path_language_and_limit(client
 
 
 async def test_what_does_not_fit_is_refused_with_a_reason(client: httpx.AsyncClient):
-    assert code(await asks(client)) == (422, "REQUEST_INVALID")
-    assert code(await asks(client, q="")) == (422, "REQUEST_INVALID")
+    assert code(await asks(client)) == (422, "USAGE")
+    assert code(await asks(client, q="")) == (422, "USAGE")
     assert code(await asks(client, q="x" * 2_001)) == (422, "REQUEST_INVALID")
     assert code(await asks(client, q="x", limit=0)) == (422, "REQUEST_INVALID")
     assert code(await asks(client, q="x", limit=101)) == (422, "REQUEST_INVALID")
@@ -112,6 +114,36 @@ async def test_the_outline_of_a_file_has_each_definition_once(world: World, clie
     ]
     missing = await client.get("/api/v1/repositories/project/outline", params={"path": "no.py"})
     assert code(missing) == (404, "FILE_NOT_INDEXED")
+
+
+CLOSE = b"def close_idle_connections(pool, now):\n    return [c for c in pool if c.idle_until > now]\n"
+
+
+async def test_code_like_that_at_a_line_is_found_and_not_that_line_itself(world: World, client: httpx.AsyncClient):
+    world.repository.commit({"a b/pool.py": CLOSE, "docs/other.md": b"# Weather\nIt rains.\n"})
+    await world.completed()
+
+    async def paths(**query: object) -> list[str]:
+        return [each["path"] for each in (await asks(client, **query)).json()["items"]]
+
+    found = await paths(like="src/sessions.py:2")
+    assert found[0] == "a b/pool.py"
+    assert "src/sessions.py" not in found
+    assert await paths(q="like:project:src/sessions.py:1") == found
+    assert (await paths(q='like:"a b/pool.py:1"'))[0] == "src/sessions.py"
+    assert await paths(like="src/sessions.py:2", language="markdown", path="docs/o*") == ["docs/other.md"]
+    page = (await client.get("/search", params={"q": "idle connections"})).text
+    link = html.unescape(re.search(r'href="(/search\?[^"]+)"[^>]*>More like this', page)[1])  # type: ignore[index]
+    assert "src/sessions.py" in (await client.get(link)).text
+
+
+async def test_a_place_that_is_not_indexed_is_refused_with_what_to_do(client: httpx.AsyncClient):
+    answer = await asks(client, like="src/sessions.py:99")
+    assert (code(answer), "its last one is 2" in answer.text) == ((422, "USAGE"), True)
+    assert code(await asks(client, like="src/nothing.py:1")) == (404, "FILE_NOT_INDEXED")
+    assert code(await asks(client, like="nobody:src/sessions.py:1")) == (404, "REPOSITORY_NOT_FOUND")
+    assert code(await asks(client, like="src/sessions.py")) == (422, "USAGE")
+    assert code(await asks(client, q="sessions", like="src/sessions.py:1")) == (422, "USAGE")
 
 
 async def test_the_page_links_the_definitions_of_a_hit(client: httpx.AsyncClient):

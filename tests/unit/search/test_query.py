@@ -4,6 +4,7 @@ import pytest
 
 from reposync.errors import UsageError
 from reposync.search.query import MAX_QUERY_CHARS, SearchText, read_query
+from reposync.search.similar import Place
 
 
 @pytest.mark.parametrize(
@@ -46,3 +47,22 @@ def test_an_unknown_kind_names_the_nearest() -> None:
 def test_what_cannot_be_searched_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         read_query(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("like:src/session.py:42", Place(None, "src/session.py", 42)),
+        ("like:platform/shop:src/session.py:42", Place("platform/shop", "src/session.py", 42)),
+        ('like:"shop:a b:c.py:7"', Place("shop", "a b:c.py", 7)),
+    ],
+)
+def test_a_place_is_given_in_place_of_words(text: str, place: Place) -> None:
+    assert read_query(text) == SearchText("", like=place)
+    assert read_query("", like=text.removeprefix("like:").strip('"')).like == place
+
+
+@pytest.mark.parametrize("place", ["a.py", "a.py:0", ":3", "a.py:x", "a.py:9999999999"])
+def test_what_names_no_line_is_refused(place: str) -> None:
+    with pytest.raises(UsageError, match="is not a line of a file"):
+        read_query("", like=place)
