@@ -88,6 +88,11 @@ def best_snippet(
     return Snippet(start_line + first, shown, start_line + best)
 
 
+def shown_line(line: str) -> str:
+    """A line as snippets have it: tabs as spaces, cut to 160 characters, nothing that controls a terminal."""
+    return _shown(line, frozenset(), lambda _: ())
+
+
 def _weight(terms: Collection[str], weights: Mapping[str, float]) -> float:
     return sum(weights[term] for term in terms)
 
