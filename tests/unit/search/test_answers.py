@@ -84,8 +84,12 @@ def test_a_larger_budget_shows_more_lines_of_the_same_files_and_names_the_others
     small, large = (answer(many(20), "remove expired sessions", max_tokens=each) for each in (1_000, 4_000))
 
     assert shown(large) == [f"src/module_{number}.py" for number in range(8)]
-    assert [path.partition(":")[0] for _, path in large.further] == [f"src/module_{number}.py" for number in (*range(8, 20),)]
-    lines_of_small, lines_of_large = (sum(each.excerpts[0].text.count("\n") for each in a.files) for a in (small, large))
+    assert [path.partition(":")[0] for _, path in large.further] == [
+        f"src/module_{number}.py" for number in (*range(8, 20),)
+    ]
+    lines_of_small, lines_of_large = (
+        sum(each.excerpts[0].text.count("\n") for each in a.files) for a in (small, large)
+    )
     assert lines_of_large > lines_of_small
 
 
