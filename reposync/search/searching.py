@@ -6,8 +6,8 @@ import asyncio
 import difflib
 import logging
 import time
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -19,27 +19,18 @@ from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Re
 from reposync.search.outline import Outline, outline_of
 from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
+from reposync.search.scope import TRIES, IndexParts, scope_of
 from reposync.search.similar import Excerpt, Place, excerpt_of
 from reposync.store.database import Database
-from reposync.store.index_queries import (
-    SearchScope,
-    findable,
-    indexed_files,
-    indexed_meaning,
-    search_scope,
-    searched_repository,
-)
+from reposync.store.index_queries import findable, indexed_files, indexed_meaning, searched_repository
 from reposync.store.manifest import Manifests
-from reposync.store.tables import VersionState
 from reposync.supervision import in_thread
-from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, Index, IndexQuery, SearchHit
+from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, IndexQuery, SearchHit
 
 log = logging.getLogger(__name__)
 
 # The meaning of a single identifier is little more than its words.
 _IDENTIFIER_WORDS_WEIGHT = 0.9
-# How often a search is repeated because a version became live or was retired meanwhile. Each takes milliseconds.
-_TRIES = 10
 # How long an unavailable former model is not asked again, so that not every search waits for it.
 ASK_AGAIN_SECONDS = 30.0
 _INDEX_ANY = Remedy(
@@ -48,15 +39,11 @@ _INDEX_ANY = Remedy(
 )
 
 
-class SearchParts(Protocol):
+class SearchParts(IndexParts, Protocol):
     """What is searched, and the embedders that its vectors were made with."""
 
     configuration: Configuration
-    database: Database
     manifests: Manifests
-
-    def index(self, collection: str) -> Index:
-        """Of a physical collection, or of an alias."""
 
     def embedder(self) -> Embedder:
         """The embedder of the configured model."""
@@ -93,10 +80,10 @@ class Searching:
             excerpt = await self._excerpt(asked.like, repository)
             asked = replace(asked, words=excerpt.text)
             order = {"rank": excerpt.others}
-        scope = await self._scope(repository, version)
+        scope = await scope_of(self._parts, repository, version)
         query: IndexQuery | None = None
         met = _Met(self._parts.database)
-        for attempt in range(1, _TRIES + 1):
+        for attempt in range(1, TRIES + 1):
             found = []
             for physical in sorted(scope.collections):
                 index = self._parts.index(physical)
@@ -108,15 +95,15 @@ class Searching:
             try:
                 answers = await asyncio.gather(*(index.search(each) for index, each in found))
             except CollectionMissing:  # dropped after its last version was replaced
-                if attempt == _TRIES:
+                if attempt == TRIES:
                     raise
-                scope = await self._scope(repository, version)
+                scope = await scope_of(self._parts, repository, version)
                 continue
             # The best candidate of each collection has a score of about 1: those of different ones are comparable.
             hits = sorted((hit for answer in answers for hit in answer), key=lambda hit: -hit.score)[:limit]
             may_be_shown = scope.served is None or await met.may_be_shown(hits)
             # The points of a version that was retired meanwhile may have been removed before they were read.
-            searched, scope = scope, await self._scope(repository, version)
+            searched, scope = scope, await scope_of(self._parts, repository, version)
             if may_be_shown and searched.lasts(scope):
                 break
         if not found and scope.collections:
@@ -139,7 +126,7 @@ class Searching:
     async def outline(self, repository: str, path: str) -> Outline:
         """The definitions of a file of the live version. Raises RepositoryNotFound, NothingIndexed, FileNotIndexed, and
         what index and store raise."""
-        scope = await self._one(repository, VersionState.LIVE)
+        scope = await scope_of(self._parts, repository)
         points = [
             point
             for physical in scope.collections
@@ -170,29 +157,6 @@ class Searching:
             "words_weight": _IDENTIFIER_WORDS_WEIGHT if question.is_identifier else WORDS_WEIGHT,
         }
 
-    async def _scope(self, repository: str | None, version: str) -> _Scope:
-        if repository is not None:
-            return await self._one(repository, VersionState(version))
-        every = await search_scope(self._parts.database)
-        # An alias may lead to one of the other collections, which is searched only once.
-        behind = [await self._parts.index(name).resolve() for name in sorted(every.names)]
-        return _Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
-
-    async def _one(self, repository: str, state: VersionState) -> _Scope:
-        row = await searched_repository(self._parts.database, repository)
-        if state in row.versions:
-            physical, version = row.versions[state]
-            return _Scope(frozenset({physical}), version=version)
-        if row.collection is not None:
-            return _Scope(frozenset({row.collection}), version=row.id)
-        raise NothingIndexed(
-            f"Nothing of {repository!r} is indexed yet.",
-            remedy=Remedy(
-                f"`reposync sync {repository}` indexes it.",
-                f"`POST /api/v1/repositories/{repository}/sync` indexes it.",
-            ),
-        )
-
     async def _dense(self, text: str, spec: EmbeddingSpec) -> Matrix | None:
         """The text's vectors by the collection's model. None without one, and if it is not configured any more and
         cannot be used: only words are searched until the configured model is live."""
@@ -220,25 +184,6 @@ class Searching:
             if named in (None, spec.model):
                 raise
             return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """Physical collections, and in them one version or all live ones."""
-
-    collections: frozenset[str]
-    version: str | None = None
-    served: SearchScope | None = None
-
-    def limited(self, query: IndexQuery, physical: str, unwanted: Set[str]) -> IndexQuery:
-        if self.served is None:
-            return replace(query, version=self.version)
-        return replace(query, hidden=sorted(self.served.hidden_in(physical) | unwanted))
-
-    def lasts(self, later: _Scope) -> bool:
-        if self.served is None or later.served is None:
-            return self == later
-        return self.served.still_holds(later.served)
 
 
 class _Met:

@@ -1,0 +1,72 @@
+"""Which points searches and readers answer from: those of one version, or of all live ones."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from reposync.errors import NothingIndexed, Remedy
+from reposync.store.database import Database
+from reposync.store.index_queries import SearchScope, search_scope, searched_repository
+from reposync.store.tables import VersionState
+from reposync.vectors.port import Index, IndexQuery
+
+TRIES = 10
+"""How often a question is repeated because a version became live or was retired meanwhile. Each takes milliseconds."""
+
+
+class IndexParts(Protocol):
+    database: Database
+
+    def index(self, collection: str) -> Index:
+        """Of a physical collection, or of an alias."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Physical collections, and in them one version or all live ones."""
+
+    collections: frozenset[str]
+    version: str | None = None
+    served: SearchScope | None = None
+
+    def limited(self, query: IndexQuery, physical: str, unwanted: Set[str]) -> IndexQuery:
+        if self.served is None:
+            return replace(query, version=self.version)
+        return replace(query, hidden=sorted(self.served.hidden_in(physical) | unwanted))
+
+    def lasts(self, later: Scope) -> bool:
+        """Whether what was read in this scope is also the answer in `later`, which was read afterwards."""
+        if self.served is None or later.served is None:
+            return self == later
+        return self.served.still_holds(later.served)
+
+
+async def scope_of(
+    parts: IndexParts, repository: str | None = None, version: Literal["live", "building"] = "live"
+) -> Scope:
+    """Of one repository, or of all (None): then only live versions. Raises RepositoryNotFound, NothingIndexed, and what
+    index and store raise."""
+    if repository is not None:
+        return await _one(parts.database, repository, VersionState(version))
+    every = await search_scope(parts.database)
+    # An alias may lead to one of the other collections, which is searched only once.
+    behind = [await parts.index(name).resolve() for name in sorted(every.names)]
+    return Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
+
+
+async def _one(database: Database, repository: str, state: VersionState) -> Scope:
+    row = await searched_repository(database, repository)
+    if state in row.versions:
+        physical, version = row.versions[state]
+        return Scope(frozenset({physical}), version=version)
+    if row.collection is not None:
+        return Scope(frozenset({row.collection}), version=row.id)
+    raise NothingIndexed(
+        f"Nothing of {repository!r} is indexed yet.",
+        remedy=Remedy(
+            f"`reposync sync {repository}` indexes it.",
+            f"`POST /api/v1/repositories/{repository}/sync` indexes it.",
+        ),
+    )
