@@ -145,7 +145,7 @@ def queries(base: Base, *, dense_only: bool, one_repository: bool, limit: int = 
         IndexQuery(
             NO_TERMS if dense_only else query_vector(text),
             row[None],
-            version=str(number % REPOSITORIES) if one_repository else None,
+            versions=[str(number % REPOSITORIES)] if one_repository else [],
             limit=limit,
         )
         for number, (text, row) in enumerate(zip(base.queries, base.query_rows, strict=True))

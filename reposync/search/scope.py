@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -25,15 +25,15 @@ class IndexParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Physical collections, and in them one version or all live ones."""
+    """Physical collections, and in them the `versions` of some repositories, or all live ones."""
 
     collections: frozenset[str]
-    version: str | None = None
+    versions: frozenset[str] = frozenset()
     served: SearchScope | None = None
 
     def limited(self, query: IndexQuery, physical: str, unwanted: Set[str]) -> IndexQuery:
         if self.served is None:
-            return replace(query, version=self.version)
+            return replace(query, versions=sorted(self.versions))
         return replace(query, hidden=sorted(self.served.hidden_in(physical) | unwanted))
 
     def lasts(self, later: Scope) -> bool:
@@ -44,25 +44,27 @@ class Scope:
 
 
 async def scope_of(
-    parts: IndexParts, repository: str | None = None, version: Literal["live", "building"] = "live"
+    parts: IndexParts, repository: str | Sequence[str] | None = None, version: Literal["live", "building"] = "live"
 ) -> Scope:
-    """Of one repository, or of all (None): then only live versions. Raises RepositoryNotFound, NothingIndexed, and what
-    index and store raise."""
-    if repository is not None:
-        return await _one(parts.database, repository, VersionState(version))
+    """Of one repository, of several, or of all (None or empty): then only live versions. Raises RepositoryNotFound,
+    NothingIndexed if one has no such version, and what index and store raise."""
+    if repository:
+        names = [repository] if isinstance(repository, str) else dict.fromkeys(repository)
+        found = [await _one(parts.database, each, VersionState(version)) for each in names]
+        return Scope(frozenset(each for each, _ in found), versions=frozenset(each for _, each in found))
     every = await search_scope(parts.database)
     # An alias may lead to one of the other collections, which is searched only once.
     behind = [await parts.index(name).resolve() for name in sorted(every.names)]
     return Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
 
 
-async def _one(database: Database, repository: str, state: VersionState) -> Scope:
+async def _one(database: Database, repository: str, state: VersionState) -> tuple[str, str]:
+    """The physical collection and the id."""
     row = await searched_repository(database, repository)
     if state in row.versions:
-        physical, version = row.versions[state]
-        return Scope(frozenset({physical}), version=version)
+        return row.versions[state]
     if row.collection is not None:
-        return Scope(frozenset({row.collection}), version=row.id)
+        return row.collection, row.id
     raise NothingIndexed(
         f"Nothing of {repository!r} is indexed yet.",
         remedy=Remedy(

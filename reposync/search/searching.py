@@ -61,7 +61,7 @@ class Searching:
         self,
         text: str,
         *,
-        repository: str | None = None,
+        repository: str | Sequence[str] | None = None,
         path_glob: str | None = None,
         language: str | None = None,
         symbol: str | None = None,
@@ -70,7 +70,7 @@ class Searching:
         limit: int = 10,
         version: Literal["live", "building"] = "live",
     ) -> list[SearchHit]:
-        """Best first. `text` may hold filters (`read_query`); `symbol`, `kind` and `like` are the same ones. `version`:
+        """Best first. `repository`: one, or several. `text` may hold filters (`read_query`); `symbol`, `kind` and `like` are the same ones. `version`:
         `building` searches the version of `repository` that is being built.
 
         Raises RepositoryNotFound, FileNotIndexed, UsageError, and what index, embedder and store raise."""
@@ -130,19 +130,21 @@ class Searching:
         points = [
             point
             for physical in scope.collections
-            async for page in self._parts.index(physical).chunks(scope.version or "", [path])
+            for version in scope.versions
+            async for page in self._parts.index(physical).chunks(version, [path])
             for point in page
         ]
         return outline_of(points, repository, path)
 
-    async def _excerpt(self, place: Place, searched: str | None) -> Excerpt:
-        """`searched`: the repository that is searched; a path without one is looked for there first."""
+    async def _excerpt(self, place: Place, searched: str | Sequence[str] | None) -> Excerpt:
+        """`searched`: what is searched; a path without one is looked for there first."""
         files = await indexed_files(self._parts.database, place.path, place.repository)
-        mine = [each for each in files if each.repository == searched]
+        wanted = [searched] if isinstance(searched, str) else searched or ()
+        mine = [each for each in files if each.repository in wanted]
         if place.repository is not None and not files:
             await searched_repository(self._parts.database, place.repository)
-        if len(files) > 1 and not mine:
-            names = ", ".join(f"{each.repository}:{place.path}:{place.line}" for each in files[:3])
+        if len(mine or files) > 1:
+            names = ", ".join(f"{each.repository}:{place.path}:{place.line}" for each in (mine or files)[:3])
             raise UsageError(f"Several repositories have a file {place.path!r}.", remedy=f"Name one: {names}.")
         for each in mine or files:
             pages = self._parts.index(each.physical).chunks(each.version, [place.path])

@@ -171,9 +171,12 @@ def _with_tokens(tokens: Sequence[str]) -> Filter:
 
 
 def _filter(query: IndexQuery, of_paths: Sequence[Filter]) -> Filter | None:
-    wanted = [(Payload.REPOSITORY_ID, query.version), (Payload.LANGUAGE, query.language)]
+    versions = query.versions
+    only = versions[0] if len(versions) == 1 else None
+    wanted = [(Payload.REPOSITORY_ID, only), (Payload.LANGUAGE, query.language)]
     symbol = [equals(key, value) for key, value in (("name", query.symbol), ("kind", query.kind)) if value is not None]
     must = [*(equals(key, value) for key, value in wanted if value is not None), *of_paths]
+    must += [one_of(Payload.REPOSITORY_ID, versions)] if len(versions) > 1 else []
     must += [any_of_array(Payload.SYMBOLS, *symbol)] if symbol else []
     hidden = [one_of(Payload.REPOSITORY_ID, sorted(query.hidden))] if query.hidden else []
     found: Filter = ({"must": must} if must else {}) | ({"must_not": hidden} if hidden else {})

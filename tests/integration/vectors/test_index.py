@@ -336,9 +336,11 @@ async def test_search_is_limited_to_chunks_with_a_definition_of_that_name_and_ki
 async def test_search_is_limited_to_a_repository_and_a_language(index: QdrantIndex) -> None:
     await some_files(index)
     billing = scope("billing").repository_id
-    assert await paths_found(index, "card", version=billing) == ["src/card.py"]
+    assert await paths_found(index, "card", versions=[billing]) == ["src/card.py"]
+    every = [billing, scope("payments").repository_id]
+    assert sorted(await paths_found(index, "card", versions=every)) == sorted(await paths_found(index, "card"))
     assert await paths_found(index, "card", language="typescript") == ["web/pay.ts"]
-    assert await paths_found(index, "card", version=billing, language="typescript") == []
+    assert await paths_found(index, "card", versions=[billing], language="typescript") == []
     assert [len(await paths_found(index, "card", limit=limit)) for limit in (10, 2, 0)] == [5, 2, 0]
 
 
@@ -372,7 +374,7 @@ async def test_a_rare_path_is_found_among_many(index: QdrantIndex, monkeypatch: 
         IndexQuery(sparse=sparse("the card 5"), dense=dense("the card 5"), path_glob="lib/", limit=5)
     )
     assert hits[0].text == "the card 5"
-    assert await paths_found(index, "the card", path_glob="docs/", version=scope("billing").repository_id) == []
+    assert await paths_found(index, "the card", path_glob="docs/", versions=[scope("billing").repository_id]) == []
     assert await paths_found(index, "the card", path_glob="nowhere/", limit=3) == []
 
 
