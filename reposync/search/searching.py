@@ -70,8 +70,8 @@ class Searching:
         limit: int = 10,
         version: Literal["live", "building"] = "live",
     ) -> list[SearchHit]:
-        """Best first. `repository`: one, or several. `text` may hold filters (`read_query`); `symbol`, `kind` and `like` are the same ones. `version`:
-        `building` searches the version of `repository` that is being built.
+        """Best first. `repository`: one, or several. `text` may hold filters (`read_query`); `symbol`, `kind` and
+        `like` are the same ones. `version`: `building` searches the version of `repository` that is being built.
 
         Raises RepositoryNotFound, FileNotIndexed, UsageError, and what index, embedder and store raise."""
         asked = read_query(text, symbol=symbol, kind=kind, like=like)

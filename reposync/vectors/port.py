@@ -180,8 +180,8 @@ Rank = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 class IndexQuery:
     """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. `symbol`, `kind`: only chunks with
     a definition of that name, of that kind; one definition must have both. A filter that is None is not applied.
-    `versions`: only points of these index versions, if there are any; `hidden`: none of these. `words_weight`: of the sparse vector's score
-    in the fusion, 0 to 1; the rest is the dense vector's."""
+    `versions`: only points of these index versions, if any is given; `hidden`: none of these. `words_weight`: of the
+    sparse vector's score in the fusion, 0 to 1; the rest is the dense vector's."""
 
     sparse: SparseVector
     dense: Matrix | None = None
