@@ -31,8 +31,8 @@ click==8.2.0 --hash=sha256:{zeros}
 # alone, of which there are none here.
 ACCEPTED = frozenset(
     {
-        "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "LGPL-3.0-or-later", "MIT", "MIT-CMU",
-        "MPL-2.0", "PSF-2.0", "Zlib",
+        "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "LGPL-3.0-or-later", "MIT",
+        "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib",
     }
 )  # fmt: skip
 # As the wheels that were made before licence expressions say it.
