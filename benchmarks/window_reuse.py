@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +22,14 @@ from reposync.content.documents import content_hash, make_document
 from reposync.content.model import Skipped
 from reposync.content.rules import PathRules
 from reposync.embedding.local import DIMENSION
-from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector, WindowRows
+from reposync.embedding.port import EmbeddingSpec, Matrix, OnShare, SparseVector, WindowRows, no_share
 from reposync.embedding.settings import LOCAL_MODEL, LOCAL_WINDOW
 from reposync.embedding.windows import embed_windows, readable_windows
 from reposync.store.manifest import ManifestRow
-from reposync.sync.pipeline import DenseVectors
+from reposync.sync.pipeline import BATCH_BYTES, DenseVectors
 from reposync.sync.prepare import PreparedFile
+from reposync.sync.progress import RunProgress
 from reposync.sync.target import Counts
-from reposync.sync.version_update import WINDOWED_BATCH_BYTES
 from reposync.vectors.port import PointWrite, StoredPoint, point_id
 
 SPEC = EmbeddingSpec("local", LOCAL_MODEL, DIMENSION, LOCAL_WINDOW)
@@ -126,13 +126,15 @@ class Counting:
     async def split(self, texts: Sequence[str]) -> list[list[str]]:
         return [readable_windows(text, LOCAL_WINDOW) for text in texts]
 
-    async def embed(self, texts: Sequence[str], rows: WindowRows | None = None) -> list[Matrix]:
+    async def embed(
+        self, texts: Sequence[str], rows: WindowRows | None = None, on_share: OnShare = no_share
+    ) -> list[Matrix]:
         split = await self.split(texts)
         self.without_reuse += sum(map(len, split))
         self.characters_without_reuse += sum(len(window) for parts in split for window in parts)
         return await embed_windows(split, rows, self._embed)
 
-    async def _embed(self, windows: Sequence[str]) -> Sequence[Matrix]:
+    async def _embed(self, windows: Sequence[str], done: Callable[[int], None]) -> Sequence[Matrix]:
         self.characters += sum(map(len, windows))
         return [zeros(1)] * len(windows)
 
@@ -160,7 +162,7 @@ def batches(files: Iterable[PreparedFile]) -> Iterator[list[PreparedFile]]:
     batch: list[PreparedFile] = []
     for file in files:
         batch.append(file)
-        if sum(each.size_bytes or 0 for each in batch) >= WINDOWED_BATCH_BYTES:
+        if sum(each.size_bytes or 0 for each in batch) >= BATCH_BYTES:
             yield batch
             batch = []
     yield batch
@@ -184,6 +186,7 @@ async def sync(history: History, points: Points, embedder: Counting, before: str
         recorded=rows,
         removed=removed,
         counts=Counts(),
+        progress=RunProgress(),
     )
     vectors.windows = WindowRows(most)
     for batch in batches(prepared(*each, contents.get(each[2], b"")) for each in changed if each[1]):

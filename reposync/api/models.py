@@ -111,7 +111,15 @@ _ASKED_BY = (
     "Who requested it: a token by its position in REPOSYNC_API_TOKEN, user and host of a command, a delivery of a "
     "webhook, the schedule. The first five, and how many more."
 )
-_PROGRESS = {"phase": "indexing", "files_total": 1204, "files_done": 311, "eta_seconds": 23.0}
+_PROGRESS = {
+    "phase": "indexing",
+    "files_total": 1204,
+    "files_done": 311,
+    "chunks_total": 2010,
+    "chunks_embedded": 540,
+    "chunks_per_second": 9.8,
+    "eta_seconds": 150.0,
+}
 
 RunOut = create_model(
     "Run",

@@ -173,13 +173,16 @@ def _bar(name: str) -> Iterator[Watch]:
 
         def watch(progress: RunProgress) -> None:
             doing = f"waiting for {progress.waiting_for}" if progress.waiting_for else progress.phase
-            counts = f"{progress.files_done:,}/{progress.files_total:,} files, {progress.chunks_done:,} chunks"
+            counts = f"{progress.files_done:,}/{progress.files_total:,} files" if progress.files_total else ""
+            if progress.chunks_total and progress.phase == "indexing":
+                counts += f", {progress.chunks_words()}, {progress.chunks_per_second:.1f}/s"
             display.update(
                 task,
                 description=escape_unprintable(doing),
-                total=progress.files_total or None,
-                completed=progress.files_done,
-                counts=counts if progress.files_total else "",
+                # Only chunks move while a model works on a batch.
+                total=progress.chunks_total or progress.files_total or None,
+                completed=progress.chunks_embedded if progress.chunks_total else progress.files_done,
+                counts=counts,
             )
 
         yield watch

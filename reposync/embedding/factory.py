@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reposync.embedding.port import EmbeddingSpec
+from reposync.embedding.port import EmbeddingSpec, no_share
 from reposync.embedding.settings import EmbedderConfig
 
 if TYPE_CHECKING:
-    from reposync.embedding.port import Embedder, Matrix, OnWait, WindowRows
+    from reposync.embedding.port import Embedder, Matrix, OnShare, OnWait, WindowRows
 
 
 def open_embedder(config: EmbedderConfig) -> Embedder:
@@ -34,7 +34,9 @@ class NoEmbedder:
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return EmbeddingSpec(provider="none", model="none", dimension=0, window_chars=None)
 
-    async def embed(self, texts: Sequence[str], rows: WindowRows | None = None) -> list[Matrix]:
+    async def embed(
+        self, texts: Sequence[str], rows: WindowRows | None = None, on_share: OnShare = no_share
+    ) -> list[Matrix]:
         return [await self.embed_query(text) for text in texts]
 
     async def split(self, texts: Sequence[str]) -> list[list[str]]:

@@ -23,7 +23,7 @@ from reposync.embedding.dialects import (
     endpoint,
     served_model,
 )
-from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait, WindowRows
+from reposync.embedding.port import EmbeddingSpec, Matrix, OnShare, OnWait, WindowRows, no_share
 from reposync.embedding.settings import EmbedderConfig, Prompt, TextKind, prompt_of
 from reposync.embedding.windows import (
     embed_windows,
@@ -178,8 +178,10 @@ class HttpEmbedder:
                 )
             return known.spec
 
-    async def embed(self, texts: Sequence[str], rows: WindowRows | None = None) -> list[Matrix]:
-        return await self._embed(texts, self._bulk, rows)
+    async def embed(
+        self, texts: Sequence[str], rows: WindowRows | None = None, on_share: OnShare = no_share
+    ) -> list[Matrix]:
+        return await self._embed(texts, self._bulk, rows, on_share)
 
     async def split(self, texts: Sequence[str]) -> list[list[str]]:
         return await self._split(texts, self._bulk)
@@ -202,8 +204,15 @@ class HttpEmbedder:
     async def close(self) -> None:
         await self._http.close()
 
-    async def _embed(self, texts: Sequence[str], priority: _Priority, rows: WindowRows | None = None) -> list[Matrix]:
-        return await embed_windows(await self._split(texts, priority), rows, lambda new: self._rows(new, priority))
+    async def _embed(
+        self,
+        texts: Sequence[str],
+        priority: _Priority,
+        rows: WindowRows | None = None,
+        on_share: OnShare = no_share,
+    ) -> list[Matrix]:
+        pieces = await self._split(texts, priority)
+        return await embed_windows(pieces, rows, lambda new, done: self._rows(new, priority, done), on_share)
 
     async def _split(self, texts: Sequence[str], priority: _Priority) -> list[list[str]]:
         if not texts:
@@ -215,14 +224,20 @@ class HttpEmbedder:
         chars = self._known.prompts[priority.kind].text_chars(window)
         return [readable_windows(text, chars) for text in texts]
 
-    async def _rows(self, inputs: Sequence[str], priority: _Priority) -> list[Matrix]:
+    async def _rows(self, inputs: Sequence[str], priority: _Priority, done: Callable[[int], None]) -> list[Matrix]:
         """A matrix for each input (of several rows if it had to be halved), in order."""
+
+        async def embed(batch: Sequence[str]) -> list[Matrix]:
+            matrices = await self._batch(batch, priority)
+            done(len(batch))
+            return matrices
+
         batches = list(self._batches(inputs, len(self._known.prompts[priority.kind].prefix)))
         if len(batches) == 1:
-            return await self._batch(batches[0], priority)
+            return await embed(batches[0])
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._batch(batch, priority)) for batch in batches]
+                tasks = [group.create_task(embed(batch)) for batch in batches]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
         return [matrix for task in tasks for matrix in task.result()]

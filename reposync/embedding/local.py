@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from reposync.cores import usable_cores
-from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait, WindowRows
+from reposync.embedding.port import EmbeddingSpec, Matrix, OnShare, OnWait, WindowRows, no_share
 from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, LOCAL_WINDOW, EmbedderConfig, check_weights
 from reposync.errors import ConfigError
 from reposync.supervision import in_thread
@@ -43,21 +43,23 @@ class LocalEmbedder:
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return EmbeddingSpec("local", self._name, DIMENSION, self._window)
 
-    async def embed(self, texts: Sequence[str], rows: WindowRows | None = None) -> list[Matrix]:
+    async def embed(
+        self, texts: Sequence[str], rows: WindowRows | None = None, on_share: OnShare = no_share
+    ) -> list[Matrix]:
         """If cancelled, it returns at once; the threads finish their current windows, within a fraction of a second."""
         if not texts:
             return []
         pieces = await self.split(texts)
         from reposync.embedding.windows import embed_windows
 
-        return await embed_windows(pieces, rows, self._embed_windows)
+        return await embed_windows(pieces, rows, self._embed_windows, on_share)
 
     async def split(self, texts: Sequence[str]) -> list[list[str]]:
         model = await self._loaded()
         run = asyncio.get_running_loop().run_in_executor
         return await run(self._bulk, lambda: [model.windows(text, self._window) for text in texts])
 
-    async def _embed_windows(self, windows: Sequence[str]) -> Sequence[Matrix]:
+    async def _embed_windows(self, windows: Sequence[str], done: Callable[[int], None]) -> Sequence[Matrix]:
         model = await self._loaded()
         import numpy as np
 
@@ -74,6 +76,7 @@ class LocalEmbedder:
         async def lane() -> None:
             for positions in steps:
                 await run(self._bulk, step, positions)
+                done(len(positions))
 
         try:
             async with asyncio.TaskGroup() as group:

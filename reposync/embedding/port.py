@@ -19,6 +19,14 @@ OnWait = Callable[[str | None], None]
 """Called on the event loop with what is waited for, `the embedding server at HOST: attempt 2 of 3`, and with None when
 the wait is over. Must return at once."""
 
+OnShare = Callable[[float], None]
+"""Called on the event loop with the share of a call's work that was done since it was called before; together 1. Must
+return at once."""
+
+
+def no_share(share: float) -> None:
+    """Nobody wants to know."""
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpec:
@@ -98,7 +106,9 @@ class Embedder(Protocol):
         """Model and shape. Requests the dimension from a server, once, if neither the configuration nor `recorded` (the
         collection's spec) contains it; a `recorded` spec of a different model or window is ignored."""
 
-    async def embed(self, texts: Sequence[str], rows: WindowRows | None = None) -> list[Matrix]:
+    async def embed(
+        self, texts: Sequence[str], rows: WindowRows | None = None, on_share: OnShare = no_share
+    ) -> list[Matrix]:
         """A matrix for each text, in order. Windows whose vectors are in `rows` are not embedded; the others are added.
 
         Raises EmbeddingUnavailable or EmbeddingError; never truncates silently."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from reposync.embedding.port import Matrix, WindowRows
+from reposync.embedding.port import Matrix, OnShare, WindowRows, no_share
 
 
 def windows(text: str, window_chars: int) -> list[str]:
@@ -46,13 +46,18 @@ def readable_windows(text: str, window_chars: int) -> list[str]:
 async def embed_windows(
     texts: Sequence[Sequence[str]],
     rows: WindowRows | None,
-    embed: Callable[[Sequence[str]], Awaitable[Sequence[Matrix]]],
+    embed: Callable[[Sequence[str], Callable[[int], None]], Awaitable[Sequence[Matrix]]],
+    on_share: OnShare = no_share,
 ) -> list[Matrix]:
     """A matrix for each text, which is given as its windows. Of equal windows one is embedded, and none that is in
-    `rows`; all are in it afterwards."""
+    `rows`; all are in it afterwards. `embed` calls its second argument with the number of windows that it finished."""
     found = rows.known(window for parts in texts for window in parts) if rows is not None else {}
     new = list(dict.fromkeys(window for parts in texts for window in parts if window not in found))
-    for window, matrix in zip(new, await embed(new) if new else [], strict=True):
+    total = len(found) + len(new)
+    if found:
+        on_share(len(found) / total)
+    embedded = await embed(new, lambda count: on_share(count / total)) if new else []
+    for window, matrix in zip(new, embedded, strict=True):
         found[window] = matrix
         if rows is not None:
             rows.add(window, matrix)

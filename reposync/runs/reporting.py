@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 # With the heartbeat alone, every 5 s, a run would look as if it hung.
 REPORT_SECONDS = 1.0
 _LAST_REPORT_SECONDS = 1.0
+
+_COUNTS = ("files_total", "files_read", "files_done", "chunks_read", "chunks_embedded", "chunks_done", "bytes_read")
 
 Report = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -106,17 +109,13 @@ def displayed_progress(run: Run) -> RunProgress:
     reported = current_progress(run)
     if reported is None:
         return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else str(run.status))
-    waits = reported.get("waiting_for")
-    return RunProgress(
-        phase=str(reported.get("phase", "starting")),
-        files_total=_count(reported.get("files_total")),
-        files_done=_count(reported.get("files_done")),
-        chunks_done=_count(reported.get("chunks_done")),
-        bytes_read=_count(reported.get("bytes_read")),
-        waiting_for=waits if isinstance(waits, str) else None,
-    )
-
-
-def _count(value: object) -> int:
     # A different version of this program may have written it.
-    return value if isinstance(value, int) else 0
+    elapsed = reported.get("elapsed_seconds")
+    progress = RunProgress(
+        phase=str(reported.get("phase", "starting")),
+        started=time.monotonic() - (elapsed if isinstance(elapsed, int | float) else 0.0),
+    )
+    for key, kind in (*((each, int) for each in _COUNTS), ("file", str), ("waiting_for", str)):
+        if isinstance(value := reported.get(key), kind):
+            setattr(progress, key, value)
+    return progress

@@ -14,6 +14,7 @@ from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, WindowRows
 from reposync.errors import EmbeddingError, EmbeddingInputRefused, SourceCorrupt, first_error
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Source, TreeEntry, path_text
+from reposync.store.columns import sanitize_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync.prepare import ContentWorkers, PreparedFile, RawFile, own_text
 from reposync.sync.progress import RunProgress
@@ -26,6 +27,8 @@ BATCH_FILES = 200
 # Batches that may wait between two stages: enough to keep every stage busy.
 QUEUE_BATCHES = 1
 
+# Characters of the path that progress shows.
+_SHOWN_PATH = 200
 _HARMLESS_TEXT = "text"
 
 Store = Callable[[Sequence[PreparedFile]], Awaitable[None]]
@@ -40,7 +43,7 @@ async def run_pipeline(
     *,
     keep_generated: Callable[[bytes], bool],
     max_file_bytes: int,
-    batch_bytes: int,
+    batch_bytes: Callable[[], int],
     workers: ContentWorkers,
     vectors: DenseVectors,
     store: Store,
@@ -62,9 +65,15 @@ async def run_pipeline(
             progress=progress,
         )
         async with contextlib.aclosing(batches):
-            async for batch in batches:
-                await prepared.put(tasks.create_task(workers.prepare(batch)))
+            while batch := await _next(batches, progress):
+                await prepared.put(tasks.create_task(prepare(batch)))
         await prepared.put(None)
+
+    async def prepare(batch: Sequence[RawFile]) -> list[PreparedFile]:
+        with progress.stage("reading"):
+            files = await workers.prepare(batch)
+        progress.read(len(files), sum(len(file.chunks) for file in files))
+        return files
 
     async def embed_stage(tasks: asyncio.TaskGroup) -> None:
         while (task := await prepared.get()) is not None:
@@ -74,7 +83,8 @@ async def run_pipeline(
     async def store_stage() -> None:
         while (task := await embedded.get()) is not None:
             batch = await task
-            await store(batch)
+            with progress.stage("storing"):
+                await store(batch)
             vectors.stored(batch)
 
     try:
@@ -86,22 +96,29 @@ async def run_pipeline(
         raise first_error(errors) from errors
 
 
+async def _next(batches: AsyncGenerator[list[RawFile], None], progress: RunProgress) -> list[RawFile]:
+    """Empty after the last one."""
+    with progress.stage("reading"):
+        return await anext(batches, [])
+
+
 async def read_batches(
     source: Source,
     entries: Sequence[TreeEntry],
     keep_generated: Callable[[bytes], bool],
     *,
     max_file_bytes: int,
-    batch_bytes: int = BATCH_BYTES,
+    batch_bytes: Callable[[], int] = lambda: BATCH_BYTES,
     judge: Judge = lambda unreadable: None,
     progress: RunProgress,
 ) -> AsyncGenerator[list[RawFile], None]:
-    """Blobs in the order of the source, with the paths that have them, in batches bounded in bytes and files."""
+    """Blobs in the order of the source, with the paths that have them, in batches bounded in files and in bytes:
+    `batch_bytes` is called for each."""
     by_sha: dict[str, tuple[TreeEntry, ...]] = {}
     for entry in entries:
         by_sha[entry.sha] = (*by_sha.get(entry.sha, ()), entry)
     batch: list[RawFile] = []
-    size_bytes = 0
+    size_bytes, most_bytes = 0, batch_bytes()
     unreadable: UnreadableBlobs | None = None
     async with contextlib.aclosing(source.read(entries, max_bytes=max_file_bytes)) as blobs:
         try:
@@ -111,9 +128,9 @@ async def read_batches(
                     kept = keep_generated(entry.path)
                     batch.append(RawFile(entry.path, entry.mode, blob.sha, blob.size_bytes, blob.content, kept))
                     size_bytes += len(blob.content or b"")
-                    if size_bytes >= batch_bytes or len(batch) >= BATCH_FILES:
+                    if size_bytes >= most_bytes or len(batch) >= BATCH_FILES:
                         yield batch
-                        batch, size_bytes = [], 0
+                        batch, size_bytes, most_bytes = [], 0, batch_bytes()
         except UnreadableBlobs as error:
             unreadable = error
     if unreadable is not None:
@@ -150,6 +167,7 @@ class DenseVectors:
         recorded: Mapping[str, ManifestRow] = MappingProxyType({}),
         removed: Collection[str] = (),
         counts: Counts,
+        progress: RunProgress,
     ) -> None:
         self._embedder = embedder
         self._spec = spec
@@ -163,6 +181,7 @@ class DenseVectors:
         self._recorded = recorded
         self._removed = {posixpath.basename(path): path for path in removed}
         self._counts = counts
+        self._progress = progress
         self.windows = WindowRows()
 
     async def embed(self, batch: Sequence[PreparedFile]) -> list[PreparedFile]:
@@ -171,8 +190,11 @@ class DenseVectors:
 
         Raises EmbeddingError, EmbeddingUnavailable, and what the index raises.
         """
+        chunks = sum(len(file.chunks) for file in batch)
         if self._spec.dimension == 0:
+            self._progress.embedded(chunks)
             return list(batch)
+        self._progress.file = sanitize_text(batch[0].path)[:_SHOWN_PATH] if batch else None
         # No await before this: two batches never claim the same hash.
         mine = self._claim(batch)
         futures = {chunk.content_hash: self._pending[chunk.content_hash] for file in batch for chunk in file.chunks}
@@ -182,7 +204,9 @@ class DenseVectors:
         new = [chunk for content_hash, chunk in mine.items() if content_hash not in known]
         if new and self._spec.multivector:
             await self._learn_windows(batch, {chunk.content_hash for chunk in new})
-        await self._embed(new, futures)
+        with self._progress.stage("embedding"):
+            reported = await self._embed_counted(new, futures)
+        self._progress.embedded(chunks - reported)
         embedded = [await _with_vectors(file, futures) for file in batch]
         refused = sum(1 for chunk in new if futures[chunk.content_hash].exception() is not None)
         self._counts.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
@@ -230,12 +254,30 @@ class DenseVectors:
                     for number, window in enumerate(parts):
                         self.windows.add(window, matrix[number : number + 1])
 
-    async def _embed(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Matrix]]) -> None:
+    async def _embed_counted(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Matrix]]) -> float:
+        """How many chunks were reported as embedded: more than there are, if the model refuses some."""
+        reported = 0.0
+
+        def report(chunks: float) -> None:
+            nonlocal reported
+            reported += chunks
+            self._progress.embedded(chunks)
+
+        await self._embed(chunks, futures, report)
+        return reported
+
+    async def _embed(
+        self,
+        chunks: Sequence[PointWrite],
+        futures: dict[str, asyncio.Future[Matrix]],
+        report: Callable[[float], None],
+    ) -> None:
         if not chunks:
             return
         try:
             rows = self.windows if self._spec.multivector else None
-            matrices = await self._embedder.embed([chunk.text for chunk in chunks], rows)
+            texts = [chunk.text for chunk in chunks]
+            matrices = await self._embedder.embed(texts, rows, lambda share: report(share * len(texts)))
         except EmbeddingInputRefused as error:
             if len(chunks) == 1:
                 await self._check_model(error)
@@ -245,8 +287,8 @@ class DenseVectors:
                 return
             # Halving finds the refused text in few calls and keeps all the others.
             half = len(chunks) // 2
-            await self._embed(chunks[:half], futures)
-            await self._embed(chunks[half:], futures)
+            await self._embed(chunks[:half], futures, report)
+            await self._embed(chunks[half:], futures, report)
             return
         for chunk, matrix in zip(chunks, matrices, strict=True):
             futures[chunk.content_hash].set_result(matrix)

@@ -2,40 +2,75 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_FIGURES = ("phase", "files_total", "files_done", "chunks_done", "bytes_read", "waiting_for")
+_FIGURES = (
+    *("phase", "files_total", "files_read", "files_done", "chunks_read", "chunks_done", "bytes_read"),
+    *("file", "waiting_for"),
+)
 
 
 @dataclass(slots=True)
 class RunProgress:
-    """Figures of a run. `phase`: starting, listing, planning, words, indexing, checking, evaluating or done.
-    `waiting_for`: a server that has not answered for some seconds, and the number of the attempt. `watch` is called
-    after each step."""
+    """Figures of a run. `phase`: starting, listing, planning, words, indexing, checking, evaluating or done. Files and
+    chunks are read (`files_read`, `chunks_read`), then embedded (`chunks_embedded`, which grows with each piece that
+    the model finishes), then stored (`files_done`, `chunks_done`). `file`: the first one of those that are embedded
+    now. `waiting_for`: a server that has not answered for some seconds, and the number of the attempt. `watch` is
+    called after each step."""
 
     phase: str = "starting"
     files_total: int = 0
+    files_read: int = 0
     files_done: int = 0
+    chunks_read: int = 0
+    chunks_embedded: float = 0.0
     chunks_done: int = 0
     bytes_read: int = 0
+    file: str | None = None
     waiting_for: str | None = None
     started: float = field(default_factory=time.monotonic)
     watch: Watch = field(default=lambda _: None, repr=False, compare=False)
+    _times: StageTimes = field(default_factory=lambda: StageTimes(), repr=False, compare=False)
 
     def enter(self, phase: str) -> None:
+        self._times.end(self.phase)
         self.phase = phase
+        if phase in _STAGES:
+            self._times.begin(phase)
+        elif phase in ("words", "indexing"):
+            self.started = time.monotonic()
         self.watch(self)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time that is spent on reading, embedding or storing; each may happen beside the others."""
+        self._times.begin(name)
+        try:
+            yield
+        finally:
+            self._times.end(name)
 
     def restart(self) -> None:
         """Count the same files again: their words are stored, their meaning follows."""
-        self.files_done = self.chunks_done = 0
-        self.started = time.monotonic()
+        self.files_read = self.files_done = self.chunks_read = self.chunks_done = 0
+        self.chunks_embedded = 0.0
 
     def wait_for(self, server: str | None) -> None:
         self.waiting_for = server
+        self.watch(self)
+
+    def read(self, files: int, chunks: int) -> None:
+        self.files_read += files
+        self.chunks_read += chunks
+        self.watch(self)
+
+    def embedded(self, chunks: float) -> None:
+        self.chunks_embedded += chunks
         self.watch(self)
 
     def advance(self, files: int, chunks: int = 0) -> None:
@@ -43,21 +78,77 @@ class RunProgress:
         self.chunks_done += chunks
         self.watch(self)
 
+    @property
+    def chunks_total(self) -> int:
+        """Estimated from the files that were read, until all are."""
+        if not self.files_read:
+            return 0
+        return max(self.chunks_read, round(self.chunks_read * self.files_total / self.files_read))
+
+    @property
+    def chunks_per_second(self) -> float:
+        elapsed = time.monotonic() - self.started
+        return self.chunks_embedded / elapsed if elapsed > 0 else 0.0
+
+    @property
+    def eta_seconds(self) -> float | None:
+        rate, left = self.chunks_per_second, self.chunks_total - self.chunks_embedded
+        return left / rate if rate and left > 0 else None
+
     def words(self) -> str:
-        """`indexing 12 of 400 files, waiting for the embedding server at HOST: attempt 2 of 3`."""
+        """`indexing 12 of 400 files, 38 of about 1,200 chunks embedded, waiting for the embedding server at HOST:
+        attempt 2 of 3`."""
         files = f" {self.files_done:,} of {self.files_total:,} files" if self.files_total else ""
-        return f"{self.phase}{files}{f', waiting for {self.waiting_for}' if self.waiting_for else ''}"
+        chunks = f", {self.chunks_words()}" if self.phase == "indexing" and self.chunks_total else ""
+        return f"{self.phase}{files}{chunks}{f', waiting for {self.waiting_for}' if self.waiting_for else ''}"
+
+    def chunks_words(self) -> str:
+        about = "" if self.files_read >= self.files_total else "about "
+        return f"{int(self.chunks_embedded):,} of {about}{self.chunks_total:,} chunks embedded"
 
     def as_json(self) -> dict[str, Any]:
         elapsed = time.monotonic() - self.started
-        rate = self.files_done / elapsed if elapsed > 0 else 0.0
-        left = self.files_total - self.files_done
+        eta = self.eta_seconds
         return {
             **{name: getattr(self, name) for name in _FIGURES},
+            "chunks_embedded": int(self.chunks_embedded),
+            "chunks_total": self.chunks_total,
             "elapsed_seconds": round(elapsed, 3),
-            "files_per_second": round(rate, 2),
-            "eta_seconds": round(left / rate, 1) if rate and left else None,
+            "files_per_second": round(self.files_done / elapsed, 2) if elapsed > 0 else 0.0,
+            "chunks_per_second": round(self.chunks_per_second, 2),
+            "eta_seconds": round(eta, 1) if eta is not None else None,
+            "stage_seconds": self._times.seconds(),
         }
+
+
+# In the order in which a run begins them.
+_STAGES = ("listing", "planning", "reading", "embedding", "storing", "checking", "evaluating")
+
+
+class StageTimes:
+    """Seconds in which something happened in each stage. Batches in the same stage at once count once."""
+
+    def __init__(self) -> None:
+        self._spent: defaultdict[str, float] = defaultdict(float)
+        self._active: Counter[str] = Counter()
+        self._since: dict[str, float] = {}
+
+    def begin(self, stage: str) -> None:
+        self._active[stage] += 1
+        if self._active[stage] == 1:
+            self._since[stage] = time.monotonic()
+
+    def end(self, stage: str) -> None:
+        if self._active[stage]:
+            self._active[stage] -= 1
+            if not self._active[stage]:
+                self._spent[stage] += time.monotonic() - self._since[stage]
+
+    def seconds(self) -> dict[str, float]:
+        now = time.monotonic()
+        running = {each: now - self._since[each] for each, count in self._active.items() if count}
+        spent = {each: self._spent[each] + running.get(each, 0.0) for each in _STAGES}
+        return {each: round(seconds, 1) for each, seconds in spent.items() if seconds >= 0.05}
 
 
 Watch = Callable[[RunProgress], None]

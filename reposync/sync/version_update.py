@@ -27,8 +27,9 @@ from reposync.vectors.port import Index, StoredPoint, WriteScope
 
 log = logging.getLogger(__name__)
 
-# A model that windows its input runs on these cores: small batches show progress, and a kill loses little.
-WINDOWED_BATCH_BYTES = 120_000
+# So much of the model's work is in a batch, if its speed allows a full one: a cancelled or killed run loses little.
+BATCH_SECONDS = 3.0
+_FIRST_BATCH_BYTES, _LEAST_BATCH_BYTES = 120_000, 20_000
 # Unreadable files are problems of these files, up to this many or half of what was read; beyond that, of the source.
 UNREADABLE_FILES = 20
 UNREADABLE_SHARE = 0.5
@@ -94,6 +95,7 @@ class VersionUpdate:
             recorded=work.recorded,
             removed=plan.delete_points,
             counts=context.counts,
+            progress=progress,
         )
         progress.files_total = len(plan.read)
         progress.enter("words" if situation.wanted.words_only else "indexing")
@@ -204,13 +206,20 @@ class VersionUpdate:
                 entries,
                 keep_generated=self.target.keeps_generated,
                 max_file_bytes=wanted.content.max_file_bytes,
-                batch_bytes=WINDOWED_BATCH_BYTES if wanted.spec.multivector and not wanted.words_only else BATCH_BYTES,
+                batch_bytes=self._batch_bytes,
                 workers=workers,
                 vectors=vectors,
                 store=writer.store,
                 judge=partial(_judge, entries, self.work),
                 progress=self.context.progress,
             )
+
+    def _batch_bytes(self) -> int:
+        rate = self.context.progress.chunks_per_second
+        if not rate:
+            return _FIRST_BATCH_BYTES
+        chunk = self.situation.wanted.content.chunk_size
+        return max(_LEAST_BATCH_BYTES, min(BATCH_BYTES, int(rate * BATCH_SECONDS * chunk)))
 
     async def _deaths(self, entries: Sequence[TreeEntry]) -> Deaths:
         """In how many runs each file killed its worker. A run that reads everything tries each once more."""
@@ -303,13 +312,21 @@ async def _copy_files(
     or which the model refuses: these have to be read."""
     left: list[str] = []
     by_path = {row.path: row for row in rows}
+    progress = writer.context.progress
+
+    async def read(page: list[str]) -> dict[str, PreparedFile]:
+        found: dict[str, list[StoredPoint]] = {path: [] for path in page}
+        async for points in index.chunks(version_id, page):
+            for point in points:
+                found[point.payload["metadata"]["path"]].append(point)
+        return await asyncio.to_thread(_from_points, found, by_path)
 
     async def store(embedding: Awaitable[list[PreparedFile]]) -> None:
         embedded = await embedding
         if taken := {file.path: file for file in embedded if not file.skipped}:
-            await writer.store_copies(
-                list(taken.values()), by_path, wanted={path: sha for path, sha in wanted.items() if path in taken}
-            )
+            mine = {path: sha for path, sha in wanted.items() if path in taken}
+            with progress.stage("storing"):
+                await writer.store_copies(list(taken.values()), by_path, wanted=mine)
             vectors.stored(list(taken.values()))
         left.extend(file.path for file in embedded if file.skipped)
 
@@ -317,11 +334,9 @@ async def _copy_files(
         async with asyncio.TaskGroup() as tasks:
             before: asyncio.Task[list[PreparedFile]] | None = None
             for page in pages(sorted(by_path), _COPIED_AT_ONCE):
-                found: dict[str, list[StoredPoint]] = {path: [] for path in page}
-                async for points in index.chunks(version_id, page):
-                    for point in points:
-                        found[point.payload["metadata"]["path"]].append(point)
-                prepared = await asyncio.to_thread(_from_points, found, by_path)
+                with progress.stage("reading"):
+                    prepared = await read(page)
+                progress.read(len(prepared), sum(len(file.chunks) for file in prepared.values()))
                 left += [path for path in page if path not in prepared]
                 # The next page is read and embedded while this one is stored.
                 embedding = tasks.create_task(vectors.embed(list(prepared.values())))

@@ -189,9 +189,24 @@ def _day(text: str) -> date | None:
 def _progress(run: Run) -> dict[str, Any]:
     """The figures of the running attempt; zero if its worker has not reported any."""
     reported = current_progress(run) or {}
-    numbers = ("files_total", "files_done", "chunks_done", "bytes_read", "files_per_second", "eta_seconds")
-    found = {key: reported.get(key) if isinstance(reported.get(key), int | float) else 0 for key in numbers}
-    return {**found, "phase": str(reported.get("phase", "starting"))}
+    found = {key: reported.get(key) if isinstance(reported.get(key), int | float) else 0 for key in _NUMBERS}
+    stages, file = reported.get("stage_seconds"), reported.get("file")
+    return {
+        **found,
+        "phase": str(reported.get("phase", "starting")),
+        "file": file if isinstance(file, str) else "",
+        "stage_seconds": {
+            str(name): seconds
+            for name, seconds in (stages.items() if isinstance(stages, dict) else ())
+            if isinstance(seconds, int | float)
+        },
+    }
+
+
+_NUMBERS = (
+    *("files_total", "files_done", "chunks_total", "chunks_embedded", "bytes_read", "chunks_per_second"),
+    *("elapsed_seconds", "eta_seconds"),
+)
 
 
 def askers_of(requests: Sequence[RunRequest]) -> list[str]:

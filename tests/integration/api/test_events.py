@@ -71,12 +71,19 @@ async def test_a_running_sync_reports_phase_files_chunks_bytes_and_rate(closed_w
                 assert set(progress) == {
                     "phase",
                     "files_total",
+                    "files_read",
                     "files_done",
+                    "chunks_total",
+                    "chunks_read",
+                    "chunks_embedded",
                     "chunks_done",
                     "bytes_read",
                     "elapsed_seconds",
+                    "stage_seconds",
                     "files_per_second",
+                    "chunks_per_second",
                     "eta_seconds",
+                    "file",
                     "waiting_for",
                 }
                 held.close()

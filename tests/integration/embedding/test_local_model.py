@@ -195,3 +195,10 @@ def test_it_uses_no_network_and_leaves_no_files(tmp_path: Path) -> None:
     assert run.stdout == f"(1, {DIMENSION})\n"
     assert run.stderr == ""
     assert list(tmp_path.rglob("*")) == []
+
+
+async def test_a_batch_reports_its_progress_while_it_is_embedded(embedder: LocalEmbedder) -> None:
+    shares: list[float] = []
+    await embedder.embed([f"{READ_JSON}# {number}" * 20 for number in range(4)], None, shares.append)
+    assert len(shares) > 1
+    assert sum(shares) == pytest.approx(1)

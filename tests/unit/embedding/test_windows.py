@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,8 +52,9 @@ class CountingModel:
     def __init__(self) -> None:
         self.embedded: list[str] = []
 
-    async def __call__(self, texts: Sequence[str]) -> list[Matrix]:
+    async def __call__(self, texts: Sequence[str], done: Callable[[int], None]) -> list[Matrix]:
         self.embedded += texts
+        done(len(texts))
         return [np.full((1, 4), len(text), np.float32) for text in texts]
 
 
@@ -65,6 +67,15 @@ async def test_equal_windows_are_embedded_once_and_known_ones_not_at_all() -> No
     assert (rows.embedded, rows.reused) == (2, 3)
     await embed_windows([["bb", "known"]], rows, model)
     assert model.embedded == ["a", "bb"]
+
+
+async def test_the_shares_that_are_reported_are_together_all() -> None:
+    model, rows, shares = CountingModel(), WindowRows(), list[float]()
+    rows.add("known", np.zeros((1, 4), np.float32))
+    for texts in ([["a", "known"], ["bb", "a", "ccc"]], [["known"]], [["dddd"]]):
+        shares.clear()
+        await embed_windows(texts, rows, model, shares.append)
+        assert sum(shares) == pytest.approx(1)
 
 
 async def test_vectors_of_windows_take_bounded_memory_and_the_latest_used_stay() -> None:

@@ -42,6 +42,9 @@ function sized(bytes) {
   return `${(bytes / size).toFixed(1)} ${unit}`;
 }
 
+// Characters that hide or reorder text, as the server shows them.
+const visible = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (each) => `\\u${each.codePointAt(0).toString(16).padStart(4, "0")}`);
+
 // Messages, visible and for screen readers --------------------------------------------------------------------------
 
 function announce(words) {
@@ -133,11 +136,16 @@ async function place() {
 function showProgress(part, progress) {
   const bar = part.querySelector("progress");
   if (!bar || !progress) return;
-  bar.max = progress.files_total || 1;
-  bar.value = progress.files_done;
+  bar.max = progress.chunks_total || progress.files_total || 1;
+  bar.value = progress.chunks_total ? progress.chunks_embedded : progress.files_done;
   part.querySelector("[data-live-files]").hidden = !progress.files_total;
   part.querySelector("[data-live-eta]").hidden = !progress.eta_seconds;
-  const written = { bytes_read: sized, eta_seconds: timed, files_per_second: (rate) => rate.toFixed(1), phase: String };
+  part.querySelector("[data-live-file]").hidden = !progress.file;
+  const stages = (seconds) => Object.entries(seconds).map(([name, spent]) => `${name} ${timed(spent)}`).join(" · ");
+  const written = {
+    bytes_read: sized, eta_seconds: timed, chunks_per_second: (rate) => rate.toFixed(1), phase: String, file: visible,
+    stage_seconds: stages,
+  };
   for (const each of part.querySelectorAll("[data-live]")) {
     const value = progress[each.dataset.live];
     if (value !== undefined && value !== null) each.textContent = (written[each.dataset.live] || counted)(value);
