@@ -22,7 +22,9 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Message, Scope
 
+from reposync.api import concurrency
 from reposync.api.auth import Access, Admission, Role
+from reposync.api.concurrency import ConcurrencyLimit
 from reposync.api.errors import (
     CHANGING,
     EVERYWHERE,
@@ -72,6 +74,9 @@ class ApiParts:
     application: Callable[[], Application]
     access: Access
     secrets: Secrets = field(default_factory=Secrets.of_environment)
+    searches: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(concurrency.MAX_CONCURRENT, concurrency.MAX_WAITING)
+    )
 
     def reads(self, *errors: type[RepoSyncError], has_etag: bool = False) -> dict[str, Any]:
         """Options of a route that requires the role READ, and may respond with these errors."""

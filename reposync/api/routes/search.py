@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -26,12 +24,7 @@ from reposync.errors import (
 from reposync.search.outline import FileNotIndexed
 from reposync.search.query import MAX_QUERY_CHARS
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.vectors.port import SearchHit
 
-MAX_CONCURRENT = 2
-"""A local model uses all cores for a query, and the syncs need them too."""
-MAX_WAITING = 50
-TIMEOUT_SECONDS = 20.0
 MAX_PATTERN_CHARS = 1_000
 MAX_PATH_CHARS = 4_096
 
@@ -138,46 +131,8 @@ class Hits(Page[Hit]):
     """The best first. There are no further pages: `next_cursor` is always null."""
 
 
-class ConcurrencyLimit:
-    """Runs `max_concurrent` searches at a time, queues `max_waiting`, and refuses the others at once."""
-
-    def __init__(self, max_concurrent: int, max_waiting: int) -> None:
-        self._slots = asyncio.Semaphore(max_concurrent)
-        self._max_inside = max_concurrent + max_waiting
-        self._inside = 0
-
-    async def search(self, work: Callable[[], Awaitable[list[SearchHit]]]) -> list[SearchHit]:
-        """The result of `work`. Raises SearchBusy, SearchTimeout, and what `work` does.
-
-        After a timeout `work` is cancelled, but keeps its slot until it has ended: a thread of the model cannot be
-        interrupted.
-        """
-        if self._inside >= self._max_inside:
-            raise SearchBusy("Too many searches are waiting on this pod.", remedy="Try again in a moment.")
-        self._inside += 1
-        task = asyncio.ensure_future(self._in_slot(work))
-        task.add_done_callback(self._ended)
-        try:
-            await asyncio.wait({task}, timeout=TIMEOUT_SECONDS)
-            if not task.done():
-                raise SearchTimeout(f"The search took more than {TIMEOUT_SECONDS:g} s.")
-            return task.result()
-        finally:
-            task.cancel()
-
-    async def _in_slot(self, work: Callable[[], Awaitable[list[SearchHit]]]) -> list[SearchHit]:
-        async with self._slots:
-            return await work()
-
-    def _ended(self, task: asyncio.Task[list[SearchHit]]) -> None:
-        self._inside -= 1
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved, if nobody waits for it any more
-
-
 def search_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["search"])
-    limit = ConcurrencyLimit(MAX_CONCURRENT, MAX_WAITING)
 
     @routes.get(
         "/search",
@@ -191,7 +146,7 @@ def search_routes(parts: ApiParts) -> APIRouter:
     )
     async def search_code(query: Annotated[SearchQuery, Query()]) -> Hits:
         app = parts.application()
-        found = await limit.search(
+        found = await parts.searches.search(
             lambda: app.searching.search(
                 query.q,
                 repository=query.repository,

@@ -11,9 +11,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from fastapi import APIRouter, Request, Response
 
 from reposync.api.auth import ANONYMOUS, CSRF_FIELD, Principal, Role, admitted, local_address, login_address
+from reposync.api.concurrency import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
 from reposync.api.errors import EVERYWHERE, AccessDenied, CsrfRefused, TooManyAttempts
 from reposync.api.routes.runs import act_on_run
-from reposync.api.routes.search import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
 from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, with_body
 from reposync.api.web.rendering import Renderer, highlighted
 from reposync.api.web.repositories_page import repositories_page
