@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,15 +21,16 @@ from reposync.sync.index_versions import Situation
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, run_pipeline
 from reposync.sync.plan import Work, plan_work
 from reposync.sync.prepare import DEATH, ContentWorkers, Deaths, PreparedFile, death_of, point_of, stored_symbols
+from reposync.sync.progress import RunProgress
 from reposync.sync.target import RunContext, SyncParts, TargetTree, fingerprint_before_02, same_content_before_02
-from reposync.sync.writer import Writer, pages
+from reposync.sync.writer import Writer
 from reposync.vectors.port import Index, StoredPoint, WriteScope
 
 log = logging.getLogger(__name__)
 
 # So much of the model's work is in a batch, if its speed allows a full one: a cancelled or killed run loses little.
 BATCH_SECONDS = 3.0
-_FIRST_BATCH_BYTES, _LEAST_BATCH_BYTES = 120_000, 20_000
+_FIRST_BATCH_CHUNKS, _LEAST_BATCH_CHUNKS = 20, 4
 # Unreadable files are problems of these files, up to this many or half of what was read; beyond that, of the source.
 UNREADABLE_FILES = 20
 UNREADABLE_SHARE = 0.5
@@ -215,11 +216,7 @@ class VersionUpdate:
             )
 
     def _batch_bytes(self) -> int:
-        rate = self.context.progress.chunks_per_second
-        if not rate:
-            return _FIRST_BATCH_BYTES
-        chunk = self.situation.wanted.content.chunk_size
-        return max(_LEAST_BATCH_BYTES, min(BATCH_BYTES, int(rate * BATCH_SECONDS * chunk)))
+        return min(BATCH_BYTES, _batch_chunks(self.context.progress) * self.situation.wanted.content.chunk_size)
 
     async def _deaths(self, entries: Sequence[TreeEntry]) -> Deaths:
         """In how many runs each file killed its worker. A run that reads everything tries each once more."""
@@ -333,7 +330,7 @@ async def _copy_files(
     try:
         async with asyncio.TaskGroup() as tasks:
             before: asyncio.Task[list[PreparedFile]] | None = None
-            for page in pages(sorted(by_path), _COPIED_AT_ONCE):
+            for page in _pages_to_copy(by_path, progress):
                 with progress.stage("reading"):
                     prepared = await read(page)
                 progress.read(len(prepared), sum(len(file.chunks) for file in prepared.values()))
@@ -348,6 +345,24 @@ async def _copy_files(
     except ExceptionGroup as errors:
         raise first_error(errors) from errors
     return left
+
+
+def _batch_chunks(progress: RunProgress) -> int:
+    rate = progress.chunks_per_second
+    return max(_LEAST_BATCH_CHUNKS, int(rate * BATCH_SECONDS)) if rate else _FIRST_BATCH_CHUNKS
+
+
+def _pages_to_copy(rows: Mapping[str, ManifestRow], progress: RunProgress) -> Iterator[list[str]]:
+    page: list[str] = []
+    chunks, most = 0, _batch_chunks(progress)
+    for path in sorted(rows):
+        page.append(path)
+        chunks += rows[path].chunks
+        if chunks >= most or len(page) == _COPIED_AT_ONCE:
+            yield page
+            page, chunks, most = [], 0, _batch_chunks(progress)
+    if page:
+        yield page
 
 
 def _from_points(

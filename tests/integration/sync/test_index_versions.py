@@ -191,7 +191,7 @@ async def handed_back_after(world: World, files: int, **flags: bool) -> Run:
 async def test_what_is_handed_back_goes_on_where_it_was(closed_world: World, how: str):
     world = closed_world
     # More than one batch, so that a part of it is stored before the run is handed back.
-    world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(700)})
+    world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(300)})
     async with world.opened():
         await world.completed()
         if how == "remade":
@@ -210,8 +210,8 @@ async def test_what_is_handed_back_goes_on_where_it_was(closed_world: World, how
         assert run.status is RunStatus.COMPLETED
         assert len(done) > 2, "it was never interrupted"
         assert done == sorted(done)
-        assert run.files_processed == 700
-        assert len({path for path, _ in await chunks(world)}) == 700
+        assert run.files_processed == 300
+        assert len({path for path, _ in await chunks(world)}) == 300
 
 
 async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(closed_world: World, tmp_path: Path):
