@@ -59,7 +59,7 @@ def chunk_text(text: str, language: str | None = None, size: int = 7000, overlap
     for start, end in chunk_spans(text, language, size, overlap):
         line += text.count("\n", counted, start)
         counted = start
-        chunks.append(Chunk(text[start:end], line, line + text.count("\n", start, end - 1)))
+        chunks.append(Chunk(text[start:end], line, line + text.count("\n", start, end - 1), start))
     return tuple(chunks)
 
 

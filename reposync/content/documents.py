@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from reposync.content.decoding import decode
@@ -59,7 +59,9 @@ def make_document(
     chunks = chunk_text(text, language, chunk_size, chunk_overlap)
     if cells is not None:
         lines = cells.lines
-        chunks = tuple(Chunk(each.text, lines[each.start_line - 1], lines[each.end_line - 1]) for each in chunks)
+        chunks = tuple(
+            replace(each, start_line=lines[each.start_line - 1], end_line=lines[each.end_line - 1]) for each in chunks
+        )
     return Document(language, chunks)
 
 

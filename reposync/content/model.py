@@ -30,11 +30,13 @@ class Skip(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A window of one file's text. Lines count from 1: the first and the last line that the text touches."""
+    """A window of one file's text. Lines count from 1: the first and the last line that the text touches.
+    `start_index`: how many characters of the file's text are before it; None for a stored chunk without it."""
 
     text: str
     start_line: int
     end_line: int
+    start_index: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)

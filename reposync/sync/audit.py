@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, TypeGuard
+from typing import Any
 
 from reposync.content.documents import content_hash
 from reposync.content.model import Skip
@@ -23,7 +23,7 @@ from reposync.store.tables import IndexVersion
 from reposync.symbol import read_symbols
 from reposync.sync.pipeline import read_batches
 from reposync.sync.plan import Plan, make_plan
-from reposync.sync.prepare import ContentWorkers
+from reposync.sync.prepare import ContentWorkers, is_count
 from reposync.sync.progress import RunProgress
 from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_target
 from reposync.vectors.path_tokens import path_tokens
@@ -270,7 +270,7 @@ class _PointComparison:
                 self._damaged.add(row.path)
         elif blob_sha != row.blob_sha:
             what = f"has points of another blob, {blob_sha!s:.10}; it is at {row.blob_sha[:10]}"
-        elif not _is_count(chunk) or chunk >= row.chunks:
+        elif not is_count(chunk) or chunk >= row.chunks:
             what = f"has a point of chunk {chunk!s:.20}, and {row.chunks} chunks (from 0 on)"
             self._damaged.add(row.path)  # as above
         elif point.id != point_id(self._version_id, row.path, row.blob_sha, chunk):
@@ -299,8 +299,11 @@ class _PointComparison:
         if not isinstance(symbols, list) or len(read_symbols(symbols)) != len(symbols):
             yield "symbols"
         first, last = metadata.get("start_line"), metadata.get("end_line")
-        if not (_is_count(first) and _is_count(last) and 1 <= first <= last):
+        if not (is_count(first) and is_count(last) and 1 <= first <= last):
             yield "start_line or end_line"
+        # Programs before 0.2 stored none.
+        if not (metadata.get("start_index") is None or is_count(metadata["start_index"])):
+            yield "start_index"
         commit = metadata.get("commit")
         if not isinstance(commit, str) or len(commit) not in (40, 64):
             yield "commit"
@@ -346,10 +349,6 @@ def _hash_of(text: object) -> str | None:
         return content_hash(text) if isinstance(text, str) else None
     except UnicodeEncodeError:  # a lone surrogate, which we never store
         return None
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 # The manifest against the commit --------------------------------------------------------------------------------------

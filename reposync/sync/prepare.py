@@ -13,9 +13,10 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import TypeGuard
 
 from reposync.content.documents import content_hash, make_document
-from reposync.content.model import Skip, Skipped
+from reposync.content.model import Chunk, Skip, Skipped
 from reposync.content.symbols import symbols_of
 from reposync.cores import usable_cores
 from reposync.embedding.sparse import document_vector
@@ -86,28 +87,34 @@ class PreparedFile:
 
 
 def point_of(
-    chunk_index: int,
-    text: str,
-    start_line: int,
-    end_line: int,
-    path: str,
-    language: str | None,
-    symbols: Sequence[Symbol] | None = None,
+    chunk_index: int, chunk: Chunk, path: str, language: str | None, symbols: Sequence[Symbol] | None = None
 ) -> PointWrite:
-    """`symbols`: of this text, if they are known; None: it is parsed."""
+    """`symbols`: of this chunk, if they are known; None: it is parsed."""
     if symbols is None:
-        symbols = symbols_of(text, language, start_line)
+        symbols = symbols_of(chunk.text, language, chunk.start_line)
     return PointWrite(
         chunk_index,
-        text,
-        start_line,
-        end_line,
-        content_hash(text),
+        chunk.text,
+        chunk.start_line,
+        chunk.end_line,
+        content_hash(chunk.text),
         url=None,
         dense=None,
-        sparse=document_vector(text, path=path, names=[each.name for each in symbols]),
+        sparse=document_vector(chunk.text, path=path, names=[each.name for each in symbols]),
         symbols=symbols,
+        start_index=chunk.start_index,
     )
+
+
+def stored_chunk(point: StoredPoint) -> Chunk:
+    """Raises LookupError and TypeError if the point is not one of ours."""
+    metadata, text = point.payload["metadata"], point.payload["page_content"]
+    start_index = metadata.get("start_index")
+    return Chunk(text, metadata["start_line"], metadata["end_line"], start_index if is_count(start_index) else None)
+
+
+def is_count(stored: object) -> TypeGuard[int]:
+    return isinstance(stored, int) and not isinstance(stored, bool) and stored >= 0
 
 
 def stored_symbols(point: StoredPoint) -> list[Symbol] | None:
@@ -154,7 +161,7 @@ def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
         if isinstance(document, Skipped):
             return replace(prepared, skipped=document)
         chunks = tuple(
-            point_of(number, chunk.text, chunk.start_line, chunk.end_line, path, document.language)
+            point_of(number, chunk, path, document.language)
             for number, chunk in enumerate(document.chunks)
         )
     except Exception as error:  # noqa: BLE001 - one hostile file must not end a run

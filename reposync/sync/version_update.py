@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from reposync.content.joining import with_starts
 from reposync.content.model import Skip
 from reposync.embedding.port import Embedder
 from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError, first_error
@@ -20,7 +21,16 @@ from reposync.sync.brake import UNREADABLE, VANISHED, Brake, BrakeFacts, Losses
 from reposync.sync.index_versions import Situation
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, run_pipeline
 from reposync.sync.plan import Work, plan_work
-from reposync.sync.prepare import DEATH, ContentWorkers, Deaths, PreparedFile, death_of, point_of, stored_symbols
+from reposync.sync.prepare import (
+    DEATH,
+    ContentWorkers,
+    Deaths,
+    PreparedFile,
+    death_of,
+    point_of,
+    stored_chunk,
+    stored_symbols,
+)
 from reposync.sync.progress import RunProgress
 from reposync.sync.target import RunContext, SyncParts, TargetTree, fingerprint_before_02, same_content_before_02
 from reposync.sync.writer import Writer
@@ -372,15 +382,14 @@ def _from_points(
     prepared = {}
     for path, points in found.items():
         row = rows[path]
-        chunks = []
-        for point in points:
-            metadata, text = point.payload["metadata"], point.payload["page_content"]
-            if metadata["blob_sha"] == row.blob_sha:
-                number, first, last = (metadata[key] for key in ("chunk_index", "start_line", "end_line"))
-                # Parsing belongs in the content workers: a file may bring a grammar down.
-                chunks.append(point_of(number, text, first, last, path, row.language, stored_symbols(point)))
-        chunks.sort(key=lambda chunk: chunk.chunk_index)
-        if [chunk.chunk_index for chunk in chunks] == list(range(row.chunks)):
-            size = row.size_bytes or 0
-            prepared[path] = PreparedFile(path, row.mode, row.blob_sha, size, row.language, tuple(chunks))
+        mine = [each for each in points if each.payload["metadata"]["blob_sha"] == row.blob_sha]
+        mine.sort(key=lambda each: each.payload["metadata"]["chunk_index"])
+        if [each.payload["metadata"]["chunk_index"] for each in mine] != list(range(row.chunks)):
+            continue
+        # Parsing belongs in the content workers: a file may bring a grammar down.
+        chunks = tuple(
+            point_of(number, chunk, path, row.language, stored_symbols(mine[number]))
+            for number, chunk in enumerate(with_starts([stored_chunk(each) for each in mine]))
+        )
+        prepared[path] = PreparedFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, chunks)
     return prepared

@@ -114,7 +114,7 @@ class StoredPoint:
 
 @dataclass(frozen=True, slots=True)
 class PointWrite:
-    """One chunk with its vectors. `dense` is None for sparse search alone."""
+    """One chunk with its vectors. `dense` is None for sparse search alone. `start_index`: see `content.model.Chunk`."""
 
     chunk_index: int
     text: str
@@ -125,6 +125,7 @@ class PointWrite:
     dense: Matrix | None
     sparse: SparseVector
     symbols: Sequence[Symbol] = ()
+    start_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,7 @@ def _encode(
         "start_line": point.start_line,
         "end_line": point.end_line,
         "chunk_index": point.chunk_index,
+        "start_index": point.start_index,
         "blob_sha": file.blob_sha,
         "commit": scope.commit,
         "content_hash": point.content_hash,

@@ -144,6 +144,7 @@ WAYS: dict[str, tuple[Damage, set[str]]] = {
     "another language": (saying(language="cobol"), {"altered"}),
     "tokens of another path": (saying(path_tokens=["/other/", "*.rs"]), {"altered"}),
     "lines that are none": (saying(start_line=9, end_line=2), {"altered"}),
+    "a start that is none": (saying(start_index=-1), {"altered"}),
     "no commit": (saying(commit=None), {"altered"}),
     "no url": (saying(url=...), {"altered"}),
     "an older epoch": (saying(epoch=0), {"altered"}),

@@ -29,6 +29,7 @@ def chunk(index: int, *, text: str = "text", rows: int = 1) -> PointWrite:
         dense=np.ones((rows, 4), dtype=np.float32),
         sparse=SparseVector(np.array([1, 4_000_000_000], dtype=np.uint32), np.array([0.5, 1.5], dtype=np.float32)),
         symbols=[Symbol("parse", "function", 1, 2)],
+        start_index=40,
     )
 
 
@@ -59,6 +60,7 @@ def test_a_point_is_written_in_the_layout_that_langchain_reads() -> None:
                     "start_line": 0,
                     "end_line": 1,
                     "chunk_index": 0,
+                    "start_index": 40,
                     "blob_sha": "b" * 40,
                     "commit": "c" * 40,
                     "content_hash": "h0",
