@@ -50,7 +50,7 @@ async def scope_of(
     NothingIndexed if one has no such version, and what index and store raise."""
     if repository:
         names = [repository] if isinstance(repository, str) else dict.fromkeys(repository)
-        found = [await _one(parts.database, each, VersionState(version)) for each in names]
+        found = [await version_of(parts.database, each, VersionState(version)) for each in names]
         return Scope(frozenset(each for each, _ in found), versions=frozenset(each for _, each in found))
     every = await search_scope(parts.database)
     # An alias may lead to one of the other collections, which is searched only once.
@@ -58,8 +58,10 @@ async def scope_of(
     return Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
 
 
-async def _one(database: Database, repository: str, state: VersionState) -> tuple[str, str]:
-    """The physical collection and the id."""
+async def version_of(
+    database: Database, repository: str, state: VersionState = VersionState.LIVE
+) -> tuple[str, str]:
+    """The physical collection and the id of a version. Raises as `scope_of`."""
     row = await searched_repository(database, repository)
     if state in row.versions:
         return row.versions[state]

@@ -16,7 +16,6 @@ from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
-from reposync.search.outline import Outline, outline_of
 from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
 from reposync.search.scope import TRIES, IndexParts, scope_of
@@ -122,19 +121,6 @@ class Searching:
             replace(hit, outdated=(hit.version, hit.path) in outdated, meaning_indexed=meaning.get(hit.version))
             for hit in hits
         ]
-
-    async def outline(self, repository: str, path: str) -> Outline:
-        """The definitions of a file of the live version. Raises RepositoryNotFound, NothingIndexed, FileNotIndexed, and
-        what index and store raise."""
-        scope = await scope_of(self._parts, repository)
-        points = [
-            point
-            for physical in scope.collections
-            for version in scope.versions
-            async for page in self._parts.index(physical).chunks(version, [path])
-            for point in page
-        ]
-        return outline_of(points, repository, path)
 
     async def _excerpt(self, place: Place, searched: str | Sequence[str] | None) -> Excerpt:
         """`searched`: what is searched; a path without one is looked for there first."""

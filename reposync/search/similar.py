@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from reposync.errors import UsageError
-from reposync.search.outline import FileNotIndexed
+from reposync.search.reading import FileNotIndexed
 from reposync.symbol import read_symbols
 from reposync.vectors.port import Candidate, StoredPoint
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import and_, bindparam, case, delete, func, or_, select, tuple_
+from sqlalchemy import and_, bindparam, case, delete, func, or_, select, true, tuple_
 
 from reposync.store.attempts import fence
 from reposync.store.columns import path_key, sanitize_text
@@ -15,6 +16,8 @@ from reposync.store.run import Run
 from reposync.store.tables import FILES
 
 LOAD_ROWS = 5_000
+# Among which the nearest paths are found.
+_NEAR_ROWS = 300
 
 
 class ManifestRow(NamedTuple):
@@ -104,6 +107,30 @@ class Manifests(Stored):
                         shared.setdefault(read_by, read_by) if (read_by := _reader_of(reader, epoch)) else None,
                     )
         return rows
+
+    async def file(self, version_id: str, path: str) -> ManifestRow | None:
+        """The row of this path."""
+        mine = and_(FILES.c.repository_id == version_id, FILES.c.path == path_key(path))
+        for row in await self._database.rows(select(*_VALUES, *_WRITTEN).where(mine)):
+            return ManifestRow(path, *row)._replace(reader=_reader_of(row.reader, row.epoch))
+        return None
+
+    async def near(self, version_id: str, path: str, limit: int = 3) -> list[str]:
+        """Paths of indexed files that somebody may mean by `path`: files in that folder; else those with the same name,
+        then those of its folder with a similar one."""
+        wanted = path.strip("/")
+        folder, name = wanted.rpartition("/")[0], wanted.rpartition("/")[2]
+        full, low = func.coalesce(FILES.c.long_path, FILES.c.path), func.lower(FILES.c.path)
+        indexed = select(full).where(FILES.c.repository_id == version_id, FILES.c.chunks > 0)
+        beneath = indexed.where(FILES.c.path.startswith(f"{wanted}/", autoescape=True)).order_by(FILES.c.path)
+        if found := await self._database.scalars(beneath.limit(limit)):
+            return list(found)
+        named = or_(low == name.lower(), low.endswith(f"/{name.lower()}", autoescape=True))
+        beside = FILES.c.path.startswith(f"{folder}/", autoescape=True) if folder else true()
+        likely = indexed.where(or_(named, beside)).order_by(named.desc(), FILES.c.path).limit(_NEAR_ROWS)
+        paths = list(await self._database.scalars(likely))
+        same = [each for each in paths if each.lower().endswith(name.lower())]
+        return list(dict.fromkeys([*sorted(same, key=len), *difflib.get_close_matches(wanted, paths, limit)]))[:limit]
 
     async def record(self, run: Run, version_id: str, rows: Sequence[ManifestRow]) -> None:
         """Insert or replace by path, in one transaction."""

@@ -21,7 +21,7 @@ from reposync.errors import (
     UsageError,
     VectorIndexError,
 )
-from reposync.search.outline import FileNotIndexed
+from reposync.search.reading import FileIncomplete, FileNotIndexed, read_file
 from reposync.search.query import MAX_QUERY_CHARS
 from reposync.store.repository import MAX_NAME_CHARS
 
@@ -164,11 +164,11 @@ def search_routes(parts: ApiParts) -> APIRouter:
         "/repositories/{name:path}/outline",
         summary="The definitions of an indexed file",
         **parts.reads(
-            *(RepositoryNotFound, FileNotIndexed, UsageError, IndexMismatch, IndexUnsupported, VectorIndexError),
-            IndexUnavailable,
+            *(RepositoryNotFound, FileNotIndexed, FileIncomplete, UsageError, IndexMismatch, IndexUnsupported),
+            *(VectorIndexError, IndexUnavailable),
         ),
     )
     async def get_outline(name: RepositoryName, query: Annotated[OutlineQuery, Query()]) -> FileOutline:
-        return FileOutline.model_validate(await parts.application().searching.outline(name, query.path))
+        return FileOutline.model_validate(await read_file(parts.application(), name, query.path))
 
     return routes

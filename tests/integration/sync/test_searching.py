@@ -22,13 +22,14 @@ FILES = {f"f{number}.py": module("alpha", 4) for number in range(12)}
 class Meanwhile(httpx.AsyncBaseTransport):
     """Lets something happen once, between the database query of a search and its Qdrant query."""
 
-    def __init__(self, happens: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, happens: Callable[[], Awaitable[object]], before: str = "/points/query") -> None:
+        self._before = before
         self._real = httpx.AsyncHTTPTransport()
         self._happens: Callable[[], Awaitable[object]] | None = happens
         self.searches = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/points/query"):
+        if request.url.path.endswith(self._before):
             self.searches += 1
             if (happens := self._happens) is not None:
                 self._happens = None

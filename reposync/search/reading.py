@@ -1,0 +1,232 @@
+"""The text of an indexed file, from its chunks in the index: of the version that searches answer from."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from reposync.content.joining import JoinedText, has_lines_of_file, joined
+from reposync.content.model import Chunk
+from reposync.errors import IndexUnavailable, NotFoundError, Remedy, UsageError, VectorIndexError
+from reposync.search.scope import TRIES, IndexParts, version_of
+from reposync.sources.objects import BLOB, hash_name, object_sha
+from reposync.store.manifest import ManifestRow, Manifests
+from reposync.symbol import Symbol, merged, read_symbols
+from reposync.sync.prepare import is_count, own_text, stored_chunk
+from reposync.vectors.overlaps import url_of_lines
+from reposync.vectors.port import CollectionMissing, StoredPoint
+
+# A run replaces the points of a batch of files, and then their rows in the manifest.
+_WAIT_SECONDS: Final = 0.2
+_LINES_OF_URL: Final = re.compile(r"#L[-\d]+$")
+
+
+class FileNotIndexed(NotFoundError, code="FILE_NOT_INDEXED"):
+    """The index has nothing of this file: it is skipped, or not in the commit."""
+
+
+class LinesNotFound(UsageError, code="LINES_NOT_FOUND"):
+    """The file has fewer lines."""
+
+
+class FileIncomplete(VectorIndexError, code="FILE_INCOMPLETE", status=409):
+    """Points of the file are missing in the index, or were changed by a different program."""
+
+
+class ReadingParts(IndexParts, Protocol):
+    manifests: Manifests
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """Lines `start_line` to `end_line` of a file that has `total_lines`, exactly: with their line breaks, decoded, without
+    a byte order mark. `commit`: of the run that stored the file. `outdated`: a newer version of it could not be read.
+    `symbols`: the definitions that these lines are part of, by line.
+
+    `is_notebook`: the text is that of its cells, and its lines are not those of the file, which all numbers count. Then
+    it is whole chunks: those that touch the requested lines."""
+
+    repository: str
+    path: str
+    commit: str
+    language: str | None
+    url: str | None
+    start_line: int
+    end_line: int
+    total_lines: int
+    text: str
+    outdated: bool
+    is_notebook: bool
+    symbols: Sequence[Symbol]
+
+
+async def read_file(
+    parts: ReadingParts, repository: str, path: str, start: int | None = None, end: int | None = None
+) -> FileText:
+    """The file, or its lines `start` to `end`, as far as it has them; from 1, both included.
+
+    Raises RepositoryNotFound, NothingIndexed, FileNotIndexed, LinesNotFound, UsageError for lines in the wrong order,
+    FileIncomplete, and what index and store raise."""
+    first = 1 if start is None else start
+    if first < 1 or (end is not None and end < first):
+        raise UsageError(f"There are no lines {first} to {end}.", remedy="Lines count from 1, and START is before END.")
+    file = await _stored_file(parts, repository, path)
+    if first > file.total_lines:
+        raise LinesNotFound(f"{path!r} has no line {first:,}.", remedy=f"It has {_lines(file.total_lines)}.")
+    return file.lines(repository, path, first, min(end or file.total_lines, file.total_lines))
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredFile:
+    """All chunks of a file at one blob, in order, with the payload that each has."""
+
+    chunks: Sequence[Chunk]
+    payloads: Sequence[Mapping[str, Any]]
+    whole: JoinedText
+    outdated: bool
+
+    @property
+    def total_lines(self) -> int:
+        return self.chunks[-1].end_line
+
+    def lines(self, repository: str, path: str, start: int, end: int) -> FileText:
+        text, is_notebook = self.whole.text, not has_lines_of_file(self.chunks)
+        is_whole = (start, end) == (1, self.total_lines)
+        if is_notebook and not is_whole:
+            first, *others = [number for number, each in enumerate(self.chunks) if start <= each.end_line]
+            last = max([first, *(each for each in others if self.chunks[each].start_line <= end)])
+            text = text[self.whole.starts[first] : self.whole.starts[last] + len(self.chunks[last].text)]
+            start, end = self.chunks[first].start_line, self.chunks[last].end_line
+        elif not is_whole:
+            text = _cut(text, start, end)
+        url = self.payloads[0].get("url")
+        if isinstance(url, str):
+            url = _LINES_OF_URL.sub("", url) if is_whole else url_of_lines(url, start, end)
+        symbols = merged(symbol for each in self.payloads for symbol in read_symbols(each.get("symbols")))
+        return FileText(
+            repository=repository,
+            path=path,
+            commit=str(self.payloads[0].get("commit")),
+            language=self.payloads[0].get("language"),
+            url=url,
+            start_line=start,
+            end_line=end,
+            total_lines=self.total_lines,
+            text=text,
+            outdated=self.outdated,
+            is_notebook=is_notebook,
+            symbols=[each for each in symbols if each.start_line <= end and start <= each.end_line],
+        )
+
+
+async def _stored_file(parts: ReadingParts, repository: str, path: str) -> _StoredFile:
+    now = await version_of(parts.database, repository)
+    for attempt in range(1, TRIES + 1):
+        physical, version = now
+        row = await parts.manifests.file(version, path)
+        try:
+            points = [point async for page in parts.index(physical).chunks(version, [path]) for point in page]
+        except CollectionMissing as error:  # dropped after its last version was replaced
+            if attempt == TRIES:
+                raise IndexUnavailable(
+                    "There is nothing to read: the index is missing, or was damaged and set aside.",
+                    remedy="The next `reposync sync` rebuilds it, and its run says why.",
+                ) from error
+            points = []
+        file = await asyncio.to_thread(_complete, points, version, row)
+        # The points of a version that was retired meanwhile may have been removed before they were read.
+        now = await version_of(parts.database, repository)
+        if now != (physical, version):
+            continue
+        if file is not None:
+            return file
+        if not points and (row is None or not row.chunks):
+            raise await _not_indexed(parts, version, repository, path, row)
+        if attempt < TRIES:
+            await asyncio.sleep(_WAIT_SECONDS)
+    raise FileIncomplete(
+        f"The index of {repository} has {path!r} incompletely, or changed by a different program.",
+        remedy=Remedy(
+            f"`reposync sync {repository} --full` stores it anew; `reposync verify {repository}` says what is wrong.",
+            f'`POST /api/v1/repositories/{repository}/sync` with `{{"full": true}}` stores it anew.',
+        ),
+    )
+
+
+def _complete(points: Sequence[StoredPoint], version: str, row: ManifestRow | None) -> _StoredFile | None:
+    """The file if it is proven to be complete; points that a different program wrote or changed do not count. Two blobs
+    have points while a run replaces them: the newer one comes first."""
+    of_blob: dict[str, dict[int, StoredPoint]] = {}
+    for point in points:
+        if _is_ours(point, version):
+            metadata = point.payload["metadata"]
+            of_blob.setdefault(metadata["blob_sha"], {})[metadata["chunk_index"]] = point
+    for blob_sha, found in sorted(of_blob.items(), key=lambda each: _epoch(each[1]), reverse=True):
+        file = _joined(blob_sha, found, row)
+        if file is not None:
+            return file
+    return None
+
+
+def _joined(blob_sha: str, found: Mapping[int, StoredPoint], row: ManifestRow | None) -> _StoredFile | None:
+    if sorted(found) != list(range(len(found))):
+        return None
+    in_order = [found[number] for number in range(len(found))]
+    chunks = [stored_chunk(each) for each in in_order]
+    whole = joined(chunks)
+    if whole is None:
+        return None
+    is_recorded = row is not None and row.blob_sha == blob_sha
+    # The blob's own name proves it, unless decoding changed the text; otherwise the manifest's count does.
+    if not (is_recorded and row is not None and row.chunks == len(chunks) and whole.is_certain):
+        if object_sha(BLOB, whole.text.encode(), hash_name(blob_sha)) != blob_sha:
+            return None
+    payloads = [each.payload["metadata"] for each in in_order]
+    return _StoredFile(chunks, payloads, whole, outdated=is_recorded and row is not None and row.is_outdated)
+
+
+def _is_ours(point: StoredPoint, version: str) -> bool:
+    if not own_text(point, version):
+        return False
+    metadata = point.payload["metadata"]
+    numbers = (metadata.get(key) for key in ("chunk_index", "start_line", "end_line"))
+    return isinstance(metadata["blob_sha"], str) and all(is_count(each) for each in numbers)
+
+
+def _epoch(found: Mapping[int, StoredPoint]) -> int:
+    epochs = [each.payload["metadata"].get("epoch") for each in found.values()]
+    return max((each for each in epochs if is_count(each)), default=0)
+
+
+async def _not_indexed(
+    parts: ReadingParts, version: str, repository: str, path: str, row: ManifestRow | None
+) -> FileNotIndexed:
+    if row is not None and row.skip_reason:
+        reason = "it could not be read" if row.is_failed else row.skip_reason.replace("_", " ")
+        return FileNotIndexed(f"{path!r} of {repository} is not indexed: {reason}.")
+    near = await parts.manifests.near(version, path)
+    if near and all(each.startswith(f"{path.strip('/')}/") for each in near):
+        return FileNotIndexed(f"{path!r} of {repository} is a folder.", remedy=f"It has {_listed(near)}.")
+    remedy = f"Did you mean {_listed(near)}?" if near else "Give the path from the root of the repository."
+    return FileNotIndexed(f"The index of {repository} has no file {path!r}.", remedy=remedy)
+
+
+def _listed(paths: Sequence[str]) -> str:
+    return ", ".join(repr(each) for each in paths)
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
+
+
+def _cut(text: str, start: int, end: int) -> str:
+    first = 0
+    for _ in range(start - 1):
+        first = text.index("\n", first) + 1
+    last = first
+    for _ in range(end - start + 1):
+        last = text.find("\n", last) + 1 or len(text)
+    return text[first:last]
