@@ -16,7 +16,7 @@ from typing import Final
 from reposync.content.decoding import decode
 from reposync.content.detection import data_reason, generated_reason
 from reposync.content.languages import language_of
-from reposync.content.model import Chunk, Document, Skip, Skipped
+from reposync.content.model import Document, Skip, Skipped
 
 
 def content_hash(text: str) -> str:

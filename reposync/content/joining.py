@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from reposync.content.model import Chunk
 
@@ -37,7 +38,7 @@ def joined(chunks: Sequence[Chunk]) -> JoinedText | None:
     if chunks[0].start_index not in (0, None):
         return None
     line = 1
-    for before, chunk in zip(chunks, chunks[1:], strict=False):
+    for before, chunk in pairwise(chunks):
         start = starts[-1]
         if chunk.start_index is None:
             places = _places(before, chunk, has_lines=has_lines)
@@ -68,7 +69,7 @@ def with_starts(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
 def _fits(before: str, at: int, text: str) -> bool:
     """Whether `text` may start at this offset of `before`, and end after it."""
     shared = len(before) - at
-    return 0 < at and 0 <= shared < len(text) and before.endswith(text[:shared])
+    return at > 0 and 0 <= shared < len(text) and before.endswith(text[:shared])
 
 
 def _places(before: Chunk, chunk: Chunk, *, has_lines: bool) -> list[int]:

@@ -42,9 +42,9 @@ class ReadingParts(IndexParts, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Lines `start_line` to `end_line` of a file that has `total_lines`, exactly: with their line breaks, decoded, without
-    a byte order mark. `commit`: of the run that stored the file. `outdated`: a newer version of it could not be read.
-    `symbols`: the definitions that these lines are part of, by line.
+    """Lines `start_line` to `end_line` of a file that has `total_lines`, exactly: with their line breaks, decoded,
+    without a byte order mark. `commit`: of the run that stored the file. `outdated`: a newer version of it could not be
+    read. `symbols`: the definitions that these lines are part of, by line.
 
     `is_notebook`: the text is that of its cells, and its lines are not those of the file, which all numbers count. Then
     it is whole chunks: those that touch the requested lines."""
@@ -179,13 +179,13 @@ def _joined(blob_sha: str, found: Mapping[int, StoredPoint], row: ManifestRow | 
     whole = joined(chunks)
     if whole is None:
         return None
-    is_recorded = row is not None and row.blob_sha == blob_sha
-    # The blob's own name proves it, unless decoding changed the text; otherwise the manifest's count does.
-    if not (is_recorded and row is not None and row.chunks == len(chunks) and whole.is_certain):
-        if object_sha(BLOB, whole.text.encode(), hash_name(blob_sha)) != blob_sha:
-            return None
+    recorded = row if row is not None and row.blob_sha == blob_sha else None
+    is_counted = recorded is not None and recorded.chunks == len(chunks) and whole.is_certain
+    # Otherwise the blob's own name proves it, unless decoding changed the text.
+    if not is_counted and object_sha(BLOB, whole.text.encode(), hash_name(blob_sha)) != blob_sha:
+        return None
     payloads = [each.payload["metadata"] for each in in_order]
-    return _StoredFile(chunks, payloads, whole, outdated=is_recorded and row is not None and row.is_outdated)
+    return _StoredFile(chunks, payloads, whole, outdated=recorded is not None and recorded.is_outdated)
 
 
 def _is_ours(point: StoredPoint, version: str) -> bool:

@@ -58,9 +58,7 @@ async def scope_of(
     return Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
 
 
-async def version_of(
-    database: Database, repository: str, state: VersionState = VersionState.LIVE
-) -> tuple[str, str]:
+async def version_of(database: Database, repository: str, state: VersionState = VersionState.LIVE) -> tuple[str, str]:
     """The physical collection and the id of a version. Raises as `scope_of`."""
     row = await searched_repository(database, repository)
     if state in row.versions:

@@ -160,10 +160,7 @@ def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
         )
         if isinstance(document, Skipped):
             return replace(prepared, skipped=document)
-        chunks = tuple(
-            point_of(number, chunk, path, document.language)
-            for number, chunk in enumerate(document.chunks)
-        )
+        chunks = tuple(point_of(number, chunk, path, document.language) for number, chunk in enumerate(document.chunks))
     except Exception as error:  # noqa: BLE001 - one hostile file must not end a run
         # Only the type: the message of an error may quote the file.
         return prepared.failed(f"could not be processed: {type(error).__name__}")

@@ -21,8 +21,8 @@ from reposync.errors import (
     UsageError,
     VectorIndexError,
 )
-from reposync.search.reading import FileIncomplete, FileNotIndexed, read_file
 from reposync.search.query import MAX_QUERY_CHARS
+from reposync.search.reading import FileIncomplete, FileNotIndexed, read_file
 from reposync.store.repository import MAX_NAME_CHARS
 
 MAX_PATTERN_CHARS = 1_000

@@ -69,7 +69,7 @@ async def test_lines_are_read_as_they_are_numbered_and_as_far_as_there_are_any(w
     assert (beyond.end_line, beyond.text) == (100, "line 99 of the file\nline 100 of the file\n")
     assert (await read(world, "open.txt", 2)).text == "last"
 
-    with pytest.raises(LinesNotFound, match="no line 101.*It has 100 lines") as refused:
+    with pytest.raises(LinesNotFound, match=r"no line 101.*It has 100 lines") as refused:
         await read(world, "lines.txt", 101, 200)
     assert refused.value.status == 422
     for lines in [(5, 4), (0, 1), (-3, -1)]:

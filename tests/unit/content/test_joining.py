@@ -28,7 +28,9 @@ def without_starts(chunks: Sequence[Chunk]) -> list[Chunk]:
 @example("\n\r\n" * 60, "python", (17, 5))
 @example("x" * 1000, None, (100, 20))
 @example("0, " * 400, None, (150, 149))
-def test_the_chunks_of_any_text_are_the_text(text: str, language: str | None, size_and_overlap: tuple[int, int]) -> None:
+def test_the_chunks_of_any_text_are_the_text(
+    text: str, language: str | None, size_and_overlap: tuple[int, int]
+) -> None:
     chunks = chunk_text(text, language, *size_and_overlap)
 
     whole = joined(chunks)
