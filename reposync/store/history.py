@@ -27,7 +27,7 @@ from reposync.errors import Remedy, RunAmbiguous, RunNotFound
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Stored
 from reposync.store.repositories import unknown_repository
-from reposync.store.run import QueueFigures, Run, RunAttempt, RunProblem, RunRequest, parse_cursor
+from reposync.store.run import QueueFigures, Run, RunAttempt, RunCount, RunProblem, RunRequest, parse_cursor
 from reposync.store.run_state import read_requests
 from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
@@ -199,6 +199,17 @@ class RunHistory(Stored):
             since, moment = (await connection.execute(select(func.min(RUNS.c.not_before), now).where(*due))).one()
         return QueueFigures(counts, max(0.0, (moment - since).total_seconds()) if since is not None else 0.0)
 
+    async def by_hour(self, since: datetime) -> list[RunCount]:
+        """Of the runs that were queued since then."""
+        text_hour = func.strftime("%Y-%m-%dT%H:00:00+00:00", RUNS.c.queued_at)
+        hour = func.date_trunc("hour", RUNS.c.queued_at) if self._database.is_postgresql else text_hour
+        lacks_files = (RUNS.c.status == RunStatus.COMPLETED) & (RUNS.c.files_failed > 0)
+        key = (hour, RUNS.c.status, lacks_files)
+        query = select(*key, func.count()).where(RUNS.c.queued_at >= since).group_by(*key)
+        return [
+            RunCount(_moment(row[0]), str(row[1]), bool(row[2]), row[3]) for row in await self._database.rows(query)
+        ]
+
     async def problems(
         self, run_id: str, limit: int = 100, *, after: str | None = None, reason: str | None = None
     ) -> list[RunProblem]:
@@ -288,6 +299,10 @@ class RunHistory(Stored):
         if not rows:
             raise no_such_run(run_id)
         return Run.of(rows[0])
+
+
+def _moment(hour: datetime | str) -> datetime:
+    return datetime.fromisoformat(hour) if isinstance(hour, str) else hour
 
 
 def no_such_run(run_id: str) -> RunNotFound:

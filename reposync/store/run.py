@@ -13,7 +13,7 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.errors import UsageError
 from reposync.store.columns import JsonText, Record, SafeText, Word
-from reposync.store.status import ACTIVE, RunStatus, RunTrigger
+from reposync.store.status import ACTIVE, FINAL, RunStatus, RunTrigger
 
 _CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
 
@@ -222,6 +222,28 @@ class QueueFigures:
 
     counts: Mapping[str, int]
     oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunCount:
+    """How many runs were queued in an hour (its first moment) and ended so: `status`; `lacks_files`: completed, but
+    some files could not be read."""
+
+    hour: datetime
+    status: str
+    lacks_files: bool
+    runs: int
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+    @property
+    def kind(self) -> str:
+        """completed, failed or cancelled; otherwise the status."""
+        if self.lacks_files or self.status == RunStatus.BLOCKED:
+            return "failed"
+        return self.status
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ work without scripts."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -20,11 +21,12 @@ from reposync.api.web.repositories_page import repositories_page
 from reposync.api.web.runs_page import run_pages
 from reposync.app.application import Application
 from reposync.app.index_overview import hold, release, roll_back
+from reposync.catalog.overview import overviews
 from reposync.catalog.targets import syncable
-from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
+from reposync.errors import RepoSyncError, RunStateConflict, StoreUnavailable, UsageError
 from reposync.runs.locks import Lock, lock_overviews, release_lock
 from reposync.search.query import MAX_QUERY_CHARS
-from reposync.store.status import RunTrigger
+from reposync.store.status import RunStatus, RunTrigger
 from reposync.vectors.overlaps import url_of_lines
 
 FORM = BodyLimits(max_bytes=16_384)
@@ -114,6 +116,8 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
             return f"/runs/{run.id}"
         case "cancel" | "retry" | "approve":
             return f"/runs/{(await act_on_run(app, action, form.get('run', ''), by)).id}"
+        case "retry-failed":
+            await _retry_failed(app, by)
         case "release":
             await release_lock(name, app.locks, app.repositories, app.runs, by=by)
             return "/locks"
@@ -130,6 +134,15 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
         case _:
             raise UsageError(f"There is no action {action[:50]!r}.")
     return "/"
+
+
+async def _retry_failed(app: Application, by: str) -> None:
+    """The last run of each repository, if it failed."""
+    names = await app.runs.latest_statuses({RunStatus.FAILED})
+    for each in await overviews(app.repositories, app.manifests, app.runs, sorted(names)) if names else ():
+        if each.last_run is not None and each.last_status == RunStatus.FAILED:
+            with contextlib.suppress(RunStateConflict):  # queued again meanwhile
+                await act_on_run(app, "retry", each.last_run, by)
 
 
 async def _hits(app: Application, searches: ConcurrencyLimit, given: Mapping[str, str | None]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from starlette.types import Scope
 from reposync.api.auth import CSRF_FIELD, Principal
 from reposync.api.etags import CACHING, is_known
 from reposync.api.routing import ApiParts
+from reposync.telemetry.health import Health
 from reposync.words import ago, duration, escape_unprintable, until
 
 IDLE_REFRESH_SECONDS = 5
@@ -40,6 +41,7 @@ _NOTICES = {
     "resume": "Resumed.",
     "cancel": "Cancellation requested.",
     "retry": "Queued again.",
+    "retry-failed": "Queued again, each repository whose last run failed.",
     "approve": "Approved, and queued again.",
     "release": "The lock is released.",
     "index-rollback": "The previous version is live again.",
@@ -54,6 +56,7 @@ class Renderer:
 
     def __init__(self, parts: ApiParts) -> None:
         self._version = parts.version
+        self._health = parts.health
         self._environment = _environment()
         self.root = parts.access.config.root_path
 
@@ -74,6 +77,7 @@ class Renderer:
             "may_operate": principal is not None and principal.may_operate,
             "notice": _NOTICES.get(request.query_params.get("done", "")) if principal is not None else None,
             "refresh_seconds": IDLE_REFRESH_SECONDS,
+            "troubles": _troubles(self._health) if principal is not None else [],
         }
         html = self._environment.get_template(template).render({**common, **values})
         content = html.encode("utf-8", "replace")
@@ -87,6 +91,12 @@ class Renderer:
 
     def _static(self, name: str) -> str:
         return f"{self.root}/static/{name}?{_digests()[name]}"
+
+
+def _troubles(health: Health) -> list[tuple[str, str]]:
+    """What does not work now, and why."""
+    found = health.snapshot().components.items()
+    return [(name, each.reason or each.status) for name, each in found if each.status in ("degraded", "down")]
 
 
 class StaticContent(StaticFiles):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 from urllib.parse import urlencode
@@ -11,13 +12,14 @@ from fastapi import APIRouter, Request, Response
 from reposync.api.auth import Principal, Role
 from reposync.api.documents import cursor_after, key_before
 from reposync.api.routing import ApiParts, Router
+from reposync.api.web.last_day import last_day
 from reposync.api.web.rendering import Renderer
 from reposync.app.application import Application
 from reposync.app.index_overview import collection_changes
-from reposync.catalog.overview import Overview, late_after, overviews, state_words
+from reposync.catalog.overview import Overview, late_after, overviews
 from reposync.store.database import AHEAD_SECONDS
 from reposync.store.index_queries import incomplete_versions
-from reposync.store.repository import MAX_NAME_CHARS
+from reposync.store.repository import MAX_NAME_CHARS, RepositoryState
 from reposync.store.status import RunStatus
 
 PAGE_REPOSITORIES = 50
@@ -65,7 +67,8 @@ def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         name = query.get("name", "").strip()[:MAX_NAME_CHARS]
         choice = query.get("show", "") if query.get("show") in _CHOICES else ""
         after = key_before(query["after"]) if query.get("after") else ""
-        known = await _known(app)
+        states = await app.repositories.states()
+        known = await _known(app, states)
         matching = [each for each in known if name.casefold() in each.name.casefold()]
         chosen = [each.name for each in matching if each.is_in(choice)]
         left = [each for each in chosen if each > after]
@@ -91,6 +94,8 @@ def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
             choice=choice or None,
             name=name or None,
             is_any=bool(known),
+            day=await last_day(app, states) if known else None,
+            failed=sum(each.latest is RunStatus.FAILED for each in known),
             back=address(after=query.get("after", "")),
             first_link=address() if after else None,
             next_link=address(after=cursor_after(names[-1])) if len(left) > len(names) else None,
@@ -113,12 +118,12 @@ def freshness(each: Overview, now: datetime) -> Freshness:
     return "late" if late_after(each.cron_expression, each.timezone, each.last_sync_at) < now else "fresh"
 
 
-async def _known(app: Application) -> list[_Known]:
+async def _known(app: Application, states: Sequence[RepositoryState]) -> list[_Known]:
     """By name."""
-    states = await state_words(app.repositories)
     latest = await app.runs.latest_statuses(_BAD | {RunStatus.RUNNING})
     incomplete = await incomplete_versions(app.database)
-    return [_Known(name, state, latest.get(name), name in incomplete) for name, state in sorted(states.items())]
+    words = {each.name: each.word for each in states}
+    return [_Known(name, word, latest.get(name), name in incomplete) for name, word in sorted(words.items())]
 
 
 def _query(**values: str) -> str:

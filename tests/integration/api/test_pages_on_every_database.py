@@ -34,3 +34,16 @@ async def test_the_filters_of_the_pages_work_on_every_database(rest: Rest) -> No
     assert await shown(rest, "/runs?status=failed&trigger=webhook") == ["payments"]
     assert await shown(rest, "/runs?until=2000-01-01&zone=Asia/Tokyo") == []
     assert len(await shown(rest, "/runs?since=2000-01-01&zone=nowhere/at-all")) == 4
+
+
+async def test_the_first_page_counts_the_runs_of_the_last_day(rest: Rest) -> None:
+    await rest.run("payments", RunTrigger.WEBHOOK, RunStatus.COMPLETED)
+    await rest.run("payments", RunTrigger.HTTP, RunStatus.FAILED)
+    await rest.run("platform/api", RunTrigger.HTTP, RunStatus.COMPLETED)
+    await rest.run("platform/wait", RunTrigger.COMMAND)
+
+    page = (await rest.client.get("/", headers={"Accept": "text/html"})).text
+    figures = dict(re.findall(r"<dt>([^<]*)</dt><dd[^>]*>([^<]*)", page))
+    assert (figures["Success, last 24 h"], figures["Ended runs"], figures["Queued"].strip()) == ("67%", "3", "1")
+    assert sum(int(each) for each in re.findall(r"UTC: (\d+) completed", page)) == 2
+    assert sum(int(each) for each in re.findall(r"UTC: (\d+) failed", page)) == 1

@@ -281,6 +281,29 @@ def test_a_button_requests_a_sync_with_the_configured_attempts(showcase: Showcas
         assert resumed.headers["location"] == onward
 
 
+def test_all_that_failed_is_retried_with_one_button(showcase: Showcase, open_url: str) -> None:
+    for name, status in (("night/one", RunStatus.FAILED), ("night/two", RunStatus.FAILED), ("night/ok", None)):
+        showcase.register(name)
+        showcase.end(showcase.begin(showcase.queue(name)), status or RunStatus.COMPLETED)
+    assert "Retry all failed" in ask("GET", f"{open_url}/", headers=BROWSER).text
+    answer = ask("POST", f"{open_url}/actions/retry-failed", headers=BROWSER)
+    assert answer.headers["location"] == "/?done=retry-failed"
+    assert showcase.run_of("night/one", RunStatus.QUEUED) and showcase.run_of("night/two", RunStatus.QUEUED)
+    assert "night/ok" not in ask("GET", f"{open_url}/runs?status=queued", headers=BROWSER).text
+    assert "Retry all failed" not in ask("GET", f"{open_url}/", headers=BROWSER).text
+
+
+def test_what_does_not_work_is_on_every_page_and_no_page_of_a_stranger(showcase: Showcase) -> None:
+    with showcase.served(f"read:{READER}") as url, logged_in(url, READER) as client:
+        showcase.health.report("registry", "degraded", "repositories.yaml:3:7: unknown key `nmae`; <b>")
+        for path in ("/", "/runs", "/search", "/locks"):
+            page = client.get(path).text
+            assert "<b>registry</b>: repositories.yaml:3:7: unknown key <code>nmae</code>; &lt;b&gt;" in page, path
+        assert "nmae" not in ask("GET", f"{url}/login", headers=BROWSER).text
+        showcase.health.report("registry", "ok")
+        assert "nmae" not in client.get("/").text
+
+
 def requests_on(answer: httpx.Response) -> list[str]:
     """The rows of the table of requests, as text."""
     table = answer.text.partition("<h2>Requests</h2>")[2].partition("</table>")[0]

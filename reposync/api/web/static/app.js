@@ -76,7 +76,9 @@ async function renew(part) {
   trouble("");
   if (answer.status === 304) return;
   if (answer.headers.get("ETag")) tags.set(part.id, answer.headers.get("ETag"));
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(part.id);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  document.getElementById("troubles").replaceChildren(...page.getElementById("troubles").childNodes);
+  const fresh = page.getElementById(part.id);
   if (!fresh) return;
   const focused = part.contains(document.activeElement) ? pathTo(part, document.activeElement) : null;
   tellTimes(fresh);
