@@ -9,6 +9,7 @@ from reposync.api.middleware import Gate
 from reposync.api.routes.events import event_routes
 from reposync.api.routes.index import index_routes
 from reposync.api.routes.locks import lock_routes
+from reposync.api.routes.mcp import mcp_routes
 from reposync.api.routes.probes import probe_routes
 from reposync.api.routes.repositories import repository_routes
 from reposync.api.routes.runs import run_routes
@@ -31,6 +32,7 @@ ROUTES = (
     event_routes,
     search_routes,
     lock_routes,
+    mcp_routes,
     webhook_routes,
 )
 

@@ -68,6 +68,15 @@ class CommitState:
     limit: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """Why a commit cannot be searched: `text` has all of it. `limit`: what cannot be known, or could not be read."""
+
+    text: str
+    limit: str | None
+    run: Run | None
+
+
 class SearchableCommits:
     """For one event loop. All waiting clients share one database query, and one question to a source for each pair of
     commits."""
@@ -130,9 +139,30 @@ class SearchableCommits:
             limit=limit,
         )
 
-    async def unread_files(self, name: str, commit: str) -> int:
-        """How many files of `commit` could not be read, if the index holds the rest of it; 0 for any other commit.
-        Raises RepositoryNotFound, StoreUnavailable."""
+    async def explained(self, name: str, state: CommitState) -> NotYet:
+        """Why the commit of `state` cannot be searched. Raises RepositoryNotFound, StoreUnavailable."""
+        run = await self._run_of(name)
+        limit = state.limit
+        if unread := await self._unread_files(name, state.commit.lower()):
+            files = "1 file" if unread == 1 else f"{unread:,} files"
+            limit = f"{files} of this commit could not be read; the next run tries again. All others can be searched."
+        held = state.last_commit
+        holds = f"the index holds {held[:10]}" if held else "no commit of it is indexed completely"
+        if run is None:
+            latest = "It has never been synced."
+        elif run.is_final:
+            latest = f"No run is queued or running; the latest is {run.status}."
+        else:
+            latest = f"Run {run.id} is {run.status}."
+        sentences = [f"Commit {state.commit} of {state.repository!r} is not searchable yet: {holds}.", latest]
+        if state.trouble is not None:
+            sentences.append(f"The source could not say whether it is a descendant of the commit: {state.trouble}")
+        elif limit is not None:
+            sentences.append(limit)
+        return NotYet(" ".join(sentences), limit, run)
+
+    async def _unread_files(self, name: str, commit: str) -> int:
+        """How many files of `commit` could not be read, if the index holds the rest of it; 0 for any other commit."""
         app = self._application()
         row = await app.repositories.get(name)
         for version in await app.versions.of(row.id):
@@ -140,8 +170,8 @@ class SearchableCommits:
                 return (await app.manifests.totals(version.id)).failed
         return 0
 
-    async def run_of(self, name: str) -> Run | None:
-        """The repository's active run, or its latest one. Raises RepositoryNotFound, StoreUnavailable."""
+    async def _run_of(self, name: str) -> Run | None:
+        """The repository's active run, or its latest one."""
         runs = self._application().runs
         row = await self._application().repositories.get(name)
         found = await runs.active(row.id) or await runs.history(row.name, limit=1)

@@ -33,6 +33,7 @@ COMMANDS = {
     ),
     "verify": ("reposync.cli.verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
     "locks": ("reposync.cli.locks", "locks", "The locks of running syncs: list them, or release one."),
+    "mcp": ("reposync.cli.mcp", "mcp", "Let agents search: a server of the Model Context Protocol, and its set-up."),
     "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until it is stopped."),
     "apply": ("reposync.cli.apply", "apply", "Write the registry file to the catalogue, or show what would change."),
     "config": ("reposync.cli.config", "config", "Check and show the configuration."),

@@ -55,23 +55,44 @@ async def _lock(descriptor: int) -> bool:
 def search_in_daemon(settings: Settings, query: Mapping[str, str | int | None]) -> list[dict[str, Any]] | None:
     """The items of `GET /api/v1/search?query`; None if no daemon with the same settings answers it with success, so
     that the caller searches, or finds the error, itself."""
+    asked = urlencode({key: value for key, value in query.items() if value is not None})
+    found = (_answer(settings, "GET", f"/api/v1/search?{asked}") or {}).get("items")
+    return found if isinstance(found, list) else None
+
+
+def tool_of_daemon(
+    settings: Settings, name: str, arguments: Mapping[str, Any], wait_seconds: float
+) -> dict[str, Any] | None:
+    """The result of the tool at `/mcp`, which may take `wait_seconds` longer than a search; None as above."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+    found = (_answer(settings, "POST", "/mcp", call, _TIMEOUT_SECONDS + wait_seconds) or {}).get("result")
+    return found if isinstance(found, dict) else None
+
+
+def is_found(settings: Settings) -> bool:
+    """Whether a daemon with the same settings is running."""
+    return _url(settings) is not None
+
+
+def _answer(
+    settings: Settings, method: str, path: str, body: object = None, timeout_seconds: float = _TIMEOUT_SECONDS
+) -> dict[str, Any] | None:
+    """The JSON object that the daemon answers with success."""
     url = _url(settings)
     if url is None:
         return None
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_TIMEOUT_SECONDS)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=timeout_seconds)
     token = next((each.secret.get_secret_value() for each in settings.api_tokens), None)
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    if body is not None:
+        headers |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
     try:
-        connection.request(
-            "GET",
-            "/api/v1/search?" + urlencode({key: value for key, value in query.items() if value is not None}),
-            headers={} if token is None else {"Authorization": f"Bearer {token}"},
-        )
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
-        body = response.read(_MAX_RESPONSE_BYTES)
-        found = json.loads(body)["items"] if response.status == 200 else None
-        return found if isinstance(found, list) else None
-    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        found = json.loads(response.read(_MAX_RESPONSE_BYTES)) if response.status == 200 else None
+        return found if isinstance(found, dict) else None
+    except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:
         connection.close()

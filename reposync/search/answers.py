@@ -25,7 +25,7 @@ from reposync.words import ago, escape_unprintable
 DEPTH: Final = 25
 """Hits that an answer is made of: those beyond `max_files` files are only named. More would change the candidates that
 a search ranks."""
-MIN_TOKENS, MAX_TOKENS = 200, 20_000
+MIN_TOKENS = 200
 _CHARS_A_TOKEN: Final = 3.5
 """Of English, says the glossary of Anthropic's documentation. A character that is not ASCII counts as one token: it is
 one to three in tokenizers over bytes."""
@@ -79,10 +79,12 @@ class FoundFile:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`files` with excerpts, best first, and `further` places that are only named, as `path:start-end` of a repository.
-    `text` shows all of it, between two lines with a boundary that no content can know."""
+    `indexed`: of their repositories. `text` shows all of it, between two lines with a boundary that no content can
+    know."""
 
     files: Sequence[FoundFile]
     further: Sequence[tuple[str, str]]
+    indexed: Mapping[str, Indexed]
     text: str
 
 
@@ -127,7 +129,7 @@ def answer(
     body = "\n".join(filter(None, [about, *map(page.rendered, shown), page.names(further)]))
     if hits and not shown and not further:
         body += "\nWhat was found does not fit: ask with a larger max_tokens."
-    return Answer([each.found() for each in shown], further, delimited(body, boundary))
+    return Answer([each.found() for each in shown], further, page.indexed, delimited(body, boundary))
 
 
 @lru_cache(1 << 15)
@@ -241,7 +243,8 @@ class _Page:
         self._files = [_File(cuts) for cuts in grouped.values()]
         self._max_files = max_files
         self._repositories = list(dict.fromkeys(each.hit.repository for each in self._files))
-        self._indexed, self._now = indexed, now
+        self.indexed = {each: indexed.get(each, Indexed()) for each in self._repositories}
+        self._now = now
 
     def about(self, budget: int) -> str:
         """A line for each repository, with a link to its files if there is room for it."""
@@ -257,7 +260,7 @@ class _Page:
 
     def _about(self, repository: str, *, link: bool) -> str:
         hit = next(each.hit for each in self._files if each.hit.repository == repository)
-        state = self._indexed.get(repository, Indexed())
+        state = self.indexed[repository]
         line = f"{escape_unprintable(repository)} at {escape_unprintable((state.commit or hit.commit)[:_COMMIT_CHARS])}"
         if state.synced_at is not None:
             line += f", indexed {ago(state.synced_at, self._now)}"

@@ -63,31 +63,11 @@ def wait_routes(parts: ApiParts) -> APIRouter:
         found = await commits.wait(name, query.commit.lower(), query.timeout, is_wanted=is_wanted)
         state = replace(found, commit=query.commit)
         if state.relation is None:
-            raise ShuttingDown if stopping.is_set() else await _not_yet(commits, name, state)
+            if stopping.is_set():
+                raise ShuttingDown
+            why = await commits.explained(name, state)
+            details = {**asdict(state), "limit": why.limit, "run": why.run and why.run.document}
+            raise NotSearchableYet(why.text, to_jsonable_python(details))
         return state
 
     return routes
-
-
-async def _not_yet(commits: SearchableCommits, name: str, state: CommitState) -> NotSearchableYet:
-    run = await commits.run_of(name)
-    limit = state.limit
-    if unread := await commits.unread_files(name, state.commit.lower()):
-        files = "1 file" if unread == 1 else f"{unread:,} files"
-        limit = f"{files} of this commit could not be read; the next run tries again. All others can be searched."
-    holds = (
-        f"the index holds {state.last_commit[:10]}" if state.last_commit else "no commit of it is indexed completely"
-    )
-    if run is None:
-        latest = "It has never been synced."
-    elif run.is_final:
-        latest = f"No run is queued or running; the latest is {run.status}."
-    else:
-        latest = f"Run {run.id} is {run.status}."
-    sentences = [f"Commit {state.commit} of {state.repository!r} is not searchable yet: {holds}.", latest]
-    if state.trouble is not None:
-        sentences.append(f"The source could not say whether it is a descendant of the commit: {state.trouble}")
-    elif limit is not None:
-        sentences.append(limit)
-    details = {**asdict(state), "limit": limit, "run": run and run.document}
-    return NotSearchableYet(" ".join(sentences), to_jsonable_python(details))

@@ -1,0 +1,155 @@
+"""`reposync mcp`: the tools for agents on stdin and stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reposync.cli.commands import Group, settings, share_one_heap
+from reposync.cli.running_daemon import is_found, tool_of_daemon
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+    from reposync.app.application import Application
+    from reposync.config.settings import Settings
+    from reposync.telemetry.redaction import Secrets
+
+_CLOSE_SECONDS = 5.0
+"""For the database and the index to be closed at the end."""
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def mcp(context: click.Context) -> None:
+    """Serve the tools for agents on stdin and stdout, by the Model Context Protocol, until stdin ends.
+
+    An agent starts this command by itself: `reposync mcp install` writes its configuration. A daemon with the same
+    state folder answers the calls if one is running; a daemon also serves the same tools to other machines, at /mcp.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from reposync.telemetry.logs import configure_logging
+    from reposync.telemetry.redaction import Secrets
+
+    environment, secrets = settings(), Secrets.of_environment()
+    # To stderr: stdout has nothing but the protocol.
+    configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level="WARNING")
+    share_one_heap()
+    asyncio.run(_serve(environment, secrets))
+
+
+async def _serve(environment: Settings, secrets: Secrets) -> None:
+    """Until stdin ends, or SIGTERM or SIGINT. Then it ends the process: a thread that waits for a line, or for a
+    daemon, cannot be interrupted."""
+    from mcp.server.stdio import stdio_server
+
+    from reposync import __version__
+    from reposync.mcp.server import make_server
+
+    tools = _Tools(environment, secrets)
+    server = make_server(__version__, tools.call, on_list=tools.prepare)
+
+    async def serve() -> None:
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    serving, stopping = asyncio.create_task(serve()), asyncio.create_task(stopped.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    await tools.close()
+    if serving.done():
+        serving.result()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+class _Tools:
+    """Of the running daemon, else of an application that is opened here when it is first needed."""
+
+    def __init__(self, environment: Settings, secrets: Secrets) -> None:
+        self._settings, self._secrets = environment, secrets
+        self._opened: asyncio.Future[Application] | None = None
+        self._held: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    def prepare(self) -> None:
+        """Open the application, so that the first search need not wait for it."""
+        if not is_found(self._settings):
+            self._open()
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
+        from mcp_types import CallToolResult
+        from pydantic import ValidationError
+
+        from reposync.mcp.server import answered
+        from reposync.mcp.tools import tool_named
+
+        timeout = arguments.get("timeout")
+        wait_seconds = float(timeout) if isinstance(timeout, int | float) else 0.0
+        found = await asyncio.to_thread(tool_of_daemon, self._settings, name, arguments, wait_seconds)
+        if found is not None:
+            with contextlib.suppress(ValidationError):
+                return CallToolResult.model_validate(found)
+        return await answered(
+            lambda: tool_named(name).call(self._caller(), arguments), redact=self._secrets.redact, over_http=False
+        )
+
+    def _caller(self) -> Any:
+        from reposync.app.commit_wait import SearchableCommits
+        from reposync.mcp.tools import Caller
+
+        return Caller(self._application, SearchableCommits(self._current, max_waiting=10), _NoLimit(), _always)
+
+    async def _application(self) -> Application:
+        return await asyncio.shield(self._open())
+
+    def _current(self) -> Application:
+        return self._open().result()
+
+    def _open(self) -> asyncio.Future[Application]:
+        failed = self._opened is not None and self._opened.done() and self._opened.exception() is not None
+        if self._opened is None or failed:
+            self._opened = asyncio.get_running_loop().create_future()
+            self._held = asyncio.create_task(self._hold(self._opened))
+        return self._opened
+
+    async def _hold(self, opened: asyncio.Future[Application]) -> None:
+        from reposync.app.application import open_application
+
+        try:
+            async with open_application(self._settings, secrets=self._secrets, with_engine=True) as app:
+                opened.set_result(app)
+                await self._closing.wait()
+        except Exception as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+            opened.exception()  # marks it as retrieved: nobody may ask for it
+
+    async def close(self) -> None:
+        self._closing.set()
+        if self._held is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._held, _CLOSE_SECONDS)
+
+
+class _NoLimit:
+    """One agent asks, a question at a time."""
+
+    async def search(self, work: Any) -> Any:
+        return await work()
+
+
+async def _always() -> bool:
+    return True

@@ -1,0 +1,148 @@
+"""Arguments of the tools, and the JSON schemas of arguments and results. Every agent reads them with every session, so
+that they are as short as they can be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from reposync.errors import UsageError
+from reposync.words import escape_unprintable
+
+# What these modules define is not imported: a client waits for this one when it starts the server.
+MAX_NAME_CHARS: Final = 1_000
+MAX_QUERY_CHARS: Final = 2_000
+MAX_REPOSITORIES: Final = 50
+MAX_FILES: Final = 20
+MAX_PATTERN_CHARS: Final = 1_000
+MAX_WAIT_SECONDS: Final = 300.0
+
+
+def _plain(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must not contain a line break or another control character")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_plain)]
+Name = Annotated[Line, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+Repositories = Annotated[
+    list[Name], Field([], max_length=MAX_REPOSITORIES, description="Only these, by exact name; default: all.")
+]
+PathPattern = Annotated[
+    Line, Field("", max_length=MAX_PATTERN_CHARS, description="Only files matching this gitignore pattern: src/**/*.py")
+]
+
+
+class Arguments(BaseModel):
+    """An unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SearchCode(Arguments):
+    query: str = Field(
+        "", max_length=MAX_QUERY_CHARS, description="What the code does, in words, or identifiers; also symbol:NAME."
+    )
+    repositories: Repositories
+    path: PathPattern
+    language: Line = Field("", max_length=50)
+    like: Line = Field(
+        "", max_length=MAX_PATTERN_CHARS, description="REPOSITORY:PATH:LINE, instead of a query: similar code."
+    )
+    limit: int = Field(8, ge=1, le=MAX_FILES, description="Files with excerpts.")
+    max_tokens: int = Field(2_000, ge=200, le=20_000)
+
+
+class ListRepositories(Arguments):
+    name: Line = Field("", max_length=MAX_NAME_CHARS, description="A part of the name.")
+
+
+class WaitForCommit(Arguments):
+    repository: Name
+    sha: str = Field(pattern="^[0-9a-fA-F]{7,64}$", description="Or its first 7 digits or more.")
+    timeout: float = Field(30.0, ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, description="Seconds.")
+
+
+A = TypeVar("A", bound=Arguments)
+
+
+def read_arguments(kind: type[A], given: dict[str, Any]) -> A:
+    """Null is as if the key were not there: some clients send it for every optional argument. Raises UsageError with
+    the first problem of each key."""
+    try:
+        return kind.model_validate({key: value for key, value in given.items() if value is not None})
+    except ValidationError as error:
+        problems = {".".join(map(str, each["loc"])): each["msg"] for each in reversed(error.errors())}
+        told = "; ".join(f"`{escape_unprintable(key[:100])}`: {problem}" for key, problem in reversed(problems.items()))
+        raise UsageError(f"Invalid arguments: {told}.") from None
+
+
+def schema_of(kind: type[Arguments]) -> dict[str, Any]:
+    """Without titles, which repeat the names, and without what the description of the tool says."""
+    schema = kind.model_json_schema()
+    properties = {key: _terse(value) for key, value in schema["properties"].items()}
+    required = {"required": schema["required"]} if "required" in schema else {}
+    return {"type": "object", "properties": properties, **required, "additionalProperties": False}
+
+
+_LEFT_OUT: Final = frozenset({"title", "maxLength", "minLength", "maxItems", "pattern"})
+"""Of a schema; the server checks them in any case, and its error says what is wrong."""
+
+
+def _terse(schema: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in schema.items() if key not in _LEFT_OUT and value not in ("", [])}
+    return {key: _terse(value) if isinstance(value, dict) else value for key, value in kept.items()}
+
+
+# Results --------------------------------------------------------------------------------------------------------------
+
+TEXT: Final[dict[str, Any]] = {"type": "string"}
+NUMBER: Final[dict[str, Any]] = {"type": "integer"}
+FLAG: Final[dict[str, Any]] = {"type": "boolean"}
+TIME: Final[dict[str, Any]] = {"type": "string", "format": "date-time"}
+
+
+def items(of: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": of}
+
+
+def record(required: dict[str, Any], **optional: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {**required, **optional}, "required": list(required)}
+
+
+LINES: Final = {"start_line": NUMBER, "end_line": NUMBER}
+FOUND: Final = record(
+    {
+        "files": items(
+            record(
+                {
+                    "repository": TEXT,
+                    "path": TEXT,
+                    "commit": TEXT,
+                    "excerpts": items(record({**LINES, "text": TEXT}, inside=TEXT, url=TEXT)),
+                },
+                outdated=FLAG,
+            )
+        ),
+        "further": items(record({"repository": TEXT, "place": TEXT})),
+        "indexed": items(record({"repository": TEXT}, commit=TEXT, at=TIME, age=TEXT)),
+    }
+)
+REPOSITORIES: Final = record(
+    {
+        "repositories": items(
+            record(
+                {"name": TEXT, "state": TEXT},
+                last_commit=TEXT,
+                last_sync_at=TIME,
+                age=TEXT,
+                next_sync_at=TIME,
+                problem=TEXT,
+            )
+        ),
+        "more": NUMBER,
+    }
+)
+WAITED: Final = record({"searchable": FLAG}, relation=TEXT, last_commit=TEXT, last_sync_at=TIME, reason=TEXT)
