@@ -174,7 +174,9 @@ def test_a_run_of_a_different_pod_is_followed_by_events_to_its_end_without_a_rel
 
     for done in (120, 800):
         showcase.tell(live, done, 1_204)
-        expect(page.locator(".progress")).to_contain_text(f"indexing {done} of 1,204 files, {3 * done:,} of about 3,612 chunks")
+        expect(page.locator(".progress")).to_contain_text(
+            f"indexing {done} of 1,204 files, {3 * done:,} of about 3,612 chunks"
+        )
         expect(page.locator("progress")).to_have_js_property("value", done)
     expect(page.locator(".progress")).to_contain_text("5.6 MB, 38.8 files/s, about 10 s left")
     assert len(refreshes) <= 1  # one may have gone before the stream was there
