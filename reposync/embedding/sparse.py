@@ -54,6 +54,8 @@ _CJK: Final = (
     "\u3005-\u3007\u3021-\u3029\u3038-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _cjk_run = re.compile(f"[{_CJK}]+")
+# Characters of these scripts that no neighbour changes in normalisation, unless a mark follows them.
+_stable_cjk_run = re.compile("[\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]+")
 
 
 def terms(text: str) -> list[str]:
@@ -94,6 +96,36 @@ def query_vector(text: str) -> SparseVector:
 
     ids = dict.fromkeys(chain.from_iterable(map(_ids_of_word, words(text))))
     return SparseVector(np.fromiter(ids, np.uint32, len(ids)), np.ones(len(ids), np.float32))
+
+
+def terms_vector(wanted: Iterable[str]) -> SparseVector:
+    """Weight 1 for each distinct term: a query for what has one of them."""
+    import numpy as np
+
+    ids = {mmh3.hash(term, signed=False) for term in wanted}
+    return SparseVector(np.fromiter(ids, np.uint32, len(ids)), np.ones(len(ids), np.float32))
+
+
+def certain_terms(run: str, *, bounded: bool, ignore_case: bool) -> list[frozenset[str]]:
+    """What every text has that contains `run`, characters other than ASCII separators: of each set, one term at least.
+
+    `bounded`: in the text there is an ASCII separator on both sides, or its end. Without it only runs of CJK have
+    certain terms: a word of which `run` is a part may have any stem, and is one term if it is longer than 128.
+    `ignore_case`: the text may have other capitals, and so other parts.
+    """
+    if not run.isascii():
+        # A mark after the last character may change it.
+        inner = [match[0][:-1] for match in _stable_cjk_run.finditer(run)]
+        return [frozenset({pair}) for part in inner for pair in map("".join, pairwise(part))]
+    if not bounded or len(run) > _LONGEST_NAME:
+        return []
+    if not ignore_case:
+        return [frozenset({term}) for term in _terms_of_word(run)]
+    parts = _parts(run.lower())
+    whole = "".join(parts)
+    if not whole or whole in STOP_WORDS:
+        return []
+    return [frozenset({whole} if len(parts) > 1 else {whole, _stem(whole)})]
 
 
 def words(text: str) -> list[str]:

@@ -16,6 +16,12 @@ TRIES = 10
 """How often a question is repeated because a version became live or was retired meanwhile. Each takes milliseconds."""
 
 
+_INDEX_ANY = Remedy(
+    "`reposync sync .` indexes the repository you are in.",
+    "`POST /api/v1/repositories/NAME/sync` indexes one that is registered.",
+)
+
+
 class IndexParts(Protocol):
     database: Database
 
@@ -72,3 +78,7 @@ async def version_of(database: Database, repository: str, state: VersionState = 
             f"`POST /api/v1/repositories/{repository}/sync` indexes it.",
         ),
     )
+
+
+def nothing_indexed() -> NothingIndexed:
+    return NothingIndexed("Nothing is indexed yet.", remedy=_INDEX_ANY)

@@ -18,7 +18,7 @@ from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
 from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
-from reposync.search.scope import TRIES, IndexParts, scope_of
+from reposync.search.scope import TRIES, IndexParts, nothing_indexed, scope_of
 from reposync.search.similar import Excerpt, Place, excerpt_of
 from reposync.store.database import Database
 from reposync.store.index_queries import findable, indexed_files, indexed_meaning, searched_repository
@@ -32,10 +32,6 @@ log = logging.getLogger(__name__)
 _IDENTIFIER_WORDS_WEIGHT = 0.9
 # How long an unavailable former model is not asked again, so that not every search waits for it.
 ASK_AGAIN_SECONDS = 30.0
-_INDEX_ANY = Remedy(
-    "`reposync sync .` indexes the repository you are in.",
-    "`POST /api/v1/repositories/NAME/sync` indexes one that is registered.",
-)
 
 
 class SearchParts(IndexParts, Protocol):
@@ -111,7 +107,7 @@ class Searching:
                 remedy="The next `reposync sync` rebuilds it, and its run says why.",
             )
         if not found:
-            raise NothingIndexed("Nothing is indexed yet.", remedy=_INDEX_ANY)
+            raise nothing_indexed()
         hits = [hit for hit in hits if hit.version not in met.unwanted]
         outdated = await self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits])
         # A live version with words only has one beside it that is being built.
@@ -196,16 +192,16 @@ class _Met:
 
 async def _query(asked: SearchText, path_glob: str | None, language: str | None, limit: int) -> IndexQuery:
     """For words alone. Only if something is indexed: it imports numpy."""
-    canonical = _canonical(language) if language else None
+    known = canonical(language) if language else None
     words = await in_thread(lambda: query_vector(asked.words))
-    return IndexQuery(words, path_glob=path_glob, language=canonical, symbol=asked.symbol, kind=asked.kind, limit=limit)
+    return IndexQuery(words, path_glob=path_glob, language=known, symbol=asked.symbol, kind=asked.kind, limit=limit)
 
 
-def _canonical(language: str) -> str:
+def canonical(language: str) -> str:
     """Raises UsageError, which names the nearest language."""
-    canonical = canonical_language(language)
-    if canonical is None:
+    known = canonical_language(language)
+    if known is None:
         near = difflib.get_close_matches(language.lower(), sorted(known_languages()), n=1)
         remedy = f"Did you mean {near[0]!r}?" if near else None
         raise UsageError(f"No language is known as {language!r}.", remedy=remedy)
-    return canonical
+    return known

@@ -125,6 +125,76 @@ async def indexed_files(
     return [IndexedFile(*row) for row in await database.rows(query)]
 
 
+@dataclass(frozen=True, slots=True)
+class LiveVersion:
+    """The index that a repository is searched in. `collection`: the physical one, or the name that a program before 0.2
+    used. `schema`: the revision of its points, `chunk_size` and `chunk_overlap` in characters; None: not known."""
+
+    repository: str
+    id: str
+    collection: str
+    schema: int | None
+    chunk_size: int | None
+    chunk_overlap: int | None
+
+
+async def live_versions(database: Database, repositories: Collection[str] = ()) -> list[LiveVersion]:
+    """By name; of all repositories if none is given. Those of which nothing is indexed are left out."""
+    each, live, other = REPOSITORIES.c, VERSIONS.c, VERSIONS.alias("other").c
+    joined = REPOSITORIES.outerjoin(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
+    unversioned = each.last_sync_at.is_not(None) & ~select(other.id).where(other.repository_id == each.id).exists()
+    query = (
+        select(
+            *(each.name, func.coalesce(live.id, each.id), live.settings),
+            func.coalesce(live.physical, each.indexed_collection, each.collection),
+        )
+        .select_from(joined)
+        .where(or_(live.id.is_not(None), unversioned))
+        .order_by(each.name)
+    )
+    if repositories:
+        query = query.where(each.name.in_([sanitize_text(name) for name in repositories]))
+    found = []
+    for name, version, settings, collection in await database.rows(query):
+        made, content = settings or {}, (settings or {}).get("content") or {}
+        sizes = content.get("chunk_size"), content.get("chunk_overlap")
+        found.append(LiveVersion(name, version, collection, made.get("schema"), *sizes))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """`key` orders the files of a version. `chunks`: of its points."""
+
+    key: str
+    path: str
+    chunks: int
+
+
+async def stored_files(
+    database: Database,
+    version: str,
+    *,
+    paths: Collection[str] | None = None,
+    language: str | None = None,
+    after: str = "",
+    limit: int = MAX_KEYS,
+) -> list[StoredFile]:
+    """Files of an index version that have points, by key. `paths`: only these; at most MAX_KEYS."""
+    column = FILES.c
+    query = (
+        select(column.path, func.coalesce(column.long_path, column.path), column.chunks)
+        .where(column.repository_id == version, column.path > after, column.chunks > 0)
+        .order_by(column.path)
+        .limit(limit)
+    )
+    if paths is not None:
+        query = query.where(column.path.in_([path_key(path) for path in paths]))
+    if language is not None:
+        query = query.where(column.language == language)
+    return [StoredFile(*row) for row in await database.rows(query)]
+
+
 async def findable(database: Database, ids: Collection[str]) -> dict[str, bool]:
     """Whether searches may return points with these version ids now. Unknown ids are left out: their points belong to a
     removed repository, or to a different installation."""

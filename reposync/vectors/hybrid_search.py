@@ -61,9 +61,8 @@ class Search:
         self._max_values = within(_MAX_PATHS, limits.values)
         self._limit = min(query.limit, self._max_candidates)
         self._wanted = min(max(_MIN_CANDIDATES, self._limit * _CANDIDATES_PER_HIT), self._max_candidates)
-        self._glob = _glob(query.path_glob)
-        tokens = glob_tokens(query.path_glob) if query.path_glob is not None and has_path_tokens else ()
-        self._filter = _filter(query, [_with_tokens(tokens)] if tokens else [])
+        self._glob = path_patterns(query.path_glob)
+        self._filter = _filter(query, _of_tokens(query, has_path_tokens=has_path_tokens))
 
     async def hits(self) -> list[SearchHit]:
         """Best first."""
@@ -136,6 +135,24 @@ class Search:
         return [each.shown(completed) for each in found if each.best.id in completed]
 
 
+async def files_with_terms(
+    request: Request, query: IndexQuery, limits: RequestLimits, *, has_path_tokens: bool
+) -> tuple[list[tuple[str, str]], bool]:
+    """See `Index.files_with_terms`. A sparse query returns exactly the points that share a term with it."""
+    limit = within(query.limit, limits.results)
+    body = {
+        "query": {"indices": query.sparse.indices, "values": query.sparse.values},
+        "using": SPARSE,
+        "filter": _filter(query, _of_tokens(query, has_path_tokens=has_path_tokens)),
+        "limit": limit,
+        "with_payload": [Payload.REPOSITORY_ID, Payload.PATH],
+    }
+    points = (await request("find terms", "POST", "/points/query", body))["points"]
+    found = [_metadata(each) for each in points]
+    files = dict.fromkeys((each["repository_id"], each["path"]) for each in found)
+    return list(files), len(points) < limit
+
+
 async def _nothing() -> list[dict[str, Any]]:
     return []
 
@@ -165,6 +182,11 @@ def _fused(
     return sorted(found, key=lambda each: -each.score)
 
 
+def _of_tokens(query: IndexQuery, *, has_path_tokens: bool) -> list[Filter]:
+    tokens = glob_tokens(query.path_glob) if query.path_glob is not None and has_path_tokens else ()
+    return [_with_tokens(tokens)] if tokens else []
+
+
 def _with_tokens(tokens: Sequence[str]) -> Filter:
     """Points of programs before 0.2 and of the longest paths have no tokens."""
     return {"should": [{"must": [equals(Payload.PATH_TOKENS, each) for each in tokens]}, is_empty(Payload.PATH_TOKENS)]}
@@ -183,7 +205,8 @@ def _filter(query: IndexQuery, of_paths: Sequence[Filter]) -> Filter | None:
     return found or None
 
 
-def _glob(pattern: str | None) -> PathPatterns | None:
+def path_patterns(pattern: str | None) -> PathPatterns | None:
+    """Raises UsageError."""
     if pattern is None:
         return None
     try:
@@ -193,10 +216,15 @@ def _glob(pattern: str | None) -> PathPatterns | None:
     return PathPatterns([pattern])
 
 
-def _candidate(point: dict[str, Any], words: float, meaning: float) -> Candidate:
+def _metadata(point: dict[str, Any]) -> dict[str, Any]:
     metadata = (point.get("payload") or {}).get("metadata")
     if not isinstance(metadata, dict) or "path" not in metadata:
         raise VectorIndexError(f"The point {point['id']} was not written by reposync.", remedy="Delete it.")
+    return metadata
+
+
+def _candidate(point: dict[str, Any], words: float, meaning: float) -> Candidate:
+    metadata = _metadata(point)
     return Candidate(
         id=point["id"],
         version=metadata["repository_id"],

@@ -25,7 +25,7 @@ from reposync.vectors.collection import (
 from reposync.vectors.collection_client import CollectionClient
 from reposync.vectors.connection import QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
-from reposync.vectors.hybrid_search import Search
+from reposync.vectors.hybrid_search import Search, files_with_terms
 from reposync.vectors.limits import within
 from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import (
@@ -333,7 +333,7 @@ class QdrantIndex:
         self, version_id: str, paths: Sequence[str], *, with_dense: bool = False
     ) -> AsyncIterator[Sequence[StoredPoint]]:
         more = [{"has_vector": DENSE}] if with_dense else []
-        for page in _pages(paths):
+        for page in _pages(paths, within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)):
             selected = bodies.points_of_repository(version_id, bodies.one_of(Payload.PATH, page), *more)
             async for points in self._stored(selected, with_dense=with_dense):
                 yield points
@@ -373,6 +373,11 @@ class QdrantIndex:
     async def _has_index(self, key: str) -> bool:
         """The first run after an upgrade makes the indexes of new keys; strict mode refuses filters without theirs."""
         return key in (await self._collection.describe())["payload_schema"]
+
+    async def files_with_terms(self, query: IndexQuery) -> tuple[list[tuple[str, str]], bool]:
+        limits = await self._collection.limits()
+        narrows = query.path_glob is not None and await self._has_index(Payload.PATH_TOKENS)
+        return await files_with_terms(self._collection.request, query, limits, has_path_tokens=narrows)
 
     async def ping(self) -> None:
         if self._settings.url is None:

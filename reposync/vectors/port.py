@@ -306,6 +306,10 @@ class Index(Protocol):
     async def search(self, query: IndexQuery) -> list[SearchHit]:
         """Hybrid search, best first; of hits of one file that share lines the best one."""
 
+    async def files_with_terms(self, query: IndexQuery) -> tuple[list[tuple[str, str]], bool]:
+        """Files (version id, path) with a chunk that has one of the sparse vector's terms, best first, and whether
+        these are all. Of `path_glob` only what tokens of paths tell is applied."""
+
     async def ping(self) -> None:
         """Whether Qdrant answers, without retries; the embedded engine is not started for that. Raises
         IndexUnavailable, VectorIndexError."""
