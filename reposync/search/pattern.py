@@ -142,7 +142,9 @@ def _compiled(pattern: str, options: Any, *, fixed: bool) -> Any:
         culprit = culprit.removeprefix("(?m)")
         at = pattern.find(culprit) if culprit else -1
         place = f", at character {at + 1}" if at >= 0 else ""
-        raise UsageError(f"The pattern is not valid: {reason.replace('(?m)', '', 1)}{place}.", remedy=_REMEDY) from error
+        raise UsageError(
+            f"The pattern is not valid: {reason.replace('(?m)', '', 1)}{place}.", remedy=_REMEDY
+        ) from error
     finally:
         re2.purge()  # its cache would hold 128 patterns of other people, with 8 MB each
 

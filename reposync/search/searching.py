@@ -15,7 +15,7 @@ from reposync.config.settings import Configuration
 from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
-from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
+from reposync.errors import EmbeddingError, IndexUnavailable, UsageError
 from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
 from reposync.search.scope import TRIES, IndexParts, nothing_indexed, scope_of

@@ -22,14 +22,30 @@ TEXTS = {
     "src/session.py": "class SessionStore:\n    # the end of a Session\n    def remove_expired(self): ...\n",
     "crlf.txt": "first\r\nsecond line\r\nthird\r\n" * 100,
     "long.txt": f"{PROSE}{LONG_LINE}\nend\n",
-    "page.html": f"{PROSE}<ul>" + "".join(f"<li>item {number} <b>of</b> list</li><div>x</div>" for number in range(300)) + "</ul>",
+    "page.html": f"{PROSE}<ul>"
+    + "".join(f"<li>item {number} <b>of</b> list</li><div>x</div>" for number in range(300))
+    + "</ul>",
     "中文.md": "# 会话管理\n\ncafé naïve ﬁle 会话管理器 parse_config™\n",
     "base64.txt": PROSE + "QUJD" * 100 + "parse_config" + "REVG" * 1_000 + "\n",
     "empty_lines.md": "# Title\n" + "\n" * 900 + "The end, without a line break",
 }
 PATTERNS = [
-    *("parse_config", r"\bparse_config\b", r"def parse_config\(", r"\breturn read\(path, 7\)", "Session", r"\bSession\b"),
-    *(r"^class \w+:$", "(?i)SESSION", r"\b(SessionStore|remove_expired)\b", "key_1499=value;$", "^key_0=", "key_77=value"),
+    *(
+        "parse_config",
+        r"\bparse_config\b",
+        r"def parse_config\(",
+        r"\breturn read\(path, 7\)",
+        "Session",
+        r"\bSession\b",
+    ),
+    *(
+        r"^class \w+:$",
+        "(?i)SESSION",
+        r"\b(SessionStore|remove_expired)\b",
+        "key_1499=value;$",
+        "^key_0=",
+        "key_77=value",
+    ),
     *("item 299 <b>", "</b> list</li><div>x", "second line$", "会话管理", "naïve", r"\bcaf\b", "^$", "end", "^The end"),
     *("QUJDpars", r"\bif\b", r"read\(path, 1?3\)", r"path\):\n    return", "[0-9]{4}=", "x{3}"),
 ]

@@ -13,7 +13,9 @@ from reposync.errors import UsageError
 from reposync.search.pattern import LONGEST_LINE, LineMatch, Pattern, TimeIsUp
 
 
-def found(pattern: str, text: str, most: int = 100, *, fixed: bool = False, ignore_case: bool = False) -> list[LineMatch]:
+def found(
+    pattern: str, text: str, most: int = 100, *, fixed: bool = False, ignore_case: bool = False
+) -> list[LineMatch]:
     compiled = Pattern(pattern, fixed=fixed, ignore_case=ignore_case)
     return list(compiled.lines(text, most, time.monotonic() + 60))
 
@@ -83,7 +85,9 @@ def test_the_lines_are_those_that_re_finds_one_by_one(text: str, pattern: str, e
         lines.pop()
     if pattern:
         regex = re.compile(pattern.replace(r"\s", r"[\t\n\f\r ]").replace(r"\S", r"[^\t\n\f\r ]"))
-        expected = [(number, match.start() + 1) for number, line in enumerate(lines, 1) if (match := regex.search(line))]
+        expected = [
+            (number, match.start() + 1) for number, line in enumerate(lines, 1) if (match := regex.search(line))
+        ]
         assert places(pattern, text) == expected
 
 
