@@ -154,6 +154,14 @@ class NothingIndexed(UsageError, exit_code=CONFLICT):
     """The repository, or every repository, has no index yet."""
 
 
+class FileNotIndexed(NotFoundError, code="FILE_NOT_INDEXED"):
+    """The index has nothing of this file: it is skipped, or not in the commit."""
+
+
+class LinesNotFound(UsageError, code="LINES_NOT_FOUND"):
+    """The file has fewer lines."""
+
+
 class RunNotFound(NotFoundError, code="RUN_NOT_FOUND"):
     """No run has that id."""
 
@@ -241,6 +249,10 @@ class IndexChanged(VectorIndexError, code="INDEX_CHANGED", status=409, retryable
 
 class IndexUnsupported(VectorIndexError, code="INDEX_UNSUPPORTED", status=501):
     """The embedded engine, or this version or strict mode of a Qdrant server, does not support this."""
+
+
+class FileIncomplete(VectorIndexError, code="FILE_INCOMPLETE", status=409):
+    """Points of the file are missing in the index, or were changed by a different program."""
 
 
 # Store and runs

@@ -1,10 +1,12 @@
-"""Durations and ages in readable form, text of others made safe to show, and the name that was probably meant."""
+"""Durations and ages in readable form, text of others made safe to show, addresses, and the name that was probably
+meant."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 LISTED_NAMES = 30
 
@@ -53,6 +55,11 @@ def escape_unprintable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def file_address(repository: str, path: str) -> str:
+    """The file as the end of the address of a page or route (`reposync.api.routing`)."""
+    return f"/files/{quote(repository).replace('/-/', '%2F-/')}/-/{quote(path)}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

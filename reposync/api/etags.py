@@ -26,11 +26,15 @@ CACHING = {"Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"
 def conditional(request: Request, document: object, *, version: object = None) -> Response:
     """`document`, a model or anything that JSON can express, or 304 if the client has it already. `version`: see
     `etag_of`."""
-    body = to_json(document)
+    return conditional_body(request, to_json(document), "application/json", version=version)
+
+
+def conditional_body(request: Request, body: bytes, media_type: str, *, version: object = None) -> Response:
+    """As `conditional`, of any kind."""
     headers = {"ETag": _tag(body, version), **CACHING}
     if is_known(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    return Response(body, headers=headers, media_type="application/json")
+    return Response(body, headers=headers, media_type=media_type)
 
 
 def etag_of(document: object, version: object = None) -> str:

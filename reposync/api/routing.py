@@ -3,7 +3,8 @@
 Names have slashes (`platform/api`), and so have the routes below them. A slash of a name may be written as `/` or as
 `%2F`. A path that ends in one of `ACTIONS` is that action of the repository before it; a repository that is itself
 called `platform/wait` is `/repositories/platform%2Fwait`. The decision is made on the path as the client wrote it:
-otherwise its meaning would depend on which repositories exist.
+otherwise its meaning would depend on which repositories exist. For the same reason the path of a file comes after
+`/-/`, as in GitLab: `/files/platform/api/-/src/app.py`. The first one as written counts; a `/-/` in a name is `%2F-/`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message as MimeMessage
 from typing import Annotated, Any, ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.routing import APIRoute
@@ -46,6 +47,8 @@ from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets
 
 PREFIX = "/api/v1"
+FILE = "{name:path}/-/{path:path}"
+"""The end of a route's path: a file of a repository."""
 ACTIONS = ("sync", "wait", "outline", "index", "index/rollback", "index/pause", "index/resume")
 
 RepositoryName = Annotated[
@@ -214,12 +217,14 @@ class Route(APIRoute):
         return admitted
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        _, is_named, action = self.path.partition("{name:path}")
-        if is_named and scope["type"] == "http" and action != _written_action(scope):
+        before, is_named, action = self.path.partition("{name:path}")
+        is_file = self.path.endswith(FILE)
+        if is_named and not is_file and scope["type"] == "http" and action != _written_action(scope):
             return Match.NONE, {}
         if self.path.endswith(":path}") and scope["path"].endswith("/"):
             return Match.NONE, {}
-        return super().matches(scope)
+        match, found = super().matches(scope)
+        return match, {**found, "path_params": _written_file(scope, before)} if is_file and found else found
 
 
 class UnreadRoute(Route):
@@ -243,7 +248,16 @@ def path_of(name: str) -> str:
 
 def _written_action(scope: Scope) -> str:
     """`/sync`, `/index/rollback`, ... or an empty string."""
-    written = scope.get("raw_path") or scope["path"].encode()
-    below = written.partition(f"{PREFIX}/repositories/".encode())[2].decode("latin-1")
+    below = _written_below(scope, f"{PREFIX}/repositories/")
     found = (f"/{action}" for action in ACTIONS if below.endswith(f"/{action}"))
     return next((action for action in found if len(below) > len(action)), "")
+
+
+def _written_file(scope: Scope, before: str) -> dict[str, str]:
+    name, _, path = _written_below(scope, before).partition("/-/")
+    return {"name": unquote(name), "path": unquote(path)}
+
+
+def _written_below(scope: Scope, before: str) -> str:
+    written = scope.get("raw_path") or quote(scope["path"]).encode()
+    return str(written.partition(before.encode())[2].decode("latin-1"))

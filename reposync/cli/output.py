@@ -34,10 +34,11 @@ Cell = str | tuple[str, str]
 
 @dataclass(frozen=True)
 class Result:
-    """What a command prints: `document` with --json, otherwise `text`, and `hint` on stderr. `failed`: exit code 1."""
+    """What a command prints: `document` with --json, otherwise `text`, and `hint` on stderr. `failed`: exit code 1.
+    Bytes in `text` are printed as they are, without a line break."""
 
     document: Any
-    text: Iterable[str | Table]
+    text: Iterable[str | bytes | Table]
     hint: str | None = None
     failed: bool = False
 
@@ -46,8 +47,8 @@ class Result:
             print_json(self.document)
             return
         for each in self.text:
-            if isinstance(each, str):
-                click.echo(each)
+            if isinstance(each, str | bytes):
+                click.echo(each, nl=isinstance(each, str))
             else:
                 table_console().print(each)
         if self.hint is not None:

@@ -1,5 +1,5 @@
-"""Search through the daemon that runs on the same state folder: it has the libraries and the model loaded, which take
-a command a second. `serve` records its address in a file that it keeps locked, and `search` reads it."""
+"""Search and read through the daemon that runs on the same state folder: it has the libraries and the model loaded,
+which take a command a second. `serve` records its address in a file that it keeps locked, and commands read it."""
 
 from __future__ import annotations
 
@@ -55,9 +55,14 @@ async def _lock(descriptor: int) -> bool:
 def search_in_daemon(settings: Settings, query: Mapping[str, str | int | None]) -> list[dict[str, Any]] | None:
     """The items of `GET /api/v1/search?query`; None if no daemon with the same settings answers it with success, so
     that the caller searches, or finds the error, itself."""
-    asked = urlencode({key: value for key, value in query.items() if value is not None})
-    found = (_answer(settings, "GET", f"/api/v1/search?{asked}") or {}).get("items")
+    found = (get_from_daemon(settings, "/api/v1/search", query) or {}).get("items")
     return found if isinstance(found, list) else None
+
+
+def get_from_daemon(settings: Settings, path: str, query: Mapping[str, str | int | None]) -> dict[str, Any] | None:
+    """The answer to `GET path?query`; None as above. `path`: quoted."""
+    asked = urlencode({key: value for key, value in query.items() if value is not None})
+    return _answer(settings, "GET", f"{path}?{asked}")
 
 
 def tool_of_daemon(

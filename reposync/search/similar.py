@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from reposync.errors import UsageError
-from reposync.search.reading import FileNotIndexed
+from reposync.errors import FileNotIndexed, UsageError
 from reposync.symbol import read_symbols
 from reposync.vectors.port import Candidate, StoredPoint
 

@@ -14,6 +14,8 @@ from reposync.content.symbols import KINDS
 from reposync.errors import (
     EmbeddingError,
     EmbeddingUnavailable,
+    FileIncomplete,
+    FileNotIndexed,
     IndexMismatch,
     IndexUnavailable,
     IndexUnsupported,
@@ -22,7 +24,7 @@ from reposync.errors import (
     VectorIndexError,
 )
 from reposync.search.query import MAX_QUERY_CHARS
-from reposync.search.reading import FileIncomplete, FileNotIndexed, read_file
+from reposync.search.reading import read_file
 from reposync.store.repository import MAX_NAME_CHARS
 
 MAX_PATTERN_CHARS = 1_000
