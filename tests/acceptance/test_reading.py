@@ -72,4 +72,7 @@ def test_the_daemon_answers_and_the_command_prints_the_same_as_without_one(index
     assert beside[0] == b"def remove_expired_sessions(): pass\n"
 
     assert pod.terminate() == 0
-    assert (prints(indexed, "app", "sessions.py"), indexed.asks("cat", "app", "sessions.py", "--lines", "1-1")) == beside
+    assert (
+        prints(indexed, "app", "sessions.py"),
+        indexed.asks("cat", "app", "sessions.py", "--lines", "1-1"),
+    ) == beside

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from reposync.errors import FileIncomplete, FileNotIndexed, LinesNotFound, NothingIndexed, RepositoryNotFound, UsageError
+from reposync.errors import (
+    FileIncomplete,
+    FileNotIndexed,
+    LinesNotFound,
+    NothingIndexed,
+    RepositoryNotFound,
+    UsageError,
+)
 from reposync.search.reading import FileText, read_file
 from tests.fixtures.world import World
 from tests.integration.sync.test_index_versions import another_chunk_size
