@@ -1,9 +1,8 @@
-"""All pages, but those of repositories and runs: search, locks, the API, the login, and the actions of buttons. Pages
-work without scripts."""
+"""All pages, but those of repositories, runs and the search: locks, the API, the login, and the actions of buttons.
+Pages work without scripts."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,53 +11,30 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from fastapi import APIRouter, Request, Response
 
 from reposync.api.auth import ANONYMOUS, CSRF_FIELD, Principal, Role, admitted, local_address, login_address
-from reposync.api.concurrency import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
 from reposync.api.errors import EVERYWHERE, AccessDenied, CsrfRefused, TooManyAttempts
 from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, with_body
-from reposync.api.web.rendering import Renderer, highlighted
+from reposync.api.web.rendering import Renderer
 from reposync.api.web.repositories_page import repositories_page
 from reposync.api.web.runs_page import run_pages
+from reposync.api.web.search_page import search_page
 from reposync.app.application import Application
 from reposync.app.index_overview import hold, release, roll_back
 from reposync.catalog.overview import overviews
 from reposync.catalog.targets import syncable
 from reposync.errors import RepoSyncError, RunStateConflict, StoreUnavailable, UsageError
 from reposync.runs.locks import Lock, lock_overviews, release_lock
-from reposync.search.query import MAX_QUERY_CHARS
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.vectors.overlaps import url_of_lines
 
 FORM = BodyLimits(max_bytes=16_384)
-PAGE_HITS = 10
-SHOWN_SYMBOLS = 12
 
 
 def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapping[str, Any]]) -> APIRouter:
     """`document`: the OpenAPI document of the application; public, as the document itself is."""
     routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
-    searches = ConcurrencyLimit(MAX_CONCURRENT, MAX_WAITING)
-    for pages in (repositories_page, run_pages, _login_page):
+    for pages in (repositories_page, run_pages, search_page, _login_page):
         routes.include_router(pages(parts, renderer))
-
-    @routes.get("/search")
-    async def search(request: Request, principal: Principal = reader) -> Response:
-        fields = ("q", "repository", "path", "language")
-        given: dict[str, Any] = {key: request.query_params.get(key, "").strip() or None for key in fields}
-        hits: list[dict[str, Any]] = []
-        problem = None
-        if given["q"]:
-            try:
-                hits = await _hits(parts.application(), searches, given)
-            except StoreUnavailable:
-                raise
-            except RepoSyncError as error:
-                # Shown with the form: most of these are about its fields.
-                problem = error.for_pages
-        return renderer.page(
-            request, "search.html", principal, **given, longest=MAX_QUERY_CHARS, hits=hits, problem=problem
-        )
 
     @routes.get("/locks")
     async def locks(request: Request, principal: Principal = reader) -> Response:
@@ -143,34 +119,6 @@ async def _retry_failed(app: Application, by: str) -> None:
         if each.last_run is not None and each.last_status == RunStatus.FAILED:
             with contextlib.suppress(RunStateConflict):  # queued again meanwhile
                 await act_on_run(app, "retry", each.last_run, by)
-
-
-async def _hits(app: Application, searches: ConcurrencyLimit, given: Mapping[str, str | None]) -> list[dict[str, Any]]:
-    found = await searches.search(
-        lambda: app.searching.search(
-            given["q"] or "",
-            repository=given["repository"],
-            path_glob=given["path"],
-            language=given["language"],
-            limit=PAGE_HITS,
-        )
-    )
-    return [
-        {
-            "hit": hit,
-            # Links come from the configuration; a browser must not open anything but a web page.
-            "url": hit.url if hit.url and hit.url.startswith(("https://", "http://")) else None,
-            "symbols": [
-                (each, url_of_lines(hit.url, each.start_line, each.end_line) if hit.url else None)
-                for each in hit.symbols[:SHOWN_SYMBOLS]
-            ],
-            # A path with a quotation mark cannot be written as a filter.
-            "like": None if '"' in hit.path else f'like:"{hit.repository}:{hit.path}:{hit.start_line}"',
-            "more_symbols": max(0, len(hit.symbols) - SHOWN_SYMBOLS),
-            "code": await asyncio.to_thread(highlighted, hit.text, hit.language, hit.start_line),
-        }
-        for hit in found
-    ]
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from reposync.api import concurrency
+from reposync.api.web import search_page
 from tests.fixtures.world import World
 from tests.integration.api.serving import code, eventually, serving
 
@@ -148,7 +149,7 @@ async def test_a_place_that_is_not_indexed_is_refused_with_what_to_do(client: ht
 
 async def test_the_page_links_the_definitions_of_a_hit(client: httpx.AsyncClient):
     page = (await client.get("/search", params={"q": "symbol:remove_expired_sessions"})).text
-    assert "function <b>remove_expired_sessions</b>, lines 1-2" in page
+    assert "function <b>remove_expired_sessions</b>" in page
 
 
 async def test_a_search_without_an_index_is_refused(world: World):
@@ -180,3 +181,30 @@ async def test_a_burst_is_taken_a_few_at_a_time_and_the_rest_refused_at_once(
     assert {code(each) for each in refused} == {(503, "SEARCH_BUSY")}
     assert sum(each.status_code == 200 for each in answers) == concurrency.MAX_CONCURRENT + 3
     assert world.embeddings.most_at_once <= concurrency.MAX_CONCURRENT
+
+
+LONG = "".join(f"def unrelated_{number}():\n    return {number}\n\n\n" for number in range(40))
+
+
+async def test_the_page_shows_the_lines_that_match_and_marks_their_words(world: World, client: httpx.AsyncClient):
+    found = f"{LONG}def drop_stale(leases, kept='<i>'):\n    return [each for each in leases if each.stale]\n\n\n{LONG}"
+    world.repository.commit({"long.py": found.encode(), "docs/leases.md": b"# Leases\nA stale lease is dropped.\n"})
+    await world.completed()
+    page = (await client.get("/search", params={"q": "drop stale leases"})).text
+    shown = page.partition("long.py")[2].partition("</li>")[0]
+    assert "<mark>drop_stale</mark>" in shown and "<mark>stale</mark>" in shown
+    assert "&lt;i&gt;" in shown and "<i>" not in shown
+    for block in shown.split('class="code"')[1:]:
+        assert block.count('class="linenos"') <= search_page.SHOWN_LINES
+    assert len(page) < 40_000
+
+
+async def test_the_page_groups_hits_by_file_and_narrows_them_by_language(world: World, client: httpx.AsyncClient):
+    body = "".join(f"def sessions_{number}(expired):\n    '''{'x' * 60}'''\n\n\n" for number in range(200))
+    world.repository.commit({"big.py": body.encode(), "docs/sessions.md": b"# Expired sessions\nThey are removed.\n"})
+    await world.completed()
+    page = (await client.get("/search", params={"q": "expired sessions"})).text
+    assert page.count("<h2>") == len(set(re.findall(r"<h2>(.*?)</h2>", page)))
+    link = html.unescape(re.search(r'href="([^"]+)"><b>\d+</b> markdown', page)[1])  # type: ignore[index]
+    narrowed = (await client.get(link)).text
+    assert "docs/sessions.md" in narrowed and "big.py" not in narrowed

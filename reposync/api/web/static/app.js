@@ -236,6 +236,15 @@ for (const field of document.querySelectorAll("[data-names]")) {
   field.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(offer, 150); });
 }
 
+// `/` goes to the field of the search.
+document.addEventListener("keydown", (event) => {
+  const field = document.querySelector("input[type=search]");
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || !field || event.target.matches("input, select, textarea")) return;
+  event.preventDefault();
+  field.focus();
+  field.select();
+});
+
 // Error pages that reload ------------------------------------------------------------------------
 
 async function tryAgain(seconds) {

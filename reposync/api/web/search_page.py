@@ -1,0 +1,176 @@
+"""The search page: the lines of each hit that match best, by file."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+from markupsafe import Markup
+
+from reposync.api.auth import Principal, Role
+from reposync.api.concurrency import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
+from reposync.api.routing import ApiParts, Router
+from reposync.api.web.rendering import Renderer, highlighted
+from reposync.app.application import Application
+from reposync.embedding.sparse import query_terms
+from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.search.query import MAX_QUERY_CHARS, read_query
+from reposync.search.snippets import best_snippet
+from reposync.vectors.overlaps import url_of_lines
+from reposync.vectors.port import SearchHit
+
+PAGE_HITS = 10
+SHOWN_LINES = 10
+SHOWN_SYMBOLS = 6
+_FILTERS = ("repository", "path", "language")
+# Tags and entities, which stay as they are; words.
+_HTML_PIECE = re.compile(r"(<[^>]*>|&[^;\s]{1,10};)|(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What the page shows of a hit. `like`: the query for code like it. `url`: of these lines at their source."""
+
+    hit: SearchHit
+    start_line: int
+    end_line: int
+    best_line: int
+    code: Markup
+    url: str | None
+    like: str | None
+    symbols: Sequence[tuple[Any, str | None]]
+    more_symbols: int
+
+
+@dataclass(slots=True)
+class File:
+    """The hits of a file, at the place of the best one."""
+
+    repository: str
+    path: str
+    language: str | None
+    outdated: bool
+    meaning_indexed: float | None
+    url: str | None
+    hits: list[Lines] = field(default_factory=list)
+
+
+def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
+    routes = Router()
+    reader = parts.access.page(Role.READ)
+    searches = ConcurrencyLimit(MAX_CONCURRENT, MAX_WAITING)
+
+    @routes.get("/search")
+    async def search(request: Request, principal: Principal = reader) -> Response:
+        fields = ("q", *_FILTERS)
+        given: dict[str, Any] = {key: request.query_params.get(key, "").strip() or None for key in fields}
+        found: list[SearchHit] = []
+        files: list[File] = []
+        problem = None
+        if given["q"]:
+            try:
+                found = await _found(parts.application(), searches, given)
+                files = await asyncio.to_thread(by_file, found, read_query(given["q"]).words)
+            except StoreUnavailable:
+                raise
+            except RepoSyncError as error:
+                # Shown with the form: most of these are about its fields.
+                problem = error.for_pages
+        address = f"{renderer.root}/search"
+        return renderer.page(
+            request,
+            "search.html",
+            principal,
+            **given,
+            longest=MAX_QUERY_CHARS,
+            files=files,
+            facets=_facets(found, given, address),
+            problem=problem,
+        )
+
+    return routes
+
+
+async def _found(app: Application, searches: ConcurrencyLimit, given: Mapping[str, str | None]) -> list[SearchHit]:
+    return await searches.search(
+        lambda: app.searching.search(
+            given["q"] or "",
+            repository=given["repository"],
+            path_glob=given["path"],
+            language=given["language"],
+            limit=PAGE_HITS,
+        )
+    )
+
+
+def by_file(found: Sequence[SearchHit], words: str) -> list[File]:
+    """The hits with the lines that match `words` best, marked."""
+    files: dict[tuple[str, str], File] = {}
+    wanted = query_terms(words)
+    for hit in found:
+        lines = _lines(hit, words, wanted)
+        file = files.setdefault(
+            (hit.repository, hit.path),
+            File(hit.repository, hit.path, hit.language, hit.outdated, hit.meaning_indexed, lines.url),
+        )
+        file.hits.append(lines)
+    return list(files.values())
+
+
+def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
+    snippet = best_snippet(hit.text, hit.start_line, query_terms, words, SHOWN_LINES, hit.symbols)
+    # Links come from the configuration; a browser must not open anything but a web page.
+    url = hit.url if hit.url and hit.url.startswith(("https://", "http://")) else None
+    start, end = snippet.start_line, snippet.lines[-1].number if snippet.lines else snippet.start_line
+    code = highlighted("\n".join(line.text for line in snippet.lines), hit.language, start)
+    shown = [each for each in hit.symbols if each.start_line <= end and start <= each.end_line][:SHOWN_SYMBOLS]
+    return Lines(
+        hit=hit,
+        start_line=start,
+        end_line=end,
+        best_line=snippet.best_line,
+        code=marked(code, wanted),
+        url=url and url_of_lines(url, start, end),
+        # A path with a quotation mark cannot be written as a filter.
+        like=None if '"' in hit.path else f'like:"{hit.repository}:{hit.path}:{snippet.best_line}"',
+        symbols=[(each, url and url_of_lines(url, each.start_line, each.end_line)) for each in shown],
+        more_symbols=len(hit.symbols) - len(shown),
+    )
+
+
+def marked(code: Markup, wanted: Set[str]) -> Markup:
+    """HTML with the words marked that have a term of the query."""
+    if not wanted:
+        return code
+
+    def mark(piece: re.Match[str]) -> str:
+        word = piece[2]
+        return f"<mark>{word}</mark>" if word and not wanted.isdisjoint(query_terms(word)) else piece[0]
+
+    return Markup(_HTML_PIECE.sub(mark, code))  # noqa: S704 - only marks are added between the tags
+
+
+def _facets(
+    found: Sequence[SearchHit], given: Mapping[str, str | None], address: str
+) -> list[tuple[str, list[tuple[str, int, str]]]]:
+    """For repository and language, if the hits have several: value, number of hits, and the search of these alone."""
+    values: Mapping[str, Callable[[SearchHit], str | None]] = {
+        "repository": lambda hit: hit.repository,
+        "language": lambda hit: hit.language,
+    }
+    facets = []
+    for key, value in values.items():
+        counts = Counter(each for hit in found if (each := value(hit)))
+        if len(counts) > 1:
+            kept = {name: each for name, each in given.items() if each and name != key}
+            links = [
+                (each, number, f"{address}?{urlencode({**kept, key: each})}") for each, number in counts.most_common()
+            ]
+            facets.append((key, links))
+    return facets
