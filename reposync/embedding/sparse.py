@@ -70,7 +70,7 @@ def terms(text: str) -> list[str]:
 
 def query_terms(text: str) -> frozenset[str]:
     """The distinct terms that a search for `text` looks for: a line with one of them is worth showing."""
-    return frozenset(terms(text))
+    return frozenset(chain.from_iterable(map(_remembered_terms, words(text))))
 
 
 def document_vector(text: str, *, path: str | None = None, names: Iterable[str] = ()) -> SparseVector:
@@ -157,6 +157,16 @@ class _WordIds(dict[str, tuple[int, ...]]):
 
 
 _ids_of_word = _WordIds().__getitem__
+
+
+def _remembered_terms(word: str) -> tuple[str, ...]:
+    """A snippet looks at each line of ten chunks, whose words repeat themselves."""
+    return _cached_terms(word) if len(word) <= _LONGEST_REMEMBERED else _terms_of_word(word)
+
+
+@lru_cache(_REMEMBERED_WORDS)
+def _cached_terms(word: str) -> tuple[str, ...]:
+    return _terms_of_word(word)
 
 
 def _terms_of_word(word: str) -> tuple[str, ...]:
