@@ -13,6 +13,7 @@ from reposync.words import escape_unprintable
 # What these modules define is not imported: a client waits for this one when it starts the server.
 MAX_NAME_CHARS: Final = 1_000
 MAX_QUERY_CHARS: Final = 2_000
+MAX_PATH_CHARS: Final = 4_096
 MAX_REPOSITORIES: Final = 50
 MAX_FILES: Final = 20
 MAX_PATTERN_CHARS: Final = 1_000
@@ -55,6 +56,13 @@ class SearchCode(Arguments):
     max_tokens: int = Field(2_000, ge=200, le=20_000)
 
 
+class ReadCode(Arguments):
+    repository: Name
+    path: Annotated[Line, Field(min_length=1, max_length=MAX_PATH_CHARS)]
+    start: int | None = Field(None, ge=1, description="First line.")
+    end: int | None = Field(None, ge=1)
+
+
 class ListRepositories(Arguments):
     name: Line = Field("", max_length=MAX_NAME_CHARS, description="A part of the name.")
 
@@ -92,6 +100,8 @@ _LEFT_OUT: Final = frozenset({"title", "maxLength", "minLength", "maxItems", "pa
 
 
 def _terse(schema: dict[str, Any]) -> dict[str, Any]:
+    if "anyOf" in schema:  # an optional one: null is as if it were left out
+        schema = {**schema["anyOf"][0], **{key: schema[key] for key in ("description",) if key in schema}}
     kept = {key: value for key, value in schema.items() if key not in _LEFT_OUT and value not in ("", [])}
     return {key: _terse(value) if isinstance(value, dict) else value for key, value in kept.items()}
 
@@ -129,6 +139,11 @@ FOUND: Final = record(
         "further": items(record({"repository": TEXT, "place": TEXT})),
         "indexed": items(record({"repository": TEXT}, commit=TEXT, at=TIME, age=TEXT)),
     }
+)
+READ: Final = record(
+    {"repository": TEXT, "path": TEXT, "commit": TEXT, **LINES, "total_lines": NUMBER, "text": TEXT},
+    url=TEXT,
+    outdated=FLAG,
 )
 REPOSITORIES: Final = record(
     {
