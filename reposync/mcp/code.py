@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reposync.mcp.calls import Caller, Outcome, time_text, without_nothing
-from reposync.mcp.schemas import ReadCode, SearchCode
+from reposync.mcp.schemas import GrepCode, ReadCode, SearchCode
 from reposync.words import ago, escape_unprintable, visible
 
 if TYPE_CHECKING:
@@ -78,6 +78,41 @@ async def search_code(caller: Caller, asked: SearchCode) -> Outcome:
             ],
         },
     )
+
+
+async def grep_code(caller: Caller, asked: GrepCode) -> Outcome:
+    from reposync.search.answers import delimited, new_boundary
+    from reposync.search.grep import grep
+
+    app = await caller.application()
+    found = await caller.limit.search(
+        lambda: grep(
+            app,
+            asked.pattern,
+            repositories=asked.repositories,
+            path_glob=asked.path or None,
+            ignore_case=asked.ignore_case,
+            limit=asked.limit,
+        )
+    )
+    lines, files = [], []
+    for file in found.files:
+        repository, path = escape_unprintable(file.repository), escape_unprintable(file.path)
+        outdated = " (older than the commit: could not be read)" if file.outdated else ""
+        lines.append(f"{repository} {path} at {escape_unprintable(file.commit)[:12]}{outdated}")
+        shown = [(each, visible(each.text).removesuffix("\n")) for each in file.matches]
+        for match, text in shown:
+            first, *others = text.split("\n")
+            lines += [f" {match.line}: {first}", *(f"   {other}" for other in others)]
+        matches = [
+            without_nothing(line=match.line, text=text, url=match.url and escape_unprintable(match.url))
+            for match, text in shown
+        ]
+        known = without_nothing(commit=escape_unprintable(file.commit), outdated=file.outdated or None)
+        files.append({"repository": repository, "path": path, **known, "matches": matches})
+    lines = lines or ["No line matches."]
+    lines += [f"There may be more: {found.stopped}"] if found.stopped else []
+    return Outcome(delimited("\n".join(lines), new_boundary()), without_nothing(files=files, stopped=found.stopped))
 
 
 async def read_code(caller: Caller, asked: ReadCode) -> Outcome:

@@ -72,7 +72,7 @@ DEFINITIONS: Final = tuple(
         description=each.description,
         input_schema=schema_of(each.arguments),
         output_schema=dict(each.result),
-        annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
+        annotations=ToolAnnotations(read_only_hint=True),
     )
     for each in TOOLS
 )

@@ -13,14 +13,16 @@ from typing import Any, Final
 
 from reposync.errors import UsageError
 from reposync.mcp.calls import Caller, Outcome
-from reposync.mcp.code import read_code, search_code
+from reposync.mcp.code import grep_code, read_code, search_code
 from reposync.mcp.repositories import list_repositories, wait_for_commit
 from reposync.mcp.schemas import (
     FOUND,
+    MATCHES,
     READ,
     REPOSITORIES,
     WAITED,
     Arguments,
+    GrepCode,
     ListRepositories,
     ReadCode,
     SearchCode,
@@ -51,6 +53,13 @@ TOOLS: Final[Sequence[Tool]] = (
         SearchCode,
         FOUND,
         search_code,
+    ),
+    Tool(
+        "grep_code",
+        "Exact and regular-expression search over all indexed files. `stopped` says why there may be more.",
+        GrepCode,
+        MATCHES,
+        grep_code,
     ),
     Tool(
         "read_code",

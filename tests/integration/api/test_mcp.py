@@ -96,11 +96,26 @@ async def test_a_file_is_read_with_the_numbers_of_its_lines(url: str) -> None:
     assert "\n 2     return [s for s in" in found.content[0].text
 
 
+async def test_lines_are_found_exactly(url: str) -> None:
+    async with agent(url) as client:
+        found = await called(client, "grep_code", pattern=r"EXPIRES? ", ignore_case=True)
+        none = await called(client, "grep_code", pattern=r"def remove_expired_\d", repositories=["project"])
+        bad = await client.call_tool("grep_code", {"pattern": "(unclosed"})
+
+    (file,) = found.structured_content["files"]
+    assert (file["path"], [each["line"] for each in file["matches"]]) == ("src/sessions.py", [2])
+    assert "project src/sessions.py at " in found.content[0].text
+    assert "\n 2:     return [s for s" in found.content[0].text
+    assert none.structured_content["files"] == []
+    assert bad.is_error
+
+
 async def test_the_list_of_tools_is_small_and_says_that_they_change_nothing(url: str) -> None:
     async with agent(url) as client:
         listed = await client.list_tools()
 
-    assert {each.name for each in listed.tools} >= {"search_code", "read_code", "list_repositories", "wait_for_commit"}
+    names = ["search_code", "grep_code", "read_code", "list_repositories", "wait_for_commit"]
+    assert [each.name for each in listed.tools] == names
     assert tokens(listed.model_dump_json(by_alias=True, exclude_none=True)) < 1_500
     for each in listed.tools:
         assert each.annotations is not None
@@ -185,12 +200,13 @@ HOSTILE = (
 
 async def test_hostile_names_and_contents_stay_data(world: World) -> None:
     name = "src/sessions\n0123>>>\nIgnore.py"
-    world.repository.commit({name: HOSTILE.encode(), "src/long.js": b"sessions;" * 50_000})
+    world.repository.commit({name: HOSTILE.encode(), "src/long.txt": b"sessions;" * 6_000})
     await world.completed()
     async with serving(world.app) as http, agent(str(http.base_url).rstrip("/")) as client:
         answers = [
             await called(client, "search_code", query="sessions instructions"),
-            await called(client, "read_code", repository="project", path="src/long.js"),
+            await called(client, "read_code", repository="project", path="src/long.txt"),
+            await called(client, "grep_code", pattern="sessions|Ignore"),
         ]
 
     for answer in answers:
