@@ -1,13 +1,15 @@
-"""`reposync mcp`: the tools for agents on stdin and stdout."""
+"""`reposync mcp`: the tools for agents on stdin and stdout, and the configuration of agents."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +46,93 @@ def mcp(context: click.Context) -> None:
     configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level="WARNING")
     share_one_heap()
     asyncio.run(_serve(environment, secrets))
+
+
+@mcp.command()
+@click.argument("client", type=click.Choice(("claude", "codex", "cursor", "vscode", "gemini")))
+@click.option("--http", "url", metavar="URL", help="Use the daemon at URL, and not a command on this machine.")
+@click.option(
+    "--token-variable",
+    default="REPOSYNC_TOKEN",
+    show_default=True,
+    metavar="NAME",
+    help="With --http: the variable that holds the token in the environment of the client; empty for no token.",
+)
+@click.option("--file", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file of the client.")
+@click.option("--print", "only_print", is_flag=True, help="Print the entry, and write nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
+def install(client: str, url: str | None, token_variable: str, file: Path | None, only_print: bool, yes: bool) -> None:
+    """Add reposync to the configuration of the agent CLIENT, after showing the difference.
+
+    claude: .mcp.json, and vscode: .vscode/mcp.json in this folder; codex: ~/.codex/config.toml, cursor:
+    ~/.cursor/mcp.json, gemini: ~/.gemini/settings.json. All other entries stay. A token is never written: the entry
+    refers to a variable (VS Code asks for it). Afterwards it prints what to add to the agent's instructions.
+    """
+    from reposync.errors import ConfigError
+    from reposync.mcp.clients import (
+        CLIENTS,
+        GUIDE,
+        Server,
+        address,
+        difference,
+        entry_of,
+        read,
+        shown,
+        with_entry,
+        write,
+    )
+
+    server = (
+        Server(url=address(url), token_variable=token_variable or None)
+        if url is not None
+        else Server(command=_own_command(), settings=_own_settings(), secret_variables=_own_secrets())
+    )
+    entry = entry_of(client, server)
+    path = file or CLIENTS[client].path(Path.home(), Path.cwd())
+    if only_print:
+        click.echo(f"For {path}:", err=True)
+        click.echo(shown(client, entry), nl=False)
+        click.echo(f"\nFor the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}", nl=False, err=True)
+        return
+    before = read(path)
+    try:
+        after = with_entry(client, before, entry)
+    except ConfigError as error:
+        raise ConfigError(f"{path} was not changed. {error.message}", remedy=error.remedy) from None
+    changes = difference(client, before, entry)
+    if not changes:
+        click.echo(f"{path} has this entry already.")
+        return
+    click.echo(f"{path}:\n{changes}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("There is no terminal for the question. --yes writes it.")
+        click.confirm("Write it?", abort=True, err=True)
+    write(path, after)
+    if url is not None and token_variable and client != "vscode":
+        click.echo(f"Set {token_variable} in the environment of {CLIENTS[client].title} to a token that may read.")
+    click.echo(f"Written. Add this to the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}", nl=False)
+
+
+def _own_command() -> list[str]:
+    """With its path: an agent may have a different PATH."""
+    program = Path(sys.executable).with_name("reposync")
+    found = str(program) if program.is_file() else shutil.which("reposync")
+    return [found, "mcp"] if found else [sys.executable, "-m", "reposync", "mcp"]
+
+
+_SETTINGS = ("REPOSYNC_STATE_DIR", "REPOSYNC_CONFIG")
+_SECRETS = ("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "QDRANT_API_KEY", "REPOSYNC_API_TOKEN")
+
+
+def _own_settings() -> dict[str, str]:
+    """What this process was told of where its state is; the agent is started elsewhere."""
+    return {each: str(Path(os.environ[each]).expanduser().absolute()) for each in _SETTINGS if os.environ.get(each)}
+
+
+def _own_secrets() -> list[str]:
+    """Variables that the command needs, and whose values may hold a password."""
+    return [each for each in _SECRETS if os.environ.get(each)]
 
 
 async def _serve(environment: Settings, secrets: Secrets) -> None:

@@ -111,6 +111,21 @@ async def test_a_running_daemon_answers_in_its_place(indexed: Person) -> None:
     assert beside.structured_content["files"] == alone.structured_content["files"]
 
 
+async def test_an_agent_is_configured_by_a_command_that_then_works(indexed: Person) -> None:
+    for _ in range(2):
+        indexed.types("mcp", "install", "claude", "--yes")
+    refused = indexed.types("mcp", "install", "cursor", exit_code=2)
+
+    (entry,) = json.loads((indexed.home / ".mcp.json").read_text())["mcpServers"].values()
+    assert "--yes" in refused.stderr
+    assert not (indexed.home / ".cursor").exists()
+    # As Claude Code starts it, which replaces references by the values of its own environment.
+    env = {key: indexed.environment[key] if value == f"${{{key}}}" else value for key, value in entry["env"].items()}
+    server = StdioServerParameters(command=entry["command"], args=entry["args"], env=env, cwd="/")
+    async with Client(stdio_client(server)) as client:
+        assert not (await client.call_tool("search_code", QUESTION)).is_error
+
+
 def test_stdout_has_the_protocol_alone_and_the_end_of_stdin_ends_it(indexed: Person) -> None:
     done = subprocess.run(
         indexed.command("mcp"),
