@@ -8,6 +8,7 @@ from reposync.api.errors import ErrorAnswer, add_error_handlers
 from reposync.api.middleware import Gate
 from reposync.api.routes.events import event_routes
 from reposync.api.routes.files import file_routes
+from reposync.api.routes.grep import grep_routes
 from reposync.api.routes.index import index_routes
 from reposync.api.routes.locks import lock_routes
 from reposync.api.routes.mcp import mcp_routes
@@ -32,6 +33,7 @@ ROUTES = (
     wait_routes,
     event_routes,
     search_routes,
+    grep_routes,
     file_routes,
     lock_routes,
     mcp_routes,

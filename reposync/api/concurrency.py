@@ -13,6 +13,8 @@ T = TypeVar("T")
 MAX_CONCURRENT = 2
 """A local model uses all cores for a query, and the syncs need them too."""
 MAX_WAITING = 50
+MAX_WAITING_GREPS = 6
+"""Each takes 5 s at most, so that the last one is answered within the time limit."""
 TIMEOUT_SECONDS = 20.0
 
 

@@ -80,6 +80,10 @@ class ApiParts:
     searches: ConcurrencyLimit = field(
         default_factory=lambda: ConcurrencyLimit(concurrency.MAX_CONCURRENT, concurrency.MAX_WAITING)
     )
+    # Apart: they may take seconds each, and searches milliseconds.
+    greps: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(concurrency.MAX_CONCURRENT, concurrency.MAX_WAITING_GREPS)
+    )
 
     def reads(self, *errors: type[RepoSyncError], has_etag: bool = False) -> dict[str, Any]:
         """Options of a route that requires the role READ, and may respond with these errors."""

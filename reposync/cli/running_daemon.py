@@ -59,9 +59,9 @@ def search_in_daemon(settings: Settings, query: Mapping[str, str | int | None]) 
     return found if isinstance(found, list) else None
 
 
-def get_from_daemon(settings: Settings, path: str, query: Mapping[str, str | int | None]) -> dict[str, Any] | None:
+def get_from_daemon(settings: Settings, path: str, query: Mapping[str, Any]) -> dict[str, Any] | None:
     """The answer to `GET path?query`; None as above. `path`: quoted."""
-    asked = urlencode({key: value for key, value in query.items() if value is not None})
+    asked = urlencode({key: value for key, value in query.items() if value is not None}, doseq=True)
     return _answer(settings, "GET", f"{path}?{asked}")
 
 

@@ -107,16 +107,19 @@ async def grep(
 
     Raises UsageError for a bad pattern, glob or language, RepositoryNotFound, NothingIndexed, and what index and store
     raise."""
-    deadline = time.monotonic() + max_seconds
     compiled = await in_thread(lambda: Pattern(pattern, fixed=fixed, ignore_case=ignore_case))
-    query = IndexQuery(terms_vector(()), path_glob=path_glob, language=canonical(language) if language else None)
+    filters: dict[str, Any] = {"path_glob": path_glob, "language": canonical(language) if language else None}
+    glob = path_patterns(path_glob)
     scope = await scope_of(parts, repositories)
-    search = _Search(parts, compiled, query, min(limit, MAX_LIMIT), deadline)
+    versions = await live_versions(parts.database, repositories)
+    if not versions:
+        raise nothing_indexed()
+    # An embedded engine starts now: that is no part of the search.
+    await asyncio.gather(*(parts.index(each).spec() for each in {version.collection for version in versions}))
+    query = await in_thread(lambda: IndexQuery(terms_vector(()), **filters))
+    search = _Search(parts, compiled, query, glob, min(limit, MAX_LIMIT), time.monotonic() + max_seconds)
     searched: Sequence[LiveVersion] = ()
     for attempt in range(1, TRIES + 1):
-        versions = await live_versions(parts.database, repositories)
-        if not versions:
-            raise nothing_indexed()
         try:
             await search.continue_in([each for each in versions if each not in searched], scope)
             searched = versions
@@ -131,8 +134,8 @@ async def grep(
         before, scope = scope, await scope_of(parts, repositories)
         if searched and before.lasts(scope):
             break
-        live = await live_versions(parts.database, repositories)
-        searched = [each for each in searched if each in live]
+        versions = await live_versions(parts.database, repositories)
+        searched = [each for each in searched if each in versions]
         search.keep(searched)
     return await search.found()
 
@@ -142,17 +145,14 @@ class _Search:
     _parts: ReadingParts
     _pattern: Pattern
     _query: IndexQuery
+    _glob: PathPatterns | None
     _limit: int
     _deadline: float
-    _glob: PathPatterns | None = None
     _files: dict[tuple[str, str], FileMatches] = field(default_factory=dict)
     _stopped: str | None = None
     _searched: int = 0
     _chars: int = 0
     _lines: int = 0
-
-    def __post_init__(self) -> None:
-        self._glob = path_patterns(self._query.path_glob)
 
     async def continue_in(self, versions: Sequence[LiveVersion], scope: Scope) -> None:
         """Search these versions as well. Raises CollectionMissing."""
@@ -178,7 +178,6 @@ class _Search:
         """Forget what was found in other versions."""
         live = {each.id for each in versions}
         self._files = {key: found for key, found in self._files.items() if key[0] in live}
-        self._stopped = None
         self._lines = sum(len(each.matches) for each in self._files.values())
 
     async def found(self) -> Found:

@@ -56,7 +56,9 @@ def test_a_command_imports_only_what_it_uses(arguments: tuple[str, ...], needed:
     assert heavy_modules(tmp_path, *arguments) <= needed
 
 
-@pytest.mark.parametrize("arguments", [("search", "expired sessions"), ("cat", "payments", "a.py"), ("sync",)])
+@pytest.mark.parametrize(
+    "arguments", [("search", "expired sessions"), ("cat", "payments", "a.py"), ("grep", "expired"), ("sync",)]
+)
 def test_a_search_a_reader_and_a_sync_without_work_import_no_sources_and_no_model(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:

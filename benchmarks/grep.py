@@ -1,0 +1,77 @@
+"""Exact search in an index of 10,000 files: how long an answer takes, and how many files are read for it.
+
+    python -m benchmarks.grep [--files 10000] [--rounds 7]
+
+The program is started, as in a daemon; the embedded engine serves the index. The limit is the highest one, so that all
+matches are found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.commands import whole
+from benchmarks.corpus import make_corpus
+from benchmarks.measure import machine
+from reposync.app.application import open_application
+from reposync.config.settings import Settings
+from reposync.search.grep import MAX_LIMIT, grep
+
+PATTERNS = {
+    "an identifier": r"\bparse_args\b",
+    "a phrase": "class ValueError",
+    "a regex with words": r"def (?:get|set)_\w+\(self, name\):",
+    "a part of a name": "parse_arg",
+    "a regex without words": r"[0-9]{7}[a-f]{3}",
+    "nothing, with borders": r"\bno_such_name\b",
+    "nothing, without": "zzqqzz",
+    "hostile": "(a+)+$",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_corpus(folder / "corpus.git", options.files, options.files * 0.0053)
+        (folder / "repositories.yaml").write_text(
+            f'embedding: {{provider: none}}\nrepositories:\n  - {{name: corpus, path: "{folder}/corpus.git"}}\n'
+        )
+        environment = {
+            "REPOSYNC_STATE_DIR": str(folder / "state"),
+            "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
+            "REPOSYNC_ENGINE_IDLE_SECONDS": "30",
+        }
+        for command in ("apply", "sync"):
+            whole([command], {**os.environ, **environment})
+        print(f"{machine()}; {options.files:,} files; median of {options.rounds}, slowest\n")
+        asyncio.run(measure(environment, options.rounds))
+
+
+async def measure(environment: dict[str, str], rounds: int) -> None:
+    async with open_application(Settings.from_environment({**os.environ, **environment})) as app:
+        await grep(app, "warm")
+        for name, pattern in PATTERNS.items():
+            took = []
+            for _ in range(rounds):
+                started = time.perf_counter()
+                found = await grep(app, pattern, limit=MAX_LIMIT, max_seconds=60)
+                took.append(time.perf_counter() - started)
+            lines = sum(len(each.matches) for each in found.files)
+            print(
+                f"{name:24} {pattern:36} {statistics.median(took) * 1000:6,.0f} ms {max(took) * 1000:6,.0f} ms"
+                f" {lines:6,} lines {found.files_searched:6,} files read"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""`reposync grep`: the lines of all indexed files that match a pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from reposync.cli.commands import prints, repository_names, run_with_app, settings
+from reposync.cli.output import Result
+from reposync.cli.running_daemon import get_from_daemon
+from reposync.words import escape_unprintable
+
+JSON_KEYS = ("items", "is_complete", "stopped", "files_searched")
+
+
+@click.command()
+@click.argument("pattern")
+@click.option(
+    "--repository",
+    "repositories",
+    metavar="NAME",
+    multiple=True,
+    help="Only in this repository; repeat it for several.",
+    shell_complete=repository_names,
+)
+@click.option(
+    "--path", "path_glob", metavar="GLOB", help="Only files that match this gitignore pattern: 'src/**/*.py'."
+)
+@click.option("--language", metavar="NAME", help="Only in this language: python, go, markdown ...")
+@click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is a text, not a regular expression.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case match each other.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number of lines.")
+@prints
+def grep(
+    pattern: str,
+    repositories: tuple[str, ...],
+    path_glob: str | None,
+    language: str | None,
+    fixed: bool,
+    ignore_case: bool,
+    limit: int,
+) -> Result:
+    """Print the lines of indexed files that match PATTERN, a regular expression in RE2's syntax.
+
+    Every line is printed with its repository, path and number. The exit code is 0 also if nothing matches.
+    """
+    filters: dict[str, Any] = {"language": language, "limit": limit}
+    query = {"pattern": pattern, "repository": repositories, "path": path_glob, **filters}
+    flags = {name: "true" for name, is_set in (("fixed", fixed), ("ignore_case", ignore_case)) if is_set}
+    found = get_from_daemon(settings(), "/api/v1/grep", query | flags)
+    if found is None:
+        found = _search(
+            pattern, repositories=repositories, path_glob=path_glob, fixed=fixed, ignore_case=ignore_case, **filters
+        )
+    hint = found["stopped"] or (None if found["items"] else "Nothing found.")
+    return Result({key: found[key] for key in JSON_KEYS}, _lines(found["items"]), hint)
+
+
+def _search(pattern: str, **how: Any) -> dict[str, Any]:
+    from reposync.search.grep import grep as search
+
+    found = run_with_app(lambda app: search(app, pattern, **how), with_engine=True)
+    items = [asdict(each) for each in found.files]
+    return {**asdict(found), "items": items, "is_complete": found.is_complete}
+
+
+def _lines(files: list[dict[str, Any]]) -> Iterator[str]:
+    """As ripgrep prints them. Coloured on a terminal only."""
+    for file in files:
+        place = f"{escape_unprintable(file['repository'])}:{escape_unprintable(file['path'])}"
+        for match in file["matches"]:
+            for number, text in enumerate(match["text"].split("\n"), match["line"]):
+                shown = "\t".join(map(escape_unprintable, text.split("\t")))
+                yield f"{click.style(f'{place}:{number}:', fg='cyan')} {shown}"
