@@ -30,7 +30,12 @@ FIRST_PAGES = {"README.md"}
 FENCES = {"console", "yaml", "json", "text", "mermaid", "dockerfile", "nginx", "promql", "python", "sql", ""}
 # Names that are somebody else's.
 OTHERS = {"DB_NAME", "CI_PROJECT_PATH", "CI_PIPELINE_ID", "CI_COMMIT_SHA"}  # an example; GitLab CI sets them
-OTHER_OPTIONS = {"--volumes": "docker compose down", "--build-arg": "docker build", "--format": "podman build"}
+OTHER_OPTIONS = {
+    "--volumes": "docker compose down",
+    "--build-arg": "docker build",
+    "--format": "podman build",
+    "--scope": "claude mcp add",
+}
 TOP = {path.name for path in ROOT.iterdir()} - {".git"}
 
 

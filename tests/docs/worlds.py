@@ -165,6 +165,7 @@ def _does(newcomer: Newcomer, line: str) -> None:
 
 BEFORE: Mapping[str, Callable[[World, Newcomer], None]] = {
     "docs/a-run-is-stuck.md": _stuck,
+    "docs/agents.md": _served,
     "docs/back-up-and-restore.md": _synced,
     "docs/choose-an-embedding.md": _registered,
     "docs/evaluate-search.md": _synced,
