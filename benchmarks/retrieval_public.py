@@ -1,7 +1,7 @@
 """How well a search finds the answers of two public benchmarks of code search, through the product's index and search.
 
 python -m benchmarks.retrieval_public --data DIR --repositories DIR [--only semble|octocode] [--provider none|local]
-    [--state DIR] [--repository NAME ...] [--all-files] [--newest] [--json]
+    [--state DIR] [--repository NAME ...] [--all-files] [--newest] [--tokens] [--json]
 
 The questions and their metrics: `benchmarks/public_questions.py`. `--repositories` holds git repositories as
 `OWNER/NAME` (the last two parts of the URL), bare or with a work tree. One that is missing, or lacks the pinned commit,
@@ -12,6 +12,7 @@ is left out and named; `--newest` takes the HEAD of one that lacks the commit, a
 in `--state`; the next run indexes only what has changed. Use a state for one provider and one choice of files.
 
 Each question is one search in its repository for ten hits, which is timed, and one for more, for the order of files.
+With `--tokens` the answers that a language model gets are measured, within budgets of tokens, and nothing else.
 Figures are means over questions. `--json` prints those of every question.
 """
 
@@ -33,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.answer_tokens import measure_answers, table
 from benchmarks.measure import machine, percentile
 from benchmarks.public_index import Missing, State
 from benchmarks.public_questions import (
@@ -179,6 +181,7 @@ class Report:
     left_out: Mapping[str, str]
     other_commit: Mapping[str, str]
     index: Mapping[str, Any]
+    named: Mapping[int, Sequence[float]]
 
     def markdown(self) -> Iterator[str]:
         yield f"{machine()}; {versions()}"
@@ -190,6 +193,9 @@ class Report:
             f"{self.index['chunks']:,} chunks of {self.index['files']:,} files in {self.index['repositories']} "
             f"repositories; sync {self.index['wall_seconds']:.1f} s wall, {self.index['cpu_seconds']:.1f} s CPU"
         )
+        if self.named:
+            yield from table(self.named)
+            return
         ways = list(self.measured.milliseconds)
         if self.files:
             yield from _table(f"semble, NDCG@10, {len(self.files)} questions", ways, self._rows_of_files(ways))
@@ -230,6 +236,7 @@ class Report:
             "left_out": dict(self.left_out),
             "other_commit": dict(self.other_commit),
             "index": dict(self.index),
+            "tokens": {str(budget): statistics.mean(found) for budget, found in self.named.items()},
             "milliseconds": {
                 way: {"p50": percentile(each, 0.5), "p95": percentile(each, 0.95)}
                 for way, each in measured.milliseconds.items()
@@ -303,7 +310,8 @@ async def run(options: argparse.Namespace) -> Report:
     ways = [way for way in ways if HAS_RANKING or way.ranking == "plain"]
     async with open_application(Settings.from_environment(state.environment), with_engine=True) as app:
         live = [each.live for each in await index_overviews(app, names) if each.live is not None]
-        measured = await measure_searches(app, ways, files, lines)
+        named = await measure_answers(app.searching, files) if options.tokens else {}
+        measured = Measured() if options.tokens else await measure_searches(app, ways, files, lines)
     index = {
         "provider": options.provider,
         "repositories": len(live),
@@ -314,7 +322,7 @@ async def run(options: argparse.Namespace) -> Report:
     }
     other = {each.name: commit for each, commit in commits.items() if each.name in names and commit != each.revision}
     left_out = {name: reason for name, reason in left_out.items() if name in wanted}
-    return Report(measured, files, lines, left_out, other, index)
+    return Report(measured, files, lines, left_out, other, index, named)
 
 
 def main() -> None:
@@ -327,6 +335,7 @@ def main() -> None:
     parser.add_argument("--repository", nargs="+", metavar="NAME", help="only these, octocode among them")
     parser.add_argument("--all-files", action="store_true", help="not only code")
     parser.add_argument("--newest", action="store_true", help="HEAD of a repository without the pinned commit")
+    parser.add_argument("--tokens", action="store_true", help="only the answers for a language model")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     folder = "-".join(["retrieval", options.provider, *(["all"] if options.all_files else [])])
