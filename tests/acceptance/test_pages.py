@@ -130,10 +130,17 @@ def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator:
     page.get_by_role("button", name="Search").click()
     link = page.locator(".hits li").first.get_by_role("link").first
     expect(link).to_have_text(f"{APP} billing/sessions.py:1")
-    address = link.get_attribute("href")
+    address = page.get_by_role("link", name="Open at its source").get_attribute("href")
     assert address is not None and address.startswith(f"{daemon.gitlab_url}/{APP}/-/blob/")
     assert address.endswith("/billing/sessions.py#L1-2")
     expect(page.locator(".code").first).to_contain_text("return '<b>bold</b>'")
+
+    link.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"{APP} billing/sessions.py")
+    expect(page.locator(".line.marked")).to_have_count(2)
+    assert page.get_by_role("link", name="Open at its source").get_attribute("href") == address
+    page.get_by_role("link", name="remove_expired_sessions").click()
+    assert page.evaluate("document.querySelector(':target').id") == "L1"
 
 
 def test_the_history_tells_why_a_run_failed_and_a_click_tries_again(operator: Page, daemon: Daemon) -> None:

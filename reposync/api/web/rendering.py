@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -153,11 +153,40 @@ def size(count: float) -> str:
 
 def highlighted(text: str, language: str | None, first_line: int) -> Markup:
     """`text` as HTML with classes (static/code.css) and the line numbers of the file."""
-    # Tabs stay; characters that would move the cursor or change the writing direction are made visible.
-    lines = re.sub(r"[^\t\n]+", lambda found: escape_unprintable(found[0]), text.replace("\r\n", "\n").rstrip("\r"))
+    lines = _visible(text.replace("\r\n", "\n").rstrip("\r"))
     lexer = _lexer(language if len(lines) <= MAX_HIGHLIGHTED_CHARS else None)
     formatter = HtmlFormatter(linenos="inline", linenostart=first_line, wrapcode=True)
     return Markup(highlight(lines, lexer, formatter))  # noqa: S704 - Pygments escapes
+
+
+def highlighted_lines(lines: Sequence[str], language: str | None) -> list[Markup]:
+    """Each line as HTML with classes. Highlighted in pieces, which begin at a line without indentation if possible."""
+    shown = [_visible(each.removesuffix("\r")) for each in lines]
+    rows: list[Markup] = []
+    start = 0
+    while start < len(shown):
+        end, length = start, 0
+        while end < len(shown) and (end == start or length + len(shown[end]) < MAX_HIGHLIGHTED_CHARS):
+            length += len(shown[end]) + 1
+            end += 1
+        if end < len(shown):
+            tops = (at for at in range(end, start + (end - start) // 2, -1) if shown[at][:1].strip(" \t})]"))
+            end = next(tops, end)
+        piece = highlight("\n".join(shown[start:end]), _lexer(language), HtmlFormatter(nowrap=True))
+        found = [Markup(each) for each in piece.removesuffix("\n").split("\n")]  # noqa: S704 - Pygments escapes
+        rows += found if len(found) == end - start else map(escape, shown[start:end])
+        start = end
+    return rows
+
+
+def web_link(url: str | None) -> str | None:
+    """Links come from the configuration; a browser must not open anything but a web page."""
+    return url if url is not None and url.startswith(("https://", "http://")) else None
+
+
+def _visible(text: str) -> str:
+    """Tabs stay; characters that would move the cursor or change the writing direction are made visible."""
+    return re.sub(r"[^\t\n]+", lambda found: escape_unprintable(found[0]), text)
 
 
 @lru_cache(maxsize=64)

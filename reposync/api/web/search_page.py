@@ -16,12 +16,14 @@ from markupsafe import Markup
 from reposync.api.auth import Principal, Role
 from reposync.api.concurrency import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
 from reposync.api.routing import ApiParts, Router
-from reposync.api.web.rendering import Renderer, highlighted
+from reposync.api.web.file_page import lines_address
+from reposync.api.web.rendering import Renderer, highlighted, web_link
 from reposync.app.application import Application
 from reposync.embedding.sparse import query_terms
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.search.query import MAX_QUERY_CHARS, read_query
 from reposync.search.snippets import best_snippet
+from reposync.symbol import Symbol
 from reposync.vectors.overlaps import url_of_lines
 from reposync.vectors.port import SearchHit
 
@@ -35,16 +37,18 @@ _HTML_PIECE = re.compile(r"(<[^>]*>|&[^;\s]{1,10};)|(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What the page shows of a hit. `like`: the query for code like it. `url`: of these lines at their source."""
+    """What the page shows of a hit. `like`: the query for code like it. `address`: of the page with these lines, without
+    the root; `url`: of these lines at their source."""
 
     hit: SearchHit
     start_line: int
     end_line: int
     best_line: int
     code: Markup
+    address: str
     url: str | None
     like: str | None
-    symbols: Sequence[tuple[Any, str | None]]
+    symbols: Sequence[tuple[Symbol, str]]
     more_symbols: int
 
 
@@ -57,7 +61,6 @@ class File:
     language: str | None
     outdated: bool
     meaning_indexed: float | None
-    url: str | None
     hits: list[Lines] = field(default_factory=list)
 
 
@@ -117,7 +120,7 @@ def by_file(found: Sequence[SearchHit], words: str) -> list[File]:
         lines = _lines(hit, words, wanted)
         file = files.setdefault(
             (hit.repository, hit.path),
-            File(hit.repository, hit.path, hit.language, hit.outdated, hit.meaning_indexed, lines.url),
+            File(hit.repository, hit.path, hit.language, hit.outdated, hit.meaning_indexed),
         )
         file.hits.append(lines)
     return list(files.values())
@@ -125,8 +128,7 @@ def by_file(found: Sequence[SearchHit], words: str) -> list[File]:
 
 def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
     snippet = best_snippet(hit.text, hit.start_line, query_terms, words, SHOWN_LINES, hit.symbols)
-    # Links come from the configuration; a browser must not open anything but a web page.
-    url = hit.url if hit.url and hit.url.startswith(("https://", "http://")) else None
+    url = web_link(hit.url)
     start, end = snippet.start_line, snippet.lines[-1].number if snippet.lines else snippet.start_line
     code = highlighted("\n".join(line.text for line in snippet.lines), hit.language, start)
     shown = [each for each in hit.symbols if each.start_line <= end and start <= each.end_line][:SHOWN_SYMBOLS]
@@ -136,10 +138,11 @@ def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
         end_line=end,
         best_line=snippet.best_line,
         code=marked(code, wanted),
+        address=lines_address(hit.repository, hit.path, start, end),
         url=url and url_of_lines(url, start, end),
         # A path with a quotation mark cannot be written as a filter.
         like=None if '"' in hit.path else f'like:"{hit.repository}:{hit.path}:{snippet.best_line}"',
-        symbols=[(each, url and url_of_lines(url, each.start_line, each.end_line)) for each in shown],
+        symbols=[(each, lines_address(hit.repository, hit.path, each.start_line, each.end_line)) for each in shown],
         more_symbols=len(hit.symbols) - len(shown),
     )
 

@@ -80,6 +80,8 @@ def addresses(showcase: Showcase, url: str, login_url: str, away_url: str) -> di
         "search": f"{url}/search",
         "search-hits": f"{url}/search?q=expired+sessions",
         "search-nothing": f"{url}/search?q=expired&path=*.rs",
+        "file": f"{url}/files/{REAL}/-/billing/sessions.py?lines=6-9#L6",
+        "no-such-file": f"{url}/files/{REAL}/-/sessions.py",
         "search-mistake": f"{url}/search?q=expired&language=pyhton",
         "locks": f"{url}/locks",
         "api": f"{url}/docs",
@@ -336,6 +338,18 @@ def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, ur
         page.goto(url + path)
         expect(page.locator("main")).to_contain_text(" ")
         assert page.locator("main img").count() == 0, path
+
+
+def test_lines_of_a_file_are_marked_by_the_address(page: Page, url: str) -> None:
+    page.goto(f"{url}/files/{REAL}/-/billing/sessions.py#L6-9")
+    expect(page.locator(".line.marked")).to_have_count(4)
+    page.get_by_role("link", name="11", exact=True).click()
+    expect(page.locator(".line:target")).to_contain_text("return len(expired)")
+    page.goto(f"{url}/search?q=gizmo")
+    page.locator(".hits h2 a").first.click()
+    expect(page.locator("h1")).to_contain_text(HOSTILE)
+    expect(page.locator(".code")).to_contain_text("def gizmo")
+    assert page.locator("main img").count() == 0
 
 
 def test_what_renews_itself_moves_nothing_and_keeps_the_focus(page: Page, url: str) -> None:

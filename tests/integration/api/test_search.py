@@ -149,7 +149,8 @@ async def test_a_place_that_is_not_indexed_is_refused_with_what_to_do(client: ht
 
 async def test_the_page_links_the_definitions_of_a_hit(client: httpx.AsyncClient):
     page = (await client.get("/search", params={"q": "symbol:remove_expired_sessions"})).text
-    assert "function <b>remove_expired_sessions</b>" in page
+    link = '<a href="/files/project/-/src/sessions.py?lines=1-2#L1">remove_expired_sessions</a>'
+    assert f"function {link}" in page
 
 
 async def test_a_search_without_an_index_is_refused(world: World):

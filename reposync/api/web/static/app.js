@@ -245,6 +245,21 @@ document.addEventListener("keydown", (event) => {
   field.select();
 });
 
+// Lines of a file -----------------------------------------------------------------------------------------------------
+
+// #L10-20, as in links of GitLab; #L10 and ?lines=10-20 need no script.
+function markLines() {
+  const [, first, last] = location.hash.match(/^#L(\d+)-L?(\d+)$/) || [];
+  if (!first) return;
+  document.querySelectorAll(".line").forEach((line) => {
+    const number = Number(line.id.slice(1));
+    line.classList.toggle("marked", Number(first) <= number && number <= Number(last));
+  });
+  document.getElementById(`L${first}`)?.scrollIntoView();
+}
+addEventListener("hashchange", markLines);
+markLines();
+
 // Error pages that reload ------------------------------------------------------------------------
 
 async function tryAgain(seconds) {

@@ -1,0 +1,130 @@
+"""The page of an indexed file, as a browser receives it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from reposync.api.web.file_page import PAGE_LINES
+from reposync.words import file_address
+from tests.fixtures.world import World
+from tests.integration.api.serving import serving
+
+BROWSER = {"Accept": "text/html"}
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
+CODE = "def first():\n    return 1\n\n\ndef second():\n    return '<b>2</b>'\n"
+LONG = "".join(f"def f{number}():\n    return {number}\n" for number in range(1_300))
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    cells = {"cells": [{"cell_type": "code", "source": ["x = 1\n", "y = 2"]}], "nbformat": 4}
+    files = {
+        "src/code.py": CODE,
+        "long.py": LONG,
+        f"a/{HOSTILE}.txt": f"{HOSTILE}\r\n</pre></span><script>alert(1)</script>\n",
+        "wide.txt": "word " * 2_000,
+        "cells.ipynb": json.dumps(cells, indent=1),
+    }
+    world.repository.commit({path: text.encode() for path, text in files.items()})
+    await world.completed()
+    async with serving(world.app) as client:
+        client.headers.update(BROWSER)
+        yield client
+
+
+def lines(page: str) -> dict[str, str]:
+    """Anchor -> text of the lines of the page."""
+    found = re.findall(
+        r'<span class="line[ a-z]*" id="(L\d+)"><a class="linenos" href="#\1"> *\d+</a>(.*)</span>', page
+    )
+    return {anchor: html.unescape(re.sub("<[^>]+>", "", row)) for anchor, row in found}
+
+
+def marked(page: str) -> list[str]:
+    return re.findall(r'<span class="line marked" id="(L\d+)">', page)
+
+
+async def test_a_file_has_numbered_lines_and_links_to_its_definitions(client: httpx.AsyncClient):
+    answer = await client.get("/files/project/-/src/code.py")
+
+    assert answer.status_code == 200, answer.text
+    assert list(lines(answer.text).items()) == [
+        (f"L{number}", line) for number, line in enumerate(CODE.splitlines(), 1)
+    ]
+    assert '<span class="k">def</span>' in answer.text
+    assert re.findall(r'<li><a href="#L(\d+)">(\w+)</a>', answer.text) == [("1", "first"), ("5", "second")]
+    assert marked(answer.text) == []
+    again = await client.get("/files/project/-/src/code.py", headers={"If-None-Match": answer.headers["etag"]})
+    assert again.status_code == 304
+
+
+async def test_a_hit_links_to_its_lines_which_are_marked(client: httpx.AsyncClient):
+    found = (await client.get("/search", params={"q": "symbol:second"})).text
+    links = [html.unescape(each) for each in re.findall(r'href="(/files/[^"]+)"', found)]
+    assert links == ["/files/project/-/src/code.py?lines=1-6#L1", *(
+        f"/files/project/-/src/code.py?lines={place}" for place in ("1-2#L1", "5-6#L5")
+    )]  # fmt: skip
+
+    assert marked((await client.get(links[2])).text) == ["L5", "L6"]
+    for unknown in ("6-5", "x", "0", "1-2-3", "99999999999", "-1"):
+        page = (await client.get("/files/project/-/src/code.py", params={"lines": unknown})).text
+        assert marked(page) == (["L6"] if unknown == "6-5" else [])
+
+
+async def test_a_long_file_is_shown_in_parts(client: httpx.AsyncClient):
+    first = (await client.get("/files/project/-/long.py")).text
+    assert list(lines(first)) == [f"L{number}" for number in range(1, PAGE_LINES + 1)]
+    assert "Lines 1 to 1,000 of 2,600" in first
+    assert "and 1,000 more" in first
+    assert len(first) < 500_000
+    assert 'href="/files/project/-/long.py?from=1001" rel="next"' in first
+    assert re.search(r'<a href="#L3">f1</a>', first)
+
+    last = (await client.get("/files/project/-/long.py", params={"lines": "2599-2600"})).text
+    assert list(lines(last)) == [f"L{number}" for number in range(2_001, 2_601)]
+    assert marked(last) == ["L2599", "L2600"]
+    assert lines(last)["L2600"] == "    return 1299"
+    assert re.search(r'<a href="\?lines=3#L3">f1</a>', last)
+    assert 'rel="next"' not in last and 'href="/files/project/-/long.py?from=1001" rel="prev"' in last
+    beyond = (await client.get("/files/project/-/long.py", params={"from": "999999"})).text
+    assert list(lines(beyond)) == list(lines(last))
+
+
+async def test_a_line_of_any_length_is_cut(client: httpx.AsyncClient):
+    page = (await client.get("/files/project/-/wide.txt")).text
+    assert lines(page)["L1"].endswith("… 10,000 characters")
+    assert len(page) < 20_000
+
+
+async def test_names_and_content_are_shown_and_never_run(client: httpx.AsyncClient):
+    answer = await client.get(file_address("project", f"a/{HOSTILE}.txt"))
+
+    assert answer.status_code == 200
+    for character in ("<img src=x", "<script>alert", "\x1b", "\u202e", "</pre></span><script"):
+        assert character not in answer.text
+    assert lines(answer.text) == {
+        "L1": r"<img src=x onerror=alert(1)>\x1b[31m\u202e",
+        "L2": "</pre></span><script>alert(1)</script>",
+    }
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+
+
+async def test_a_notebook_shows_its_cells_without_numbers_of_lines(client: httpx.AsyncClient):
+    page = (await client.get("/files/project/-/cells.ipynb?lines=4-5")).text
+    assert lines(page) == {}
+    assert "3 lines of cells" in page
+    assert re.search(r"<pre>.*x.*=.*1.*\n.*y.*=.*2.*\n</pre>", page)
+
+
+async def test_what_is_not_indexed_is_a_page_with_what_may_be_meant(client: httpx.AsyncClient):
+    answer = await client.get("/files/project/-/code.py")
+    assert answer.status_code == 404
+    assert "src/code.py" in answer.text and "<!doctype html>" in answer.text
+    assert (await client.get("/files/nobody/-/code.py")).status_code == 404
+    assert (await client.get("/files/project")).status_code == 404
