@@ -37,8 +37,8 @@ _HTML_PIECE = re.compile(r"(<[^>]*>|&[^;\s]{1,10};)|(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What the page shows of a hit. `like`: the query for code like it. `address`: of the page with these lines, without
-    the root; `url`: of these lines at their source."""
+    """What the page shows of a hit. `like`: the query for code like it. `address`: of the page of its file, without the
+    root; `url`: of these lines at their source."""
 
     hit: SearchHit
     start_line: int
