@@ -25,7 +25,7 @@ from reposync.search.grep import MAX_LIMIT, grep
 
 PATTERNS = {
     "an identifier": r"\bparse_args\b",
-    "a phrase": "class ValueError",
+    "a phrase": "raise ValueError(msg)",
     "a regex with words": r"def (?:get|set)_\w+\(self, name\):",
     "a part of a name": "parse_arg",
     "a regex without words": r"[0-9]{7}[a-f]{3}",

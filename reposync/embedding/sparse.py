@@ -120,7 +120,8 @@ def certain_terms(run: str, *, bounded: bool, ignore_case: bool) -> list[frozens
     if not bounded or len(run) > _LONGEST_NAME:
         return []
     if not ignore_case:
-        return [frozenset({term}) for term in _terms_of_word(run)]
+        # The whole word, which its parts go with.
+        return [frozenset({term}) for term in _terms_of_word(run)[:1]]
     parts = _parts(run.lower())
     whole = "".join(parts)
     if not whole or whole in STOP_WORDS:

@@ -12,6 +12,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, groupby, pairwise
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from reposync.sync.prepare import is_count, stored_chunk
 from reposync.vectors.collection import SCHEMA_REVISION
 from reposync.vectors.hybrid_search import path_patterns
 from reposync.vectors.overlaps import url_of_lines
-from reposync.vectors.port import CollectionMissing, IndexQuery, StoredPoint
+from reposync.vectors.port import CollectionMissing, Index, IndexQuery, StoredPoint
 from reposync.wildmatch import PathPatterns
 
 __all__ = ["MAX_LIMIT", "MAX_PATTERN_CHARS", "FileMatches", "Found", "LineFound", "grep"]
@@ -43,6 +44,8 @@ _MOST_CLAUSES: Final = 4
 """That the index is asked for; each is one query."""
 _MOST_CANDIDATES: Final = 10_000
 """Chunks of one answer of the index, without texts: 2 MB. A term that more chunks have narrows nothing."""
+_FEW: Final = 500
+"""Chunks that are soon read: a term that no more have needs no other one."""
 _MOST_LIKELY: Final = 500
 # Chunks in one step of reading, which are joined in memory: few first, because the limit may be reached with them.
 _FIRST_STEP, _LONGEST_STEP = 64, 512
@@ -200,18 +203,29 @@ class _Search:
             ids = {version.id for version in each if _can_be_narrowed(version)}
             if not ids or not clauses:
                 continue
-            query = replace(scope.limited(self._query, collection, set()), limit=_MOST_CANDIDATES)
-            index = self._parts.index(collection)
-            answers = await asyncio.gather(
-                *(index.files_with_terms(replace(query, sparse=terms_vector(clause))) for clause in clauses)
-            )
-            complete = [set(files) for files, are_all in answers if are_all]
-            if complete:
+            query = scope.limited(self._query, collection, set())
+            files = await self._files_of_all(clauses, self._parts.index(collection), query)
+            if files is not None:
                 narrowed |= {version: set[str]() for version in ids}
-                for version, path in set.intersection(*complete):
+                for version, path in files:
                     if version in ids:
                         narrowed[version].add(path)
         return narrowed
+
+    async def _files_of_all(
+        self, clauses: Sequence[frozenset[str]], index: Index, query: IndexQuery
+    ) -> Set[tuple[str, str]] | None:
+        """Files with a term of each of the clauses that narrow anything, or of one that few have."""
+        for clause in clauses:
+            files, are_all = await index.files_with_terms(replace(query, sparse=terms_vector(clause), limit=_FEW))
+            if are_all:
+                return set(files)
+        most = replace(query, limit=_MOST_CANDIDATES)
+        answers = await asyncio.gather(
+            *(index.files_with_terms(replace(most, sparse=terms_vector(clause))) for clause in clauses)
+        )
+        complete = [set(files) for files, are_all in answers if are_all]
+        return set.intersection(*complete) if complete else None
 
     async def _likely(self, versions: Sequence[LiveVersion], scope: Scope) -> Mapping[str, Set[str]]:
         """Paths by version, of files that have words of the pattern."""
@@ -256,7 +270,7 @@ class _Search:
                 most = min(2 * most, _LONGEST_STEP)
                 paths = [each.path for each in step]
                 points = [point async for some in index.chunks(version.id, paths) for point in some]
-                await in_thread(lambda points=points: self._search_points(version, points))  # type: ignore[misc]
+                await in_thread(partial(self._search_points, version, points))
                 self._searched += len(step)
 
     def _search_points(self, version: LiveVersion, points: Sequence[StoredPoint]) -> None:
