@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from http import HTTPStatus
 from typing import Final, get_args
 from urllib.parse import urlsplit
 
@@ -23,6 +20,7 @@ from reposync.embedding.dialects import (
     endpoint,
     served_model,
 )
+from reposync.embedding.exchange import EmbeddingServer, NotFound, Priority, Refused, TooLarge
 from reposync.embedding.port import EmbeddingSpec, Matrix, OnShare, OnWait, WindowRows, no_share
 from reposync.embedding.settings import EmbedderConfig, Prompt, TextKind, prompt_of
 from reposync.embedding.windows import (
@@ -37,53 +35,15 @@ from reposync.errors import (
     ConfigError,
     EmbeddingAnswerUnreadable,
     EmbeddingError,
-    EmbeddingInputRefused,
-    EmbeddingUnavailable,
 )
-from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
-from reposync.outgoing import RetryPolicy, Timeouts, validate_transport
+from reposync.outgoing import RetryPolicy
 
 DEFAULT_BATCH: Final = 32
 """Inputs in a request; also TEI's default maximum."""
-DEFAULT_CONCURRENCY: Final = 4
 PROBE: Final = "dimension"
 """Embedded once to learn the dimension if the configuration does not contain it."""
-NOTICE_SECONDS: Final = 5.0
-"""Waits are reported after so long, and again every so often."""
-
-MAX_ANSWER_BYTES: Final = 64 << 20
 _QUERY_ATTEMPTS: Final = 2
 _QUERY_SECONDS: Final = 15.0
-_FIRST_DELAY_SECONDS: Final = 2.0
-_too_large = re.compile(
-    r"too (?:long|large|many tokens)|(?:context|input|sequence)[ _](?:length|size|window)"
-    r"|max\w*[ _](?:context|model|input|sequence|tokens)|less than \d+ tokens|exceed\w* .*(?:context|token)",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Priority:
-    """Queries do not queue behind the batches of a sync, and give up sooner: a person waits for the answer."""
-
-    kind: TextKind
-    slots: asyncio.Semaphore
-    retry: RetryPolicy
-    timeout_seconds: float
-    on_wait: OnWait | None = None
-
-    @classmethod
-    def of(cls, config: EmbedderConfig, kind: TextKind, attempts: int, timeout_seconds: float) -> _Priority:
-        longest = config.longest_wait_seconds
-        retry = RetryPolicy(
-            attempts=attempts,
-            first_delay_seconds=_FIRST_DELAY_SECONDS,
-            max_delay_seconds=longest,
-            longest_wait_seconds=longest,
-            max_wait_seconds=attempts * longest,
-            within_seconds=attempts * timeout_seconds,
-        )
-        return cls(kind, asyncio.Semaphore(config.concurrency or DEFAULT_CONCURRENCY), retry, timeout_seconds)
 
 
 @dataclass(slots=True)
@@ -126,30 +86,16 @@ class HttpEmbedder:
         self._url = endpoint(config.url, dialect.path, default_prefix=dialect.default_prefix)
         parts = urlsplit(self._url)
         self._info_url = parts._replace(path=parts.path.removesuffix(dialect.path) + dialect.info_path).geturl()
-        # Without user, password and query: those may be secrets.
-        self._host = parts.netloc.rpartition("@")[2]
-        self._where = f"{parts.scheme}://{self._host}{parts.path}"
-        self._bulk = _Priority.of(config, "document", config.attempts, config.timeout_seconds)
-        self._query = _Priority.of(
+        self._bulk = Priority.of(config, "document", config.attempts, config.timeout_seconds)
+        self._query = Priority.of(
             config, "query", min(_QUERY_ATTEMPTS, config.attempts), min(_QUERY_SECONDS, config.timeout_seconds)
         )
         options = dict(dialect.options)
         if config.provider == "openai" and config.dimensions is not None:
             options["dimensions"] = config.dimensions
         self._known = _Knowledge(config.dimensions, options)
-        headers = {"Accept": "application/json", "Content-Type": "application/json", "Accept-Encoding": "identity"}
-        if config.api_key:
-            headers["Authorization"] = f"Bearer {config.api_key}"
-        validate_transport(self._url, config.ca_file)
-        self._http = HttpClient(
-            self._url,
-            ErrorKinds(EmbeddingError, EmbeddingUnavailable, EmbeddingAnswerUnreadable),
-            name=f"the embedding server at {self._where}",
-            ca_file=config.ca_file,
-            ca_setting="embedding.ca_file",
-            timeouts=Timeouts(config.connect_timeout_seconds, config.timeout_seconds),
-            headers=headers,
-        )
+        self._server = EmbeddingServer(config, self._url)
+        self._where = self._server.where
 
     def watched(self, on_wait: OnWait) -> HttpEmbedder:
         view = copy.copy(self)  # shares the client, the slots and the knowledge
@@ -159,7 +105,7 @@ class HttpEmbedder:
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return await self._spec(self._bulk, recorded)
 
-    async def _spec(self, priority: _Priority, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
+    async def _spec(self, priority: Priority, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         known, config = self._known, self._config
         async with known.asking:
             if known.spec is None:
@@ -195,26 +141,26 @@ class HttpEmbedder:
         """A server that does not know the path, as some that speak a dialect do not, is there all the same."""
         once = RetryPolicy(attempts=1, max_wait_seconds=0.0)
         try:
-            await self._exchange(
+            await self._server.exchange(
                 "GET", self._info_url, lambda: b"", replace(self._query, retry=once, slots=asyncio.Semaphore())
             )
-        except (_NotFound, _Refused):
+        except (NotFound, Refused):
             return
 
     async def close(self) -> None:
-        await self._http.close()
+        await self._server.close()
 
     async def _embed(
         self,
         texts: Sequence[str],
-        priority: _Priority,
+        priority: Priority,
         rows: WindowRows | None = None,
         on_share: OnShare = no_share,
     ) -> list[Matrix]:
         pieces = await self._split(texts, priority)
         return await embed_windows(pieces, rows, lambda new, done: self._rows(new, priority, done), on_share)
 
-    async def _split(self, texts: Sequence[str], priority: _Priority) -> list[list[str]]:
+    async def _split(self, texts: Sequence[str], priority: Priority) -> list[list[str]]:
         if not texts:
             return []
         await self._spec(priority)
@@ -224,7 +170,7 @@ class HttpEmbedder:
         chars = self._known.prompts[priority.kind].text_chars(window)
         return [readable_windows(text, chars) for text in texts]
 
-    async def _rows(self, inputs: Sequence[str], priority: _Priority, done: Callable[[int], None]) -> list[Matrix]:
+    async def _rows(self, inputs: Sequence[str], priority: Priority, done: Callable[[int], None]) -> list[Matrix]:
         """A matrix for each input (of several rows if it had to be halved), in order."""
 
         async def embed(batch: Sequence[str]) -> list[Matrix]:
@@ -255,10 +201,10 @@ class HttpEmbedder:
             chars += size
         yield inputs[start:]
 
-    async def _batch(self, inputs: Sequence[str], priority: _Priority) -> list[Matrix]:
+    async def _batch(self, inputs: Sequence[str], priority: Priority) -> list[Matrix]:
         try:
             vectors = await self._vectors(inputs, priority)
-        except _TooLarge as refusal:
+        except TooLarge as refusal:
             if len(inputs) > 1:
                 middle = len(inputs) // 2
                 return await self._batch(inputs[:middle], priority) + await self._batch(inputs[middle:], priority)
@@ -283,10 +229,10 @@ class HttpEmbedder:
 
     # One request ---------------------------------------------------------------------------------------------------
 
-    async def _served(self, priority: _Priority) -> ServedModel:
+    async def _served(self, priority: Priority) -> ServedModel:
         if not self._dialect.serves_one_model:
             return ServedModel(self._config.model or "")
-        body = await self._exchange("GET", self._info_url, lambda: b"", priority)
+        body = await self._server.exchange("GET", self._info_url, lambda: b"", priority)
         try:
             return served_model(body, self._config.model or "")
         except MalformedResponse as error:
@@ -296,13 +242,13 @@ class HttpEmbedder:
         kind = EmbeddingAnswerUnreadable if isinstance(error, NoJson) else EmbeddingError
         return kind(f"The server at {self._where} {does} with {error}.")
 
-    async def _vectors(self, inputs: Sequence[str], priority: _Priority, *, proof: bool = False) -> Matrix:
-        """Unit rows, one for each input. Raises _TooLarge."""
+    async def _vectors(self, inputs: Sequence[str], priority: Priority, *, proof: bool = False) -> Matrix:
+        """Unit rows, one for each input. Raises TooLarge."""
         packed = "encoding_format" in self._known.options
         prompt = self._known.prompts[priority.kind]
         try:
-            received = await self._exchange("POST", self._url, lambda: self._request(inputs, prompt), priority)
-        except _Refused as refusal:
+            received = await self._server.exchange("POST", self._url, lambda: self._request(inputs, prompt), priority)
+        except Refused as refusal:
             if not packed or "encoding_format" not in refusal.complaint:
                 raise
             # Some servers reject this option: they then send plain numbers.
@@ -326,7 +272,7 @@ class HttpEmbedder:
             await self._prove_whole(inputs, vectors, priority)
         return vectors
 
-    async def _prove_whole(self, inputs: Sequence[str], vectors: Matrix, priority: _Priority) -> None:
+    async def _prove_whole(self, inputs: Sequence[str], vectors: Matrix, priority: Priority) -> None:
         """Costs one more input, once for each length. Raises EmbeddingError if the end of a text is not read."""
         longest = max(range(len(inputs)), key=lambda position: len(inputs[position]))
         length = len(inputs[longest])
@@ -358,106 +304,3 @@ class HttpEmbedder:
             return orjson.dumps(body)
         except orjson.JSONEncodeError:  # lone surrogates, from a path or a terminal
             return self._request([text.encode("utf-8", "replace").decode() for text in inputs], prompt)
-
-    async def _exchange(self, method: str, url: str, body: Callable[[], bytes], priority: _Priority) -> bytes:
-        """The body of a successful answer. `body` is called when it is sent: waiting batches cost no memory."""
-
-        async def once() -> bytes:
-            request = self._http.stream(
-                method, url, content=content, follow_redirects=False, within_seconds=priority.timeout_seconds
-            )
-            try:
-                async with request as response:
-                    return await self._http.read(response, MAX_ANSWER_BYTES)
-            except HttpRefused as refused:
-                raise self._refusal(refused) from refused
-            except TransientFailure as failure:
-                complaint = _complaint(failure.body, self._config.api_key)
-                if _too_large.search(complaint):
-                    raise _TooLarge(f": {complaint}") from failure
-                failure.reason += f": {complaint}" if complaint else ""
-                raise
-
-        async with self._reported(priority) as attempts, priority.slots:
-            content = body()
-            return await self._http.retry(
-                once,
-                doing=f"A request to the embedding server at {self._where}",
-                policy=priority.retry,
-                on_attempt=attempts.append,
-                remedy="Check embedding.url, and that the server runs and is not overloaded (lower "
-                "embedding.concurrency or embedding.batch, or raise embedding.timeout_seconds).",
-            )
-
-    @asynccontextmanager
-    async def _reported(self, priority: _Priority) -> AsyncIterator[list[int]]:
-        """Reports a wait that lasts, `SERVER: attempt 2 of 3`, and None when it is over. Yields a list for the numbers
-        of the attempts."""
-        attempts: list[int] = []
-        if (on_wait := priority.on_wait) is None:
-            yield attempts
-            return
-        is_reported = False
-
-        async def report() -> None:
-            nonlocal is_reported
-            while True:
-                await asyncio.sleep(NOTICE_SECONDS)
-                state = (
-                    f"attempt {attempts[-1]} of {priority.retry.attempts}" if attempts else "other requests are first"
-                )
-                on_wait(f"the embedding server at {self._host}: {state}")
-                is_reported = True
-
-        reporting = asyncio.create_task(report(), name=f"waiting for {self._host}")
-        try:
-            yield attempts
-        finally:
-            reporting.cancel()
-            if is_reported:
-                on_wait(None)
-
-    def _refusal(self, refused: HttpRefused) -> Exception:
-        status, complaint = refused.status, _complaint(refused.body, self._config.api_key)
-        reason = f": {complaint}" if complaint else ""
-        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or (status >= 400 and _too_large.search(complaint)):
-            return _TooLarge(reason)
-        what = f"The embedding server at {self._where} answered {status}"
-        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):  # bodies quote parts of the key
-            return EmbeddingError(f"{what}: it refuses the API key.", remedy="Check embedding.api_key.")
-        if 300 <= status < 400:
-            return EmbeddingError(
-                f"{what}, a redirect, which is not followed.", remedy="Set embedding.url to the final address."
-            )
-        if status == HTTPStatus.NOT_FOUND:
-            return _NotFound(f"{what}{reason}.", remedy="Check embedding.url and embedding.model.")
-        return _Refused(f"{what}{reason}.", complaint)
-
-
-class _TooLarge(Exception):
-    pass
-
-
-class _NotFound(EmbeddingError):
-    pass
-
-
-class _Refused(EmbeddingInputRefused):
-    def __init__(self, message: str, complaint: str) -> None:
-        super().__init__(message)
-        self.complaint = complaint
-
-
-def _complaint(body: bytes, secret: str | None) -> str:
-    """The server's error message, from its usual places. Never the whole body: some quote the input, or the key."""
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return ""
-    for key in ("error", "message", "detail"):
-        if isinstance(document, dict) and key in document:
-            document = document[key]
-    if not isinstance(document, str):
-        return ""
-    sentence = " ".join(document.split()).rstrip(".")
-    return (sentence.replace(secret, "***") if secret else sentence)[:200]

@@ -10,7 +10,7 @@ from email.utils import formatdate
 import numpy as np
 import pytest
 
-from reposync.embedding.http import MAX_ANSWER_BYTES
+from reposync.embedding.exchange import MAX_ANSWER_BYTES
 from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingUnavailable
 from tests.fixtures.embedding_garbling import Garbling
 from tests.fixtures.embedding_server import EmbeddingServer

@@ -1,0 +1,186 @@
+"""One request to an embedding server: its turn, its retries, who is told that it waits, and what a refusal means."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from reposync.embedding.port import OnWait
+from reposync.embedding.settings import EmbedderConfig, TextKind
+from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingInputRefused, EmbeddingUnavailable
+from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
+from reposync.outgoing import RetryPolicy, Timeouts, validate_transport
+
+DEFAULT_CONCURRENCY: Final = 4
+NOTICE_SECONDS: Final = 5.0
+"""Waits are reported after so long, and again every so often."""
+MAX_ANSWER_BYTES: Final = 64 << 20
+_FIRST_DELAY_SECONDS: Final = 2.0
+_too_large = re.compile(
+    r"too (?:long|large|many tokens)|(?:context|input|sequence)[ _](?:length|size|window)"
+    r"|max\w*[ _](?:context|model|input|sequence|tokens)|less than \d+ tokens|exceed\w* .*(?:context|token)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """Queries do not queue behind the batches of a sync, and give up sooner: a person waits for the answer."""
+
+    kind: TextKind
+    slots: asyncio.Semaphore
+    retry: RetryPolicy
+    timeout_seconds: float
+    on_wait: OnWait | None = None
+
+    @classmethod
+    def of(cls, config: EmbedderConfig, kind: TextKind, attempts: int, timeout_seconds: float) -> Priority:
+        longest = config.longest_wait_seconds
+        retry = RetryPolicy(
+            attempts=attempts,
+            first_delay_seconds=_FIRST_DELAY_SECONDS,
+            max_delay_seconds=longest,
+            longest_wait_seconds=longest,
+            max_wait_seconds=attempts * longest,
+            within_seconds=attempts * timeout_seconds,
+        )
+        return cls(kind, asyncio.Semaphore(config.concurrency or DEFAULT_CONCURRENCY), retry, timeout_seconds)
+
+
+class EmbeddingServer:
+    """`where`: its address, without what may be secret: user, password and query."""
+
+    def __init__(self, config: EmbedderConfig, url: str) -> None:
+        self._api_key = config.api_key
+        parts = urlsplit(url)
+        self._host = parts.netloc.rpartition("@")[2]
+        self.where = f"{parts.scheme}://{self._host}{parts.path}"
+        headers = {"Accept": "application/json", "Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if config.api_key:
+            headers["Authorization"] = f"Bearer {config.api_key}"
+        validate_transport(url, config.ca_file)
+        self._http = HttpClient(
+            url,
+            ErrorKinds(EmbeddingError, EmbeddingUnavailable, EmbeddingAnswerUnreadable),
+            name=f"the embedding server at {self.where}",
+            ca_file=config.ca_file,
+            ca_setting="embedding.ca_file",
+            timeouts=Timeouts(config.connect_timeout_seconds, config.timeout_seconds),
+            headers=headers,
+        )
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def exchange(self, method: str, url: str, body: Callable[[], bytes], priority: Priority) -> bytes:
+        """The body of a successful answer. `body` is called when it is sent: waiting batches cost no memory."""
+
+        async def once() -> bytes:
+            request = self._http.stream(
+                method, url, content=content, follow_redirects=False, within_seconds=priority.timeout_seconds
+            )
+            try:
+                async with request as response:
+                    return await self._http.read(response, MAX_ANSWER_BYTES)
+            except HttpRefused as refused:
+                raise self._refusal(refused) from refused
+            except TransientFailure as failure:
+                complaint = _complaint(failure.body, self._api_key)
+                if _too_large.search(complaint):
+                    raise TooLarge(f": {complaint}") from failure
+                failure.reason += f": {complaint}" if complaint else ""
+                raise
+
+        async with self._reported(priority) as attempts, priority.slots:
+            content = body()
+            return await self._http.retry(
+                once,
+                doing=f"A request to the embedding server at {self.where}",
+                policy=priority.retry,
+                on_attempt=attempts.append,
+                remedy="Check embedding.url, and that the server runs and is not overloaded (lower "
+                "embedding.concurrency or embedding.batch, or raise embedding.timeout_seconds).",
+            )
+
+    @asynccontextmanager
+    async def _reported(self, priority: Priority) -> AsyncIterator[list[int]]:
+        """Reports a wait that lasts, `SERVER: attempt 2 of 3`, and None when it is over. Yields a list for the numbers
+        of the attempts."""
+        attempts: list[int] = []
+        if (on_wait := priority.on_wait) is None:
+            yield attempts
+            return
+        is_reported = False
+
+        async def report() -> None:
+            nonlocal is_reported
+            while True:
+                await asyncio.sleep(NOTICE_SECONDS)
+                state = (
+                    f"attempt {attempts[-1]} of {priority.retry.attempts}" if attempts else "other requests are first"
+                )
+                on_wait(f"the embedding server at {self._host}: {state}")
+                is_reported = True
+
+        reporting = asyncio.create_task(report(), name=f"waiting for {self._host}")
+        try:
+            yield attempts
+        finally:
+            reporting.cancel()
+            if is_reported:
+                on_wait(None)
+
+    def _refusal(self, refused: HttpRefused) -> Exception:
+        status, complaint = refused.status, _complaint(refused.body, self._api_key)
+        reason = f": {complaint}" if complaint else ""
+        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or (status >= 400 and _too_large.search(complaint)):
+            return TooLarge(reason)
+        what = f"The embedding server at {self.where} answered {status}"
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):  # bodies quote parts of the key
+            return EmbeddingError(f"{what}: it refuses the API key.", remedy="Check embedding.api_key.")
+        if 300 <= status < 400:
+            return EmbeddingError(
+                f"{what}, a redirect, which is not followed.", remedy="Set embedding.url to the final address."
+            )
+        if status == HTTPStatus.NOT_FOUND:
+            return NotFound(f"{what}{reason}.", remedy="Check embedding.url and embedding.model.")
+        return Refused(f"{what}{reason}.", complaint)
+
+
+class TooLarge(Exception):
+    """The texts of the request are too long, or too many."""
+
+
+class NotFound(EmbeddingError):
+    """The server does not know the path or the model."""
+
+
+class Refused(EmbeddingInputRefused):
+    """`complaint`: the server's words."""
+
+    def __init__(self, message: str, complaint: str) -> None:
+        super().__init__(message)
+        self.complaint = complaint
+
+
+def _complaint(body: bytes, secret: str | None) -> str:
+    """The server's error message, from its usual places. Never the whole body: some quote the input, or the key."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    for key in ("error", "message", "detail"):
+        if isinstance(document, dict) and key in document:
+            document = document[key]
+    if not isinstance(document, str):
+        return ""
+    sentence = " ".join(document.split()).rstrip(".")
+    return (sentence.replace(secret, "***") if secret else sentence)[:200]
