@@ -62,6 +62,13 @@ def file_address(repository: str, path: str) -> str:
     return f"/files/{quote(repository).replace('/-/', '%2F-/')}/-/{quote(path)}"
 
 
+def visible(text: str) -> str:
+    """As `escape_unprintable`, for several lines: line feeds and tabs stay, and `\\r\\n` becomes a line feed."""
+    return "\n".join(
+        "\t".join(map(escape_unprintable, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n")
+    )
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known name that `word` was most likely meant to be, ignoring case. None if no name is near."""
     by_folded = {name.casefold(): name for name in known}

@@ -196,7 +196,7 @@ class _Tools:
 
     def _caller(self) -> Any:
         from reposync.app.commit_wait import SearchableCommits
-        from reposync.mcp.tools import Caller
+        from reposync.mcp.calls import Caller
 
         return Caller(self._application, SearchableCommits(self._current, max_waiting=10), _NoLimit(), _always)
 

@@ -13,6 +13,7 @@ from reposync.words import escape_unprintable
 # What these modules define is not imported: a client waits for this one when it starts the server.
 MAX_NAME_CHARS: Final = 1_000
 MAX_QUERY_CHARS: Final = 2_000
+MAX_PATH_CHARS: Final = 4_096
 MAX_REPOSITORIES: Final = 50
 MAX_FILES: Final = 20
 MAX_PATTERN_CHARS: Final = 1_000
@@ -55,6 +56,21 @@ class SearchCode(Arguments):
     max_tokens: int = Field(2_000, ge=200, le=20_000)
 
 
+class GrepCode(Arguments):
+    pattern: str = Field(min_length=1, max_length=MAX_PATTERN_CHARS, description="RE2 syntax, matched within lines.")
+    repositories: Repositories
+    path: PathPattern
+    ignore_case: bool = False
+    limit: int = Field(50, ge=1, le=200, description="Lines.")
+
+
+class ReadCode(Arguments):
+    repository: Name
+    path: Annotated[Line, Field(min_length=1, max_length=MAX_PATH_CHARS)]
+    start: int | None = Field(None, ge=1, description="First line.")
+    end: int | None = Field(None, ge=1)
+
+
 class ListRepositories(Arguments):
     name: Line = Field("", max_length=MAX_NAME_CHARS, description="A part of the name.")
 
@@ -84,14 +100,16 @@ def schema_of(kind: type[Arguments]) -> dict[str, Any]:
     schema = kind.model_json_schema()
     properties = {key: _terse(value) for key, value in schema["properties"].items()}
     required = {"required": schema["required"]} if "required" in schema else {}
-    return {"type": "object", "properties": properties, **required, "additionalProperties": False}
+    return {"type": "object", "properties": properties, **required}
 
 
-_LEFT_OUT: Final = frozenset({"title", "maxLength", "minLength", "maxItems", "pattern"})
+_LEFT_OUT: Final = frozenset({"title", "maxLength", "minLength", "maxItems", "minimum", "pattern"})
 """Of a schema; the server checks them in any case, and its error says what is wrong."""
 
 
 def _terse(schema: dict[str, Any]) -> dict[str, Any]:
+    if "anyOf" in schema:  # an optional one: null is as if it were left out
+        schema = {**schema["anyOf"][0], **{key: schema[key] for key in ("description",) if key in schema}}
     kept = {key: value for key, value in schema.items() if key not in _LEFT_OUT and value not in ("", [])}
     return {key: _terse(value) if isinstance(value, dict) else value for key, value in kept.items()}
 
@@ -101,7 +119,6 @@ def _terse(schema: dict[str, Any]) -> dict[str, Any]:
 TEXT: Final[dict[str, Any]] = {"type": "string"}
 NUMBER: Final[dict[str, Any]] = {"type": "integer"}
 FLAG: Final[dict[str, Any]] = {"type": "boolean"}
-TIME: Final[dict[str, Any]] = {"type": "string", "format": "date-time"}
 
 
 def items(of: dict[str, Any]) -> dict[str, Any]:
@@ -127,8 +144,29 @@ FOUND: Final = record(
             )
         ),
         "further": items(record({"repository": TEXT, "place": TEXT})),
-        "indexed": items(record({"repository": TEXT}, commit=TEXT, at=TIME, age=TEXT)),
+        "indexed": items(record({"repository": TEXT}, commit=TEXT, at=TEXT, age=TEXT)),
     }
+)
+MATCHES: Final = record(
+    {
+        "files": items(
+            record(
+                {
+                    "repository": TEXT,
+                    "path": TEXT,
+                    "commit": TEXT,
+                    "matches": items(record({"line": NUMBER, "text": TEXT}, url=TEXT)),
+                },
+                outdated=FLAG,
+            )
+        )
+    },
+    stopped=TEXT,
+)
+READ: Final = record(
+    {"repository": TEXT, "path": TEXT, "commit": TEXT, **LINES, "total_lines": NUMBER, "text": TEXT},
+    url=TEXT,
+    outdated=FLAG,
 )
 REPOSITORIES: Final = record(
     {
@@ -136,13 +174,13 @@ REPOSITORIES: Final = record(
             record(
                 {"name": TEXT, "state": TEXT},
                 last_commit=TEXT,
-                last_sync_at=TIME,
+                last_sync_at=TEXT,
                 age=TEXT,
-                next_sync_at=TIME,
+                next_sync_at=TEXT,
                 problem=TEXT,
             )
         ),
         "more": NUMBER,
     }
 )
-WAITED: Final = record({"searchable": FLAG}, relation=TEXT, last_commit=TEXT, last_sync_at=TIME, reason=TEXT)
+WAITED: Final = record({"searchable": FLAG}, relation=TEXT, last_commit=TEXT, last_sync_at=TEXT, reason=TEXT)

@@ -20,8 +20,9 @@ from mcp_types import (
 from mcp_types import Tool as ToolDefinition
 
 from reposync.errors import RepoSyncError
+from reposync.mcp.calls import Outcome
 from reposync.mcp.schemas import schema_of
-from reposync.mcp.tools import TOOLS, Outcome
+from reposync.mcp.tools import TOOLS
 from reposync.words import escape_unprintable
 
 log = logging.getLogger(__name__)
@@ -68,11 +69,10 @@ def make_server(version: str, call: Call, *, on_list: Callable[[], None] = lambd
 DEFINITIONS: Final = tuple(
     ToolDefinition(
         name=each.name,
-        title=each.title,
         description=each.description,
         input_schema=schema_of(each.arguments),
         output_schema=dict(each.result),
-        annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
+        annotations=ToolAnnotations(read_only_hint=True),
     )
     for each in TOOLS
 )

@@ -49,8 +49,9 @@ class _Exchange(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+        from reposync.mcp.calls import Caller
         from reposync.mcp.server import answered, make_server
-        from reposync.mcp.tools import Caller, tool_named
+        from reposync.mcp.tools import tool_named
 
         parts = self._parts
         stopping = stopping_of(self._request)
