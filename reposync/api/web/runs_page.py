@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -70,6 +70,7 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             "runs.html",
             principal,
             runs=shown,
+            progress=progress_of(shown),
             askers=await app.runs.askers([run.id for run in shown]),
             **await _of_repository(app, repository),
             filters=filters,
@@ -184,6 +185,11 @@ def _day(text: str) -> date | None:
         day = date.fromisoformat(text)
         return day if 1971 <= day.year <= 9_000 else None
     return None
+
+
+def progress_of(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    """Of those that are running, by id."""
+    return {run.id: _progress(run) for run in runs if run.status is RunStatus.RUNNING}
 
 
 def _progress(run: Run) -> dict[str, Any]:

@@ -281,6 +281,17 @@ def test_a_button_requests_a_sync_with_the_configured_attempts(showcase: Showcas
         assert resumed.headers["location"] == onward
 
 
+def test_lists_show_how_far_a_run_is(showcase: Showcase, open_url: str) -> None:
+    showcase.register("busy/service")
+    run = showcase.begin(showcase.queue("busy/service"))
+    showcase.tell(run, 100, 400)
+    for path in ("/?name=busy", "/runs?repository=busy/service"):
+        page = ask("GET", open_url + path, headers=BROWSER).text
+        assert '<progress class="thin" max="1200" value="300"' in page, path
+    showcase.end(run)
+    assert 'class="thin"' not in ask("GET", f"{open_url}/?name=busy", headers=BROWSER).text
+
+
 def test_all_that_failed_is_retried_with_one_button(showcase: Showcase, open_url: str) -> None:
     for name, status in (("night/one", RunStatus.FAILED), ("night/two", RunStatus.FAILED), ("night/ok", None)):
         showcase.register(name)
