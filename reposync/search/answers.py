@@ -11,11 +11,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache
 from typing import Final
 from urllib.parse import quote
 
-from reposync.embedding.sparse import query_terms, words
+from reposync.embedding.sparse import query_terms
 from reposync.search.snippets import Snippet, best_snippet, shown_line
 from reposync.symbol import Symbol
 from reposync.vectors.overlaps import url_of_lines
@@ -39,7 +39,6 @@ _PATHS_SHARE: Final = 0.2
 _ABOUT_SHARE: Final = 0.15
 """Of the budget, for links to the repositories; results have them in any case."""
 _COMMIT_CHARS: Final = 12
-_LONGEST_REMEMBERED: Final = 64
 _OPENERS: Final = frozenset({"class", "enum", "function", "interface", "method", "module", "struct", "trait"})
 
 
@@ -132,23 +131,12 @@ def answer(
     return Answer([each.found() for each in shown], further, page.indexed, delimited(body, boundary))
 
 
-@lru_cache(1 << 15)
-def _terms_of_short(word: str) -> frozenset[str]:
-    return query_terms(word)
-
-
-def _terms(text: str) -> frozenset[str]:
-    """As `query_terms`, at a third of the time for lines: their words repeat."""
-    known = (_terms_of_short(each) if len(each) <= _LONGEST_REMEMBERED else query_terms(each) for each in words(text))
-    return frozenset().union(*known)
-
-
 class _Cut:
     """A hit, and the lines of it that are shown."""
 
     def __init__(self, hit: SearchHit, query: str) -> None:
         self.hit, self._query = hit, query
-        self._terms = cache(_terms)
+        self._terms = cache(query_terms)
         self.excerpt: Excerpt | None = None
         self.max_lines = 0
 
