@@ -22,7 +22,7 @@ from reposync.vectors.overlaps import url_of_lines
 from reposync.words import file_address
 
 PAGE_LINES = 1_000
-MAX_LINE_CHARS = 1_000
+MAX_LINE_CHARS = 500
 MAX_DEFINITIONS = 300
 
 _LINES = re.compile(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")

@@ -31,6 +31,8 @@ from reposync.words import ago, duration, escape_unprintable, until
 IDLE_REFRESH_SECONDS = 5
 MAX_HIGHLIGHTED_CHARS = 12_000
 """A lexer may take long for text that is not quite in its language."""
+MAX_HIGHLIGHTED_OF_FILE = 100_000
+"""Of the part of a file on a page, which has up to 25 times as many bytes with its tags."""
 STATIC = files("reposync.api.web") / "static"
 
 # Relative times change by themselves; that is no change of a page.
@@ -160,10 +162,11 @@ def highlighted(text: str, language: str | None, first_line: int) -> Markup:
 
 
 def highlighted_lines(lines: Sequence[str], language: str | None) -> list[Markup]:
-    """Each line as HTML with classes. Highlighted in pieces, which begin at a line without indentation if possible."""
+    """Each line as HTML with classes, the first `MAX_HIGHLIGHTED_OF_FILE` characters of them. Highlighted in pieces,
+    which begin at a line without indentation if possible."""
     shown = [_visible(each.removesuffix("\r")) for each in lines]
     rows: list[Markup] = []
-    start = 0
+    start = done = 0
     while start < len(shown):
         end, length = start, 0
         while end < len(shown) and (end == start or length + len(shown[end]) < MAX_HIGHLIGHTED_CHARS):
@@ -172,7 +175,10 @@ def highlighted_lines(lines: Sequence[str], language: str | None) -> list[Markup
         if end < len(shown):
             tops = (at for at in range(end, start + (end - start) // 2, -1) if shown[at][:1].strip(" \t})]"))
             end = next(tops, end)
-        piece = highlight("\n".join(shown[start:end]), _lexer(language), HtmlFormatter(nowrap=True))
+        text = "\n".join(shown[start:end])
+        done += len(text)
+        lexer = _lexer(language if done <= MAX_HIGHLIGHTED_OF_FILE else None)
+        piece = highlight(text, lexer, HtmlFormatter(nowrap=True))
         found = [Markup(each) for each in piece.removesuffix("\n").split("\n")]  # noqa: S704 - Pygments escapes
         rows += found if len(found) == end - start else map(escape, shown[start:end])
         start = end

@@ -100,6 +100,15 @@ async def test_a_line_of_any_length_is_cut(client: httpx.AsyncClient):
     assert len(page) < 20_000
 
 
+async def test_a_page_of_anything_has_a_bounded_weight(world: World, client: httpx.AsyncClient):
+    line = "a(" * 300 + "\n"
+    world.repository.commit({"calls.py": ("def f(): pass\n" + line * 160).encode()})
+    await world.completed()
+    page = (await client.get("/files/project/-/calls.py")).text
+    assert len(lines(page)) == 161
+    assert len(page) < 3_000_000
+
+
 async def test_names_and_content_are_shown_and_never_run(client: httpx.AsyncClient):
     answer = await client.get(file_address("project", f"a/{HOSTILE}.txt"))
 
