@@ -25,12 +25,12 @@ from reposync.search.grep import MAX_LIMIT, grep
 
 PATTERNS = {
     "an identifier": r"\bparse_args\b",
-    "a phrase": "raise ValueError(msg)",
-    "a regex with words": r"def (?:get|set)_\w+\(self, name\):",
+    "a phrase": r"raise ValueError\(msg\)",
+    "common words": r"def (?:get|set)_\w+\(self, name\):",
     "a part of a name": "parse_arg",
     "a regex without words": r"[0-9]{7}[a-f]{3}",
-    "nothing, with borders": r"\bno_such_name\b",
-    "nothing, without": "zzqqzz",
+    "a rare identifier": r"\bno_such_name\b",
+    "in no file": "zzqqzz",
     "hostile": "(a+)+$",
 }
 
