@@ -20,7 +20,7 @@ from reposync.content.joining import joined
 from reposync.content.model import Chunk
 from reposync.embedding.sparse import query_vector, terms_vector
 from reposync.errors import IndexUnavailable
-from reposync.search.pattern import MAX_PATTERN_CHARS, Pattern, TimeIsUp
+from reposync.search.pattern import Pattern, TimeIsUp
 from reposync.search.reading import ReadingParts
 from reposync.search.scope import TRIES, Scope, nothing_indexed, scope_of
 from reposync.search.searching import canonical
@@ -32,8 +32,6 @@ from reposync.vectors.hybrid_search import path_patterns
 from reposync.vectors.overlaps import url_of_lines
 from reposync.vectors.port import CollectionMissing, Index, IndexQuery, StoredPoint
 from reposync.wildmatch import PathPatterns
-
-__all__ = ["MAX_LIMIT", "MAX_PATTERN_CHARS", "FileMatches", "Found", "LineFound", "grep"]
 
 MAX_LIMIT: Final = 1_000
 MAX_SECONDS: Final = 5.0
