@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -38,6 +39,9 @@ def mcp(context: click.Context) -> None:
     """
     if context.invoked_subcommand is not None:
         return
+    # A client waits for the first answer. Imports take all the time until then, and collecting garbage, of which they
+    # make none, took 0.08 s of 0.79 s.
+    gc.disable()
     from reposync.telemetry.logs import configure_logging
     from reposync.telemetry.redaction import Secrets
 
@@ -145,6 +149,8 @@ async def _serve(environment: Settings, secrets: Secrets) -> None:
 
     tools = _Tools(environment, secrets)
     server = make_server(__version__, tools.call, on_list=tools.prepare)
+    gc.freeze()
+    gc.enable()
 
     async def serve() -> None:
         async with stdio_server() as (read, write):
@@ -198,7 +204,9 @@ class _Tools:
         from reposync.app.commit_wait import SearchableCommits
         from reposync.mcp.calls import Caller
 
-        return Caller(self._application, SearchableCommits(self._current, max_waiting=10), _NoLimit(), _always)
+        return Caller(
+            self._application, SearchableCommits(self._current, max_waiting=10), _NoLimit(), _NoLimit(), _always
+        )
 
     async def _application(self) -> Application:
         return await asyncio.shield(self._open())

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Limit(Protocol):
-    """Of searches at a time."""
+    """Of calls at a time."""
 
     async def search(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`."""
@@ -24,11 +24,12 @@ class Limit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`is_wanted`: whether somebody still waits for the answer."""
+    """`searches`, `greps`: how many there may be at a time. `is_wanted`: whether somebody still waits."""
 
     application: Callable[[], Awaitable[Application]]
     commits: SearchableCommits
-    limit: Limit
+    searches: Limit
+    greps: Limit
     is_wanted: Callable[[], Awaitable[bool]]
 
 

@@ -40,7 +40,7 @@ async def search_code(caller: Caller, asked: SearchCode) -> Outcome:
             lambda: answer(hits, words, max_tokens=asked.max_tokens, max_files=asked.limit, indexed=indexed, now=now)
         )
 
-    found = await caller.limit.search(work)
+    found = await caller.searches.search(work)
     now = app.database.clock.now()
     return Outcome(
         found.text,
@@ -85,7 +85,7 @@ async def grep_code(caller: Caller, asked: GrepCode) -> Outcome:
     from reposync.search.grep import grep
 
     app = await caller.application()
-    found = await caller.limit.search(
+    found = await caller.greps.search(
         lambda: grep(
             app,
             asked.pattern,

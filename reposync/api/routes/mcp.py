@@ -63,7 +63,7 @@ class _Exchange(Response):
             return not stopping.is_set() and not await self._request.is_disconnected()
 
         async def call(name: str, arguments: Any) -> Any:
-            caller = Caller(application, self._commits, parts.searches, is_wanted)
+            caller = Caller(application, self._commits, parts.searches, parts.greps, is_wanted)
             return await answered(
                 lambda: tool_named(name).call(caller, arguments), redact=parts.secrets.redact, over_http=True
             )
