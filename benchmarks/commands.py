@@ -36,22 +36,27 @@ print(time.perf_counter() - started, file=sys.stderr)
 """
 
 
+def corpus_environment(folder: Path, files: int) -> dict[str, str]:
+    """Variables of commands on a corpus in `folder`, which is searched by words only."""
+    make_corpus(folder / "corpus.git", files, files * 0.0053)
+    (folder / "repositories.yaml").write_text(
+        f'embedding: {{provider: none}}\nrepositories:\n  - {{name: corpus, path: "{folder}/corpus.git"}}\n'
+    )
+    return {
+        **os.environ,
+        "REPOSYNC_STATE_DIR": str(folder / "state"),
+        "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
+        "REPOSYNC_ENGINE_IDLE_SECONDS": "30",
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=10_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_corpus(folder / "corpus.git", options.files, options.files * 0.0053)
-        (folder / "repositories.yaml").write_text(
-            f'embedding: {{provider: none}}\nrepositories:\n  - {{name: corpus, path: "{folder}/corpus.git"}}\n'
-        )
-        environment = {
-            **os.environ,
-            "REPOSYNC_STATE_DIR": str(folder / "state"),
-            "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
-            "REPOSYNC_ENGINE_IDLE_SECONDS": "30",
-        }
+        environment = corpus_environment(folder, options.files)
         print(f"{machine()}; {options.files:,} files\n")
         show("--help", [whole(["--help"], environment) for _ in range(5)])
         whole(["apply"], environment)

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.commands import whole
-from benchmarks.corpus import make_corpus
+from benchmarks.commands import corpus_environment, whole
 from benchmarks.measure import machine
 from reposync.app.application import open_application
 from reposync.config.settings import Settings
@@ -41,24 +39,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        make_corpus(folder / "corpus.git", options.files, options.files * 0.0053)
-        (folder / "repositories.yaml").write_text(
-            f'embedding: {{provider: none}}\nrepositories:\n  - {{name: corpus, path: "{folder}/corpus.git"}}\n'
-        )
-        environment = {
-            "REPOSYNC_STATE_DIR": str(folder / "state"),
-            "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
-            "REPOSYNC_ENGINE_IDLE_SECONDS": "30",
-        }
+        environment = corpus_environment(Path(name), options.files)
         for command in ("apply", "sync"):
-            whole([command], {**os.environ, **environment})
+            whole([command], environment)
         print(f"{machine()}; {options.files:,} files; median of {options.rounds}, slowest\n")
         asyncio.run(measure(environment, options.rounds))
 
 
 async def measure(environment: dict[str, str], rounds: int) -> None:
-    async with open_application(Settings.from_environment({**os.environ, **environment})) as app:
+    async with open_application(Settings.from_environment(environment)) as app:
         await grep(app, "warm")
         for name, pattern in PATTERNS.items():
             took = []
