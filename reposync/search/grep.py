@@ -275,8 +275,7 @@ class _Search:
         """Raises TimeIsUp."""
         for path, metadata, chunks in _files_of(points):
             if self._lines >= self._limit:
-                more = "there may be more: narrow it by path or repository, or raise the limit"
-                self._stopped = f"These are the first {self._limit:,} lines that were found; {more}."
+                self._stop_at_limit()
                 return
             # One more than is returned, to know whether there are more.
             lines = list(_lines(self._pattern, chunks, self._limit + 1 - self._lines, self._deadline))
@@ -289,9 +288,16 @@ class _Search:
                 found = FileMatches(version.repository, path, language, commit, False, matches)
                 self._files[version.id, path] = found
             self._chars += sum(len(each.text) for each in chunks)
+            if self._lines > self._limit:
+                self._stop_at_limit()
+                return
             if self._chars > _MAX_CHARS:
                 self._stopped = f"{self._chars:,} characters were searched; narrow it by path or repository."
                 return
+
+    def _stop_at_limit(self) -> None:
+        more = "there may be more: narrow it by path or repository, or raise the limit"
+        self._stopped = f"These are the first {self._limit:,} lines that were found; {more}."
 
 
 def _can_be_narrowed(version: LiveVersion) -> bool:

@@ -133,6 +133,9 @@ async def test_a_limit_and_a_deadline_are_told(world: World):
     found = await grep(world.app, "parse_config", limit=5)
     assert len(lines(found)) == 5
     assert found.stopped is not None and "the first 5 lines" in found.stopped
+    found = await grep(world.app, "^first$", limit=7)
+    assert (len(lines(found)), found.is_complete) == (7, False)
+    assert (await grep(world.app, "^first$", limit=101)).is_complete
     found = await grep(world.app, r"\bparse_config\b", max_seconds=0)
     assert not found.is_complete
     assert found.stopped is not None and "narrow it by path or repository" in found.stopped
