@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from reposync.app.application import Application
     from reposync.search.evaluation import Ask, Question
+    from reposync.vectors.port import SearchHit
 
 JSON_KEYS = (
     *("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated"),
@@ -67,15 +68,18 @@ def search(
         "like": str(asked.like) if asked.like else None,
         "limit": limit,
     }
-    hits = search_in_daemon(settings(), {"q": asked.words, "path": path_glob, **filters})
+    words = asked.words
+    # A daemon answers with hits alone: which of their lines are like the place is not known without its code.
+    hits = search_in_daemon(settings(), {"q": words, "path": path_glob, **filters}) if asked.like is None else None
     if hits is None:
-        found = run_with_app(
-            lambda app: app.searching.search(asked.words, path_glob=path_glob, **filters), with_engine=True
-        )
+
+        async def find(app: Application) -> tuple[list[SearchHit], str]:
+            found = await app.searching.search(words, path_glob=path_glob, **filters)
+            return found, await app.searching.words(words, repository=repository, like=filters["like"])
+
+        found, words = run_with_app(find, with_engine=True)
         hits = [asdict(hit) for hit in found]
-    return Result(
-        [{key: hit[key] for key in JSON_KEYS} for hit in hits], _hit_lines(asked.words, hits, explain=explain)
-    )
+    return Result([{key: hit[key] for key in JSON_KEYS} for hit in hits], _hit_lines(words, hits, explain=explain))
 
 
 def _hit_lines(text: str, hits: list[dict[str, Any]], *, explain: bool) -> Iterator[str]:

@@ -17,11 +17,9 @@ MOST_CHARS: Final = 40_000
 
 async def search_code(caller: Caller, asked: SearchCode) -> Outcome:
     from reposync.search.answers import DEPTH, Indexed, answer
-    from reposync.search.query import read_query
     from reposync.supervision import in_thread
 
     app = await caller.application()
-    words = read_query(asked.query, like=asked.like or None).words
 
     async def work() -> Answer:
         hits = await app.searching.search(
@@ -32,6 +30,7 @@ async def search_code(caller: Caller, asked: SearchCode) -> Outcome:
             like=asked.like or None,
             limit=DEPTH,
         )
+        words = await app.searching.words(asked.query, repository=asked.repositories, like=asked.like or None)
         rows = await app.repositories.list({hit.repository for hit in hits}) if hits else []
         indexed = {row.name: Indexed(row.last_commit, row.last_sync_at) for row in rows}
         now = app.database.clock.now()

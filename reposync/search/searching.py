@@ -52,6 +52,12 @@ class Searching:
         self._parts = parts
         self._ask_again: dict[EmbeddingSpec, float] = {}
 
+    async def words(self, text: str, *, repository: str | Sequence[str] | None = None, like: str | None = None) -> str:
+        """What the lines of hits are compared with: the words of the query, or the code that hits are like. Raises as
+        `search` does."""
+        asked = read_query(text, like=like)
+        return asked.words if asked.like is None else (await self._excerpt(asked.like, repository)).text
+
     async def search(
         self,
         text: str,

@@ -21,7 +21,7 @@ from reposync.api.web.rendering import Renderer, highlighted, web_link
 from reposync.app.application import Application
 from reposync.embedding.sparse import query_terms
 from reposync.errors import RepoSyncError, StoreUnavailable
-from reposync.search.query import MAX_QUERY_CHARS, read_query
+from reposync.search.query import MAX_QUERY_CHARS
 from reposync.search.snippets import best_snippet
 from reposync.symbol import Symbol
 from reposync.vectors.overlaps import url_of_lines
@@ -79,7 +79,8 @@ def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         if given["q"]:
             try:
                 found = await _found(parts.application(), searches, given)
-                files = await asyncio.to_thread(by_file, found, read_query(given["q"]).words)
+                words = await parts.application().searching.words(given["q"], repository=given["repository"])
+                files = await asyncio.to_thread(by_file, found, words)
             except StoreUnavailable:
                 raise
             except RepoSyncError as error:
