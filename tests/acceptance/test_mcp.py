@@ -51,9 +51,12 @@ def indexed(person: Person, repository: GitRepository) -> Person:
     return person
 
 
-@pytest.mark.parametrize("era", ["2026-07-28", "legacy"])
-async def test_an_agent_lists_the_tools_and_finds_code(indexed: Person, repository: GitRepository, era: str) -> None:
+@pytest.mark.parametrize(("era", "protocol"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
+async def test_an_agent_lists_the_tools_and_finds_code(
+    indexed: Person, repository: GitRepository, era: str, protocol: str
+) -> None:
     async with agent(indexed, era) as client:
+        assert client.protocol_version == protocol
         instructions = client.instructions or ""
         tools = {each.name: each for each in (await client.list_tools()).tools}
         found = await client.call_tool("search_code", QUESTION)
