@@ -394,7 +394,7 @@ async def test_globs_are_searched_within_the_limits_of_strict_mode(
             condition_max_size=10,
         )
         await client.update_collection(settings.collection, strict_mode_config=strict)
-    mine = {"version": scope().repository_id, "language": "python"}
+    mine = {"versions": [scope().repository_id], "language": "python"}
     for glob in ("src/**/re*.py", "deep", "re*"):
         assert await paths_found(opened(), "the card", path_glob=glob, limit=3, **mine) == ["src/deep/refund.py"]
     await opened().add_path_tokens(scope().repository_id)
