@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cached_property
 from typing import Final
 from urllib.parse import quote
 
 from reposync.embedding.sparse import query_terms
-from reposync.search.snippets import Snippet, best_snippet, shown_line
+from reposync.search.snippets import MatchedLines, Snippet, shown_line
 from reposync.symbol import Symbol
 from reposync.vectors.overlaps import url_of_lines
 from reposync.vectors.port import SearchHit
@@ -136,13 +136,16 @@ class _Cut:
 
     def __init__(self, hit: SearchHit, query: str) -> None:
         self.hit, self._query = hit, query
-        self._terms = cache(query_terms)
         self.excerpt: Excerpt | None = None
         self.max_lines = 0
 
+    @cached_property
+    def _matched(self) -> MatchedLines:
+        return MatchedLines(self.hit.text, self.hit.start_line, query_terms, self._query)
+
     def of(self, max_lines: int) -> Excerpt:
         hit = self.hit
-        snippet = best_snippet(hit.text, hit.start_line, self._terms, self._query, max_lines, hit.symbols)
+        snippet = self._matched.snippet(max_lines, hit.symbols)
         around = _around(hit.symbols, snippet.best_line)
         end = snippet.lines[-1].number if snippet.lines else snippet.start_line
         return Excerpt(

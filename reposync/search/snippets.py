@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,76 +57,86 @@ def best_snippet(
     max_lines: int = 8,
     symbols: Sequence[Symbol] = (),
 ) -> Snippet:
-    """The window of at most `max_lines` lines of `text` with the most weight of distinct terms of `query`. If its best
-    line is in a definition of `symbols` that fits, the smallest one is the snippet.
+    """See `MatchedLines`, which is for several sizes."""
+    return MatchedLines(text, start_line, query_terms, query).snippet(max_lines, symbols)
+
+
+class MatchedLines:
+    """The lines of `text`, with the terms of `query` that each has.
 
     `start_line` is the line of the file where the text starts. `query_terms` splits a text into terms; it is used on
     lines and on the query, so that matches are those of the index. A term weighs more the fewer lines have it, as in
-    BM25: `self` says little in a class. If nothing matches, the first lines that are not
-    blank.
+    BM25: `self` says little in a class.
     """
-    lines = text.split("\n")
-    if len(lines) > 1 and not lines[-1]:
-        lines.pop()
-    wanted = frozenset(query_terms(query))
-    found = [wanted.intersection(query_terms(line[:_LOOKED_AT])) if wanted else wanted for line in lines]
-    frequency = Counter(term for terms in found for term in terms)
-    weights = {term: math.log(1 + (len(lines) + 0.5) / (count + 0.5)) for term, count in frequency.items()}
 
-    first, last = _window(lines, found, weights, max(1, max_lines))
-    best = max(range(first, last), key=lambda at: (_weight(found[at], weights), bool(lines[at].strip()), -at))
-    around = [
-        (each.start_line - start_line, each.end_line + 1 - start_line)
-        for each in symbols
-        if each.kind in _SHOWN_WHOLE and each.end_line - each.start_line < max_lines
-    ]
-    inside = [each for each in around if 0 <= each[0] <= best < each[1] <= len(lines)]
-    first, last = min(inside, key=lambda each: each[1] - each[0], default=(first, last))
-    shown = tuple(
-        SnippetLine(start_line + at, _shown(lines[at], found[at], query_terms), bool(found[at]))
-        for at in range(first, last)
-    )
-    return Snippet(start_line + first, shown, start_line + best)
+    def __init__(self, text: str, start_line: int, query_terms: Callable[[str], Collection[str]], query: str) -> None:
+        self._start_line, self._query_terms = start_line, query_terms
+        lines = self._lines = text.split("\n")
+        if len(lines) > 1 and not lines[-1]:
+            lines.pop()
+        wanted = frozenset(query_terms(query))
+        found = [wanted.intersection(query_terms(line[:_LOOKED_AT])) if wanted else wanted for line in lines]
+        frequency = Counter(term for terms in found for term in terms)
+        self._weights = {term: math.log(1 + (len(lines) + 0.5) / (count + 0.5)) for term, count in frequency.items()}
+        self._found = found
+        self._line_weights = [self._weight(terms) for terms in found]
+
+    def snippet(self, max_lines: int, symbols: Sequence[Symbol] = ()) -> Snippet:
+        """The window of at most `max_lines` lines with the most weight of distinct terms. If its best line is in a
+        definition of `symbols` that fits, the smallest one is the snippet. If nothing matches, the first lines that are
+        not blank."""
+        lines, found, start_line = self._lines, self._found, self._start_line
+        first, last = self._window(max(1, max_lines))
+        best = max(range(first, last), key=lambda at: (self._line_weights[at], bool(lines[at].strip()), -at))
+        around = [
+            (each.start_line - start_line, each.end_line + 1 - start_line)
+            for each in symbols
+            if each.kind in _SHOWN_WHOLE and each.end_line - each.start_line < max_lines
+        ]
+        inside = [each for each in around if 0 <= each[0] <= best < each[1] <= len(lines)]
+        first, last = min(inside, key=lambda each: each[1] - each[0], default=(first, last))
+        shown = tuple(
+            SnippetLine(start_line + at, _shown(lines[at], found[at], self._query_terms), bool(found[at]))
+            for at in range(first, last)
+        )
+        return Snippet(start_line + first, shown, start_line + best)
+
+    def _weight(self, terms: Collection[str]) -> float:
+        return sum(self._weights[term] for term in terms)
+
+    def _window(self, size: int) -> tuple[int, int]:
+        """First line of the best window, and the one after its last."""
+        lines, found = self._lines, self._found
+        matching = [at for at, terms in enumerate(found) if terms]
+        if not matching:
+            first = next((at for at, line in enumerate(lines) if line.strip()), 0)
+            return first, min(first + size, len(lines))
+        best: tuple[float, float, int] | None = None
+        first = last = matching[0]
+        for number, start in enumerate(matching):
+            # It is enough to try windows that start at a match; each ends at the last match that fits.
+            inside = matching[number : bisect_left(matching, start + size, number)]
+            terms = self._weight(frozenset().union(*(found[at] for at in inside)))
+            lone = max(self._line_weights[at] for at in inside)
+            # Ties: the window with the best single line, then the one with the most matches.
+            score = (round(terms, 9), round(lone, 9), len(inside))
+            if best is None or score > best:
+                best, first, last = score, start, inside[-1] + 1
+        # Fill up with the lines around it, a third of them before: what a line is about follows it.
+        room = size - (last - first)
+        first = max(0, first - room // 3)
+        last = min(len(lines), first + size)
+        first = max(0, min(first, last - size))
+        while last - first > 1 and not lines[last - 1].strip():
+            last -= 1
+        while last - first > 1 and not lines[first].strip():
+            first += 1
+        return first, last
 
 
 def shown_line(line: str) -> str:
     """A line as snippets have it: tabs as spaces, cut to 160 characters, nothing that controls a terminal."""
     return _shown(line, frozenset(), lambda _: ())
-
-
-def _weight(terms: Collection[str], weights: Mapping[str, float]) -> float:
-    return sum(weights[term] for term in terms)
-
-
-def _window(
-    lines: Sequence[str], found: Sequence[frozenset[str]], weights: Mapping[str, float], size: int
-) -> tuple[int, int]:
-    """First line of the best window, and the one after its last."""
-    matching = [at for at, terms in enumerate(found) if terms]
-    if not matching:
-        first = next((at for at, line in enumerate(lines) if line.strip()), 0)
-        return first, min(first + size, len(lines))
-    best: tuple[float, float, int] | None = None
-    first = last = matching[0]
-    for number, start in enumerate(matching):
-        # It is enough to try windows that start at a match; each ends at the last match that fits.
-        inside = [at for at in matching[number : number + size] if at < start + size]
-        terms = _weight(frozenset().union(*(found[at] for at in inside)), weights)
-        lone = max(_weight(found[at], weights) for at in inside)
-        # Ties: the window with the best single line, then the one with the most matches.
-        score = (round(terms, 9), round(lone, 9), len(inside))
-        if best is None or score > best:
-            best, first, last = score, start, inside[-1] + 1
-    # Fill up with the lines around it, a third of them before: what a line is about follows it.
-    room = size - (last - first)
-    first = max(0, first - room // 3)
-    last = min(len(lines), first + size)
-    first = max(0, min(first, last - size))
-    while last - first > 1 and not lines[last - 1].strip():
-        last -= 1
-    while last - first > 1 and not lines[first].strip():
-        first += 1
-    return first, last
 
 
 def _shown(line: str, matched: frozenset[str], query_terms: Callable[[str], Collection[str]]) -> str:
