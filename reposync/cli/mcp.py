@@ -145,6 +145,7 @@ async def _serve(environment: Settings, secrets: Secrets) -> None:
     from mcp.server.stdio import stdio_server
 
     from reposync import __version__
+    from reposync.errors import first_error
     from reposync.mcp.server import make_server
 
     tools = _Tools(environment, secrets)
@@ -153,8 +154,13 @@ async def _serve(environment: Settings, secrets: Secrets) -> None:
     gc.enable()
 
     async def serve() -> None:
-        async with stdio_server() as (read, write):
-            await server.run(read, write, server.create_initialization_options())
+        # A client may end before it has read an answer.
+        with contextlib.suppress(BrokenPipeError):
+            try:
+                async with stdio_server() as (read, write):
+                    await server.run(read, write, server.create_initialization_options())
+            except ExceptionGroup as errors:
+                raise first_error(errors) from errors
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

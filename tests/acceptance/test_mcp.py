@@ -155,3 +155,14 @@ def test_a_signal_ends_it_while_it_waits_for_a_line(indexed: Person, number: sig
         assert b"protocolVersion" in process.stdout.readline()
         process.send_signal(number)
         assert process.wait(timeout=30) == 0
+
+
+def test_a_client_that_ends_before_its_answer_ends_it_without_an_error(indexed: Person) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(indexed.command("mcp"), env=indexed.variables(), cwd=indexed.home, **pipes) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
+        assert process.stderr.read() == b""
