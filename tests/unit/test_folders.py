@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.fixtures.folders import quick_folder
@@ -15,18 +16,18 @@ with quick_folder() as folder:
 """
 
 
-def test_the_folder_of_a_killed_test_run_is_removed_by_the_next_and_one_in_use_is_kept():
+@contextlib.contextmanager
+def program_with_a_folder() -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, Path(process.stdout.readline().strip())
+
+
+def test_the_folder_of_a_killed_test_run_is_removed_by_the_next_and_one_in_use_is_kept() -> None:
     with contextlib.ExitStack() as running:
-        killed, in_use = (
-            running.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-                )
-            )
-            for _ in range(2)
-        )
-        assert killed.stdout and in_use.stdout
-        left, kept = (Path(each.stdout.readline().strip()) for each in (killed, in_use))
+        killed, left = running.enter_context(program_with_a_folder())
+        in_use, kept = running.enter_context(program_with_a_folder())
         killed.kill()
         killed.wait()
         with quick_folder() as mine:
