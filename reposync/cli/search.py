@@ -84,14 +84,13 @@ def search(
 
 def _hit_lines(text: str, hits: list[dict[str, Any]], *, explain: bool) -> Iterator[str]:
     """Each hit with the lines that match best. Coloured on a terminal only."""
-    from reposync.embedding.sparse import query_terms
     from reposync.search.snippets import best_snippet
 
     if not hits:
         yield "Nothing found."
     for number, hit in enumerate(hits):
         symbols = read_symbols(hit.get("symbols"))
-        snippet = best_snippet(hit["text"], hit["start_line"], query_terms, text, symbols=symbols)
+        snippet = best_snippet(hit["text"], hit["start_line"], text, symbols=symbols)
         place = click.style(f"{escape_unprintable(hit['path'])}:{snippet.best_line}", fg="cyan", bold=True)
         about = click.style(f"  {escape_unprintable(hit['repository'])}  {hit['score']:.3f}", dim=True)
         outdated = click.style(f"  {OUTDATED}", fg="yellow") if hit["outdated"] else ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import chain, pairwise
 from typing import Final
@@ -71,6 +71,17 @@ def terms(text: str) -> list[str]:
 def query_terms(text: str) -> frozenset[str]:
     """The distinct terms that a search for `text` looks for: a line with one of them is worth showing."""
     return frozenset(chain.from_iterable(map(_remembered_terms, words(text))))
+
+
+def terms_in_lines(lines: Sequence[str], wanted: frozenset[str]) -> list[frozenset[str]]:
+    """Those of `wanted` that each line has."""
+    text = "\n".join(lines)
+    if not text.isascii():
+        return [wanted & query_terms(line) for line in lines]
+    # Few words of a text are wanted, and lines without one of those need not be split.
+    found = [word for word in set(words(text)) if not wanted.isdisjoint(_remembered_terms(word))]
+    has_one = re.compile("|".join(map(re.escape, found))).search if found else lambda _: None
+    return [wanted & query_terms(line) if has_one(line) else frozenset() for line in lines]
 
 
 def document_vector(text: str, *, path: str | None = None, names: Iterable[str] = ()) -> SparseVector:

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Final
 from urllib.parse import quote
 
-from reposync.embedding.sparse import query_terms
 from reposync.search.snippets import MatchedLines, Snippet, shown_line
 from reposync.symbol import Symbol
 from reposync.vectors.overlaps import url_of_lines
@@ -141,7 +140,7 @@ class _Cut:
 
     @cached_property
     def _matched(self) -> MatchedLines:
-        return MatchedLines(self.hit.text, self.hit.start_line, query_terms, self._query)
+        return MatchedLines(self.hit.text, self.hit.start_line, self._query)
 
     def of(self, max_lines: int) -> Excerpt:
         hit = self.hit
@@ -209,6 +208,10 @@ class _File:
     def place(self) -> tuple[str, str]:
         return self.hit.repository, f"{self.path}:{self.hit.start_line}-{self.hit.end_line}"
 
+    @property
+    def is_shown(self) -> bool:
+        return any(each.excerpt for each in self.cuts)
+
     def shown(self) -> list[Excerpt]:
         return sorted((each.excerpt for each in self.cuts if each.excerpt), key=lambda each: each.start_line)
 
@@ -262,24 +265,26 @@ class _Page:
     def fill(self, budget: int) -> None:
         """Give lines to files, within `budget` for all."""
         left = budget - sum(map(self.cost, self._files))
+        complete: set[_Cut] = set()  # more lines of these do not fit
         for max_lines in _LINES:
             for file in self._files[: self._max_files]:
                 for cut in file.cuts if max_lines >= _FURTHER_FROM else file.cuts[:1]:
-                    was, before = cut.excerpt, self.cost(file)
-                    if max_lines <= cut.max_lines or (not before and max_lines > _LINES[0]):
+                    if max_lines <= cut.max_lines or cut in complete or (not file.is_shown and max_lines > _LINES[0]):
                         continue
+                    was, before = cut.excerpt, self.cost(file)
                     cut.excerpt = cut.of(max_lines)
                     added = self.cost(file) - before
                     if added <= left:
                         left, cut.max_lines = left - added, max_lines
                         continue
                     cut.excerpt = was
-                if not file.shown():
+                    complete.add(cut)
+                if not file.is_shown:
                     # A worse file must not be shown in place of a better one.
                     break
 
     def shown(self) -> list[_File]:
-        return [each for each in self._files if each.shown()]
+        return [each for each in self._files if each.is_shown]
 
     def cost(self, file: _File) -> int:
         rendered = self.rendered(file)
@@ -310,7 +315,7 @@ class _Page:
         left = budget - sum(map(self.cost, self._files))
         places: list[tuple[str, str]] = []
         for file in self._files:
-            if not file.shown():
+            if not file.is_shown:
                 if self.cost_of([*places, file.place]) > left:
                     break
                 places.append(file.place)

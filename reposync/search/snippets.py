@@ -7,10 +7,11 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from reposync.embedding.sparse import query_terms, terms_in_lines
 from reposync.symbol import Symbol
 
 _LONGEST_LINE: Final = 160
@@ -49,33 +50,24 @@ class Snippet:
     best_line: int
 
 
-def best_snippet(
-    text: str,
-    start_line: int,
-    query_terms: Callable[[str], Collection[str]],
-    query: str,
-    max_lines: int = 8,
-    symbols: Sequence[Symbol] = (),
-) -> Snippet:
+def best_snippet(text: str, start_line: int, query: str, max_lines: int = 8, symbols: Sequence[Symbol] = ()) -> Snippet:
     """See `MatchedLines`, which is for several sizes."""
-    return MatchedLines(text, start_line, query_terms, query).snippet(max_lines, symbols)
+    return MatchedLines(text, start_line, query).snippet(max_lines, symbols)
 
 
 class MatchedLines:
     """The lines of `text`, with the terms of `query` that each has.
 
-    `start_line` is the line of the file where the text starts. `query_terms` splits a text into terms; it is used on
-    lines and on the query, so that matches are those of the index. A term weighs more the fewer lines have it, as in
-    BM25: `self` says little in a class.
+    `start_line` is the line of the file where the text starts. Terms are those of the index. A term weighs more the
+    fewer lines have it, as in BM25: `self` says little in a class.
     """
 
-    def __init__(self, text: str, start_line: int, query_terms: Callable[[str], Collection[str]], query: str) -> None:
-        self._start_line, self._query_terms = start_line, query_terms
+    def __init__(self, text: str, start_line: int, query: str) -> None:
+        self._start_line = start_line
         lines = self._lines = text.split("\n")
         if len(lines) > 1 and not lines[-1]:
             lines.pop()
-        wanted = frozenset(query_terms(query))
-        found = [wanted.intersection(query_terms(line[:_LOOKED_AT])) if wanted else wanted for line in lines]
+        found = terms_in_lines([line[:_LOOKED_AT] for line in lines], query_terms(query))
         frequency = Counter(term for terms in found for term in terms)
         self._weights = {term: math.log(1 + (len(lines) + 0.5) / (count + 0.5)) for term, count in frequency.items()}
         self._found = found
@@ -96,8 +88,7 @@ class MatchedLines:
         inside = [each for each in around if 0 <= each[0] <= best < each[1] <= len(lines)]
         first, last = min(inside, key=lambda each: each[1] - each[0], default=(first, last))
         shown = tuple(
-            SnippetLine(start_line + at, _shown(lines[at], found[at], self._query_terms), bool(found[at]))
-            for at in range(first, last)
+            SnippetLine(start_line + at, _shown(lines[at], found[at]), bool(found[at])) for at in range(first, last)
         )
         return Snippet(start_line + first, shown, start_line + best)
 
@@ -136,14 +127,14 @@ class MatchedLines:
 
 def shown_line(line: str) -> str:
     """A line as snippets have it: tabs as spaces, cut to 160 characters, nothing that controls a terminal."""
-    return _shown(line, frozenset(), lambda _: ())
+    return _shown(line, frozenset())
 
 
-def _shown(line: str, matched: frozenset[str], query_terms: Callable[[str], Collection[str]]) -> str:
+def _shown(line: str, matched: frozenset[str]) -> str:
     line = line.removesuffix("\r").rstrip(" \t").replace("\t", _TAB)
     if len(line) <= _LONGEST_LINE:
         return _printable(line)
-    middle = _position(line[:_LOOKED_AT], matched, query_terms) if matched else 0
+    middle = _position(line[:_LOOKED_AT], matched) if matched else 0
     start = max(0, min(middle - _LONGEST_LINE // 3, len(line) - _LONGEST_LINE))
     piece = line[start : start + _LONGEST_LINE]
     head = _ELLIPSIS if start else ""
@@ -151,7 +142,7 @@ def _shown(line: str, matched: frozenset[str], query_terms: Callable[[str], Coll
     return head + _printable(piece[len(head) : _LONGEST_LINE - len(tail)]) + tail
 
 
-def _position(line: str, matched: frozenset[str], query_terms: Callable[[str], Collection[str]]) -> int:
+def _position(line: str, matched: frozenset[str]) -> int:
     """Offset of the words in `line` that have most of the matched terms."""
     best, position = 0, 0
     for word in _WORD.finditer(line):

@@ -128,7 +128,7 @@ def by_file(found: Sequence[SearchHit], words: str) -> list[File]:
 
 
 def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
-    snippet = best_snippet(hit.text, hit.start_line, query_terms, words, SHOWN_LINES, hit.symbols)
+    snippet = best_snippet(hit.text, hit.start_line, words, SHOWN_LINES, hit.symbols)
     url = web_link(hit.url)
     start, end = snippet.start_line, snippet.lines[-1].number if snippet.lines else snippet.start_line
     code = highlighted("\n".join(line.text for line in snippet.lines), hit.language, start)

@@ -36,7 +36,7 @@ class Pool:
 
 
 def snippet(text: str, query: str, start_line: int = 1, max_lines: int = 8) -> Snippet:
-    return best_snippet(text, start_line, query_terms, query, max_lines)
+    return best_snippet(text, start_line, query, max_lines)
 
 
 def test_the_lines_that_answer_the_query_are_shown_with_their_numbers_in_the_file() -> None:
@@ -124,7 +124,7 @@ def test_a_snippet_of_anything_stands_in_its_chunk_and_is_safe_to_print(
 def test_a_definition_that_fits_is_shown_whole() -> None:
     text = "import os\n\ndef first(x):\n    y = x\n    return needle(y)\n\ndef second():\n    pass\n"
     symbols = [Symbol("first", "function", 13, 15), Symbol("second", "function", 17, 18)]
-    snippet = best_snippet(text, 11, query_terms, "needle", symbols=symbols)
+    snippet = best_snippet(text, 11, "needle", symbols=symbols)
     assert [line.number for line in snippet.lines] == [13, 14, 15]
     assert snippet.best_line == 15
 
@@ -132,12 +132,12 @@ def test_a_definition_that_fits_is_shown_whole() -> None:
 def test_the_smallest_definition_around_the_match_counts_and_one_that_is_too_long_does_not() -> None:
     text = "class A:\n    def f(self):\n        needle()\n" + "    x = 1\n" * 20
     symbols = [Symbol("A", "class", 1, 23), Symbol("f", "method", 2, 3)]
-    assert [line.number for line in best_snippet(text, 1, query_terms, "needle", symbols=symbols).lines] == [2, 3]
-    whole = best_snippet(text, 1, query_terms, "needle", symbols=symbols[:1])
+    assert [line.number for line in best_snippet(text, 1, "needle", symbols=symbols).lines] == [2, 3]
+    whole = best_snippet(text, 1, "needle", symbols=symbols[:1])
     assert len(whole.lines) == 8
 
 
 def test_lines_of_a_definition_outside_of_the_text_are_not_shown() -> None:
     symbols = [Symbol("f", "function", 1, 9)]
-    snippet = best_snippet("a\nneedle\nb\n", 5, query_terms, "needle", symbols=symbols)
+    snippet = best_snippet("a\nneedle\nb\n", 5, "needle", symbols=symbols)
     assert [line.number for line in snippet.lines] == [5, 6, 7]
