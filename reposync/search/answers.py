@@ -137,12 +137,18 @@ class _Cut:
         self.hit, self._query = hit, query
         self.excerpt: Excerpt | None = None
         self.max_lines = 0
+        self._excerpts: dict[int, Excerpt] = {}
 
     @cached_property
     def _matched(self) -> MatchedLines:
         return MatchedLines(self.hit.text, self.hit.start_line, self._query)
 
     def of(self, max_lines: int) -> Excerpt:
+        if max_lines not in self._excerpts:
+            self._excerpts[max_lines] = self._of(max_lines)
+        return self._excerpts[max_lines]
+
+    def _of(self, max_lines: int) -> Excerpt:
         hit = self.hit
         snippet = self._matched.snippet(max_lines, hit.symbols)
         around = _around(hit.symbols, snippet.best_line)
@@ -264,18 +270,19 @@ class _Page:
 
     def fill(self, budget: int) -> None:
         """Give lines to files, within `budget` for all."""
-        left = budget - sum(map(self.cost, self._files))
+        costs = {id(file): self.cost(file) for file in self._files}
+        left = budget - sum(costs.values())
         complete: set[_Cut] = set()  # more lines of these do not fit
         for max_lines in _LINES:
             for file in self._files[: self._max_files]:
                 for cut in file.cuts if max_lines >= _FURTHER_FROM else file.cuts[:1]:
                     if max_lines <= cut.max_lines or cut in complete or (not file.is_shown and max_lines > _LINES[0]):
                         continue
-                    was, before = cut.excerpt, self.cost(file)
+                    was = cut.excerpt
                     cut.excerpt = cut.of(max_lines)
-                    added = self.cost(file) - before
-                    if added <= left:
-                        left, cut.max_lines = left - added, max_lines
+                    cost = self.cost(file)
+                    if (added := cost - costs[id(file)]) <= left:
+                        left, costs[id(file)], cut.max_lines = left - added, cost, max_lines
                         continue
                     cut.excerpt = was
                     complete.add(cut)
