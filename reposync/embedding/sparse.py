@@ -75,13 +75,11 @@ def query_terms(text: str) -> frozenset[str]:
 
 def terms_in_lines(lines: Sequence[str], wanted: frozenset[str]) -> list[frozenset[str]]:
     """Those of `wanted` that each line has."""
-    text = "\n".join(lines)
-    if not text.isascii():
-        return [wanted & query_terms(line) for line in lines]
-    # Few words of a text are wanted, and lines without one of those need not be split.
-    found = [word for word in set(words(text)) if not wanted.isdisjoint(_remembered_terms(word))]
-    has_one = re.compile("|".join(map(re.escape, found))).search if found else lambda _: None
-    return [wanted & query_terms(line) if has_one(line) else frozenset() for line in lines]
+    found: dict[str, frozenset[str]] = {}
+    for word in set(words("\n".join(lines))):
+        if terms := wanted.intersection(_remembered_terms(word)):
+            found[word] = terms
+    return [frozenset().union(*map(found.__getitem__, found.keys() & words(line))) for line in lines]
 
 
 def document_vector(text: str, *, path: str | None = None, names: Iterable[str] = ()) -> SparseVector:

@@ -36,6 +36,7 @@ MAX_HIGHLIGHTED_OF_FILE = 100_000
 STATIC = files("reposync.api.web") / "static"
 
 # Relative times change by themselves; that is no change of a page.
+_FORMATTER = HtmlFormatter(nowrap=True)
 _VOLATILE = re.compile(r"data-relative>[^<]*<")
 _NOTICES = {
     "sync": "Queued: a worker starts it in a moment.",
@@ -153,12 +154,12 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def highlighted(text: str, language: str | None, first_line: int) -> Markup:
-    """`text` as HTML with classes (static/code.css) and the line numbers of the file."""
-    lines = _visible(text.replace("\r\n", "\n").rstrip("\r"))
-    lexer = _lexer(language if len(lines) <= MAX_HIGHLIGHTED_CHARS else None)
-    formatter = HtmlFormatter(linenos="inline", linenostart=first_line, wrapcode=True)
-    return Markup(highlight(lines, lexer, formatter))  # noqa: S704 - Pygments escapes
+def highlighted(lines: Sequence[str], language: str | None, first_line: int) -> Markup:
+    """A block of HTML with classes (static/code.css) and the line numbers of the file."""
+    width = len(str(first_line + len(lines) - 1))
+    number = Markup('<span class="linenos">{:>{}}</span>').format
+    rows = (number(at, width) + row for at, row in enumerate(highlighted_lines(lines, language), first_line))
+    return Markup('<div class="highlight"><pre><code>{}\n</code></pre></div>').format(Markup("\n").join(rows))
 
 
 def highlighted_lines(lines: Sequence[str], language: str | None) -> list[Markup]:
@@ -178,7 +179,7 @@ def highlighted_lines(lines: Sequence[str], language: str | None) -> list[Markup
         text = "\n".join(shown[start:end])
         done += len(text)
         lexer = _lexer(language if done <= MAX_HIGHLIGHTED_OF_FILE else None)
-        piece = highlight(text, lexer, HtmlFormatter(nowrap=True))
+        piece = highlight(text, lexer, _FORMATTER)
         found = [Markup(each) for each in piece.removesuffix("\n").split("\n")]  # noqa: S704 - Pygments escapes
         rows += found if len(found) == end - start else map(escape, shown[start:end])
         start = end

@@ -131,7 +131,7 @@ def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
     snippet = best_snippet(hit.text, hit.start_line, words, SHOWN_LINES, hit.symbols)
     url = web_link(hit.url)
     start, end = snippet.start_line, snippet.lines[-1].number if snippet.lines else snippet.start_line
-    code = highlighted("\n".join(line.text for line in snippet.lines), hit.language, start)
+    code = highlighted([line.text for line in snippet.lines], hit.language, start)
     shown = [each for each in hit.symbols if each.start_line <= end and start <= each.end_line][:SHOWN_SYMBOLS]
     return Lines(
         hit=hit,
