@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from reposync.symbol import Symbol as Symbol
 
@@ -26,6 +28,21 @@ class Skip(StrEnum):
     EMPTY = "empty"
     UNDECODABLE = "undecodable"
     FAILED = "failed"
+
+
+REMEDIES: Final[Mapping[str, str]] = {
+    Skip.SUBMODULE: "register that repository",
+    Skip.EXCLUDED: "change `exclude`",
+    Skip.NOT_INCLUDED: "change `include`",
+    Skip.LOCK_FILE: "`include` it by name",
+    Skip.MINIFIED: "`include` it by name",
+    Skip.VENDORED: "`include` the folder, or `-linguist-vendored`",
+    Skip.GENERATED: "`include` it by name, or `-linguist-generated`",
+    Skip.DATA: "`include` it by name or extension",
+    Skip.TOO_LARGE: "raise `max_file_bytes`",
+    Skip.FAILED: "every following run tries it again",
+}
+"""What to change so that such a file is indexed; the others never are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,6 +250,17 @@ async def indexed_meaning(database: Database, ids: Collection[str]) -> dict[str,
     }
 
 
+async def commit_pages(database: Database, identities: Collection[str]) -> dict[str, str]:
+    """Of repositories on GitLab, by id: the address of the pages of their commits, to which the name of the commit is
+    added."""
+    column = VERSIONS.c
+    query = select(column.repository_id, column.links).where(
+        column.repository_id.in_(identities), column.state == _LIVE, column.links.is_not(None)
+    )
+    pages = {identity: links.partition("/-/blob/") for identity, links in await database.rows(query)}
+    return {identity: f"{project}/-/commit/" for identity, (project, blob, _) in pages.items() if blob}
+
+
 @dataclass(frozen=True, slots=True)
 class IndexedCommit:
     """The `commit` that the index holds completely, at the latest since `last_sync_at`. Both None if there was no

@@ -76,7 +76,7 @@ class ManifestCounts:
 
 
 _OUTDATED = and_(FILES.c.wanted_sha.is_not(None), FILES.c.wanted_sha != FILES.c.blob_sha)
-_FAILED = or_(FILES.c.skip_reason == "failed", _OUTDATED)
+IS_FAILED = or_(FILES.c.skip_reason == "failed", _OUTDATED)
 
 
 class Manifests(Stored):
@@ -163,7 +163,7 @@ class Manifests(Stored):
             func.count().filter(FILES.c.skip_reason.is_(None)),
             func.count(FILES.c.skip_reason),
             func.coalesce(func.sum(FILES.c.chunks), 0),
-            func.count().filter(_FAILED),
+            func.count().filter(IS_FAILED),
         ).group_by(FILES.c.repository_id)
         if identities is not None:
             query = query.where(FILES.c.repository_id.in_(identities))
@@ -179,7 +179,7 @@ class Manifests(Stored):
             func.count(FILES.c.skip_reason),
             newest,
             func.coalesce(func.sum(case((FILES.c.epoch == newest, FILES.c.chunks), else_=0)), 0),
-            func.count().filter(_FAILED),
+            func.count().filter(IS_FAILED),
         ).where(mine)
         row = (await self._database.rows(query))[0]
         return ManifestTotals(*(int(value) for value in row))

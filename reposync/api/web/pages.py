@@ -17,6 +17,7 @@ from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, with
 from reposync.api.web.file_page import file_page
 from reposync.api.web.rendering import Renderer
 from reposync.api.web.repositories_page import repositories_page
+from reposync.api.web.repository_page import repository_page
 from reposync.api.web.runs_page import run_pages
 from reposync.api.web.search_page import search_page
 from reposync.app.application import Application
@@ -34,7 +35,7 @@ def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapp
     """`document`: the OpenAPI document of the application; public, as the document itself is."""
     routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
-    for pages in (repositories_page, run_pages, search_page, file_page, _login_page):
+    for pages in (repositories_page, repository_page, run_pages, search_page, file_page, _login_page):
         routes.include_router(pages(parts, renderer))
 
     @routes.get("/locks")
@@ -86,10 +87,16 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
     """Returns the path of the page to show."""
     name = form.get("name", "")
     match action:
-        case "sync":
+        case "sync" | "full" | "verify":
             row = await syncable(app.repositories, name)
             attempts = app.configuration.registry.daemon.max_attempts
-            run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, asked_by=by, max_attempts=attempts)
+            run, _ = await app.runs.enqueue(
+                *(row.name, RunTrigger.HTTP),
+                asked_by=by,
+                full=action == "full",
+                repair=action == "verify",
+                max_attempts=attempts,
+            )
             return f"/runs/{run.id}"
         case "cancel" | "retry" | "approve":
             return f"/runs/{(await act_on_run(app, action, form.get('run', ''), by)).id}"

@@ -40,6 +40,8 @@ _FORMATTER = HtmlFormatter(nowrap=True)
 _VOLATILE = re.compile(r"data-relative>[^<]*<")
 _NOTICES = {
     "sync": "Queued: a worker starts it in a moment.",
+    "full": "Queued: every file is read again.",
+    "verify": "Queued: the index is compared with the commit, and what differs is repaired.",
     "pause": "Paused: no syncs are scheduled until it is resumed. A running sync continues.",
     "resume": "Resumed.",
     "cancel": "Cancellation requested.",

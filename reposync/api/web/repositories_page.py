@@ -14,12 +14,12 @@ from reposync.api.documents import cursor_after, key_before
 from reposync.api.routing import ApiParts, Router
 from reposync.api.web.last_day import last_day
 from reposync.api.web.rendering import Renderer
-from reposync.api.web.runs_page import progress_of
+from reposync.api.web.runs_page import approve_label, progress_of
 from reposync.app.application import Application
 from reposync.app.index_overview import collection_changes
 from reposync.catalog.overview import Overview, late_after, overviews
 from reposync.store.database import AHEAD_SECONDS
-from reposync.store.index_queries import incomplete_versions
+from reposync.store.index_queries import commit_pages, incomplete_versions
 from reposync.store.repository import MAX_NAME_CHARS, RepositoryState
 from reposync.store.status import RunStatus
 
@@ -75,7 +75,8 @@ def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         left = [each for each in chosen if each > after]
         names, seen = left[:PAGE_REPOSITORIES], len(chosen) - len(left)
         found = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
-        running = [each.last_run for each in found if each.last_run and each.last_status == RunStatus.RUNNING]
+        shown = (RunStatus.RUNNING, RunStatus.BLOCKED)
+        latest = await app.runs.by_ids([each.last_run for each in found if each.last_run and each.last_status in shown])
         now = app.runs.now()
 
         def address(**extra: str) -> str:
@@ -86,7 +87,9 @@ def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
             "repositories.html",
             principal,
             repositories=[(each, freshness(each, now)) for each in found],
-            progress=progress_of((await app.runs.by_ids(running)).values()) if running else {},
+            commit_pages=await commit_pages(app.database, [each.id for each in found]),
+            progress=progress_of(latest.values()),
+            approvals={each.id: approve_label(each) for each in latest.values() if each.status is RunStatus.BLOCKED},
             changes=[each for each in await collection_changes(app, count_chunks=False) if each.is_under_way],
             # Query, label, count, and whether it is chosen; without empty ones.
             choices=[

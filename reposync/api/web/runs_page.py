@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -11,38 +10,30 @@ from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
-from markupsafe import Markup, escape
 
 from reposync.api.auth import Principal, Role
 from reposync.api.routing import ApiParts, Router
+from reposync.api.web.charts import run_chart
 from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Renderer
 from reposync.app.application import Application
-from reposync.app.index_overview import index_overview
 from reposync.config.schedule import ScheduleError, zone
 from reposync.content.model import Skip
 from reposync.errors import GateClosed, RepositoryNotFound
 from reposync.runs.reporting import current_progress
+from reposync.store.index_queries import commit_pages
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.run import MissedTick, Run, RunProblem, RunRequest
-from reposync.store.status import FINAL, RunStatus, RunTrigger
-from reposync.store.ticks import Ticks
-from reposync.sync.brake import BrakeFacts, read_brake
-from reposync.words import duration
+from reposync.store.run import Run, RunProblem, RunRequest
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.sync.brake import read_brake
 
 PAGE_RUNS = 50
 CHART_RUNS = 60
 PAGE_PROBLEMS = 200
 PAGE_REQUESTS = 50
-MISSED_TICKS = 5
 _MAX_ZONE_CHARS = 64
 LIVE_REFRESH_SECONDS = 1
 """Polling interval of a page that cannot receive the events of its run."""
 _RUN = re.compile("run ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-
-CHART_WIDTH, CHART_HEIGHT, BAR_GAP = 300, 80, 1
-MIN_BAR_HEIGHT = 2.0
-"""A bar that is too low to see would look like a missing run."""
-MIN_BARS = 40
 
 
 def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
@@ -54,7 +45,7 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         app = parts.application()
         filters, wanted = _filters(request)
         before = request.query_params.get("before") or None
-        page = await app.runs.history(**wanted, limit=PAGE_RUNS + 1, before=before)
+        page = await app.runs.history(**wanted, limit=max(PAGE_RUNS + 1, CHART_RUNS), before=before)
         shown, more = page[:PAGE_RUNS], len(page) > PAGE_RUNS
         repository, unknown = filters["repository"], None
         if not page and repository:
@@ -72,7 +63,7 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             runs=shown,
             progress=progress_of(shown),
             askers=await app.runs.askers([run.id for run in shown]),
-            **await _of_repository(app, repository),
+            chart=run_chart(page) if before is None else None,
             filters=filters,
             filtered=bool(kept),
             unknown=unknown,
@@ -100,6 +91,7 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             "run.html",
             principal,
             run=found,
+            commit_page=(await commit_pages(app.database, [found.repository_id])).get(found.repository_id),
             askers=askers_of(requests),
             requests=[
                 {"request": each, "wants": _wants(each), "taken_by": _run_of(each.withdrawn_by)}
@@ -112,7 +104,7 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             progress=_progress(found),
             counts=counts,
             brake=brake,
-            approve_label=_approve_label(found, brake),
+            approve_label=approve_label(found),
             problems=problems,
             more_problems=sum(counts.values()) - len(problems),
             events=f"{renderer.root}/api/v1/runs/{found.id}/events",
@@ -122,20 +114,6 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
     return routes
 
 
-async def _of_repository(app: Application, name: str) -> dict[str, Any]:
-    """What the history shows of a single repository."""
-    index, chart = None, None
-    missed: list[MissedTick] = []
-    if name:
-        with contextlib.suppress(RepositoryNotFound):  # it was removed, but its history is kept
-            index = await index_overview(app, name)
-            row = await app.repositories.get(name)
-            missed = await Ticks(app.database).missed(row.id, MISSED_TICKS + 1)
-        chart = run_chart(await app.runs.history(repository=name, limit=CHART_RUNS))
-    more_missed = len(missed) > MISSED_TICKS
-    return {"chart": chart, "index": index, "missed": missed[:MISSED_TICKS], "more_missed": more_missed}
-
-
 async def _problems(app: Application, run: Run, counts: Mapping[str, int]) -> list[RunProblem]:
     """Failures first: they need attention, the others are skipped on purpose."""
     failed = await app.runs.problems(run.id, PAGE_PROBLEMS, reason=Skip.FAILED) if Skip.FAILED in counts else []
@@ -143,8 +121,9 @@ async def _problems(app: Application, run: Run, counts: Mapping[str, int]) -> li
     return failed + [each for each in others if each.reason != Skip.FAILED][: PAGE_PROBLEMS - len(failed)]
 
 
-def _approve_label(run: Run, brake: BrakeFacts | None) -> str:
-    if brake is not None:
+def approve_label(run: Run) -> str:
+    """Of the button that approves a blocked run."""
+    if (brake := read_brake(run.brake)) is not None:
         return f"Approve: {brake.lost:,} of {brake.indexed:,} files lose their points"
     return "Make it live anyway" if run.error_code == GateClosed.code else "Approve the deletion"
 
@@ -235,49 +214,3 @@ def _wants(request: RunRequest) -> str:
 def _run_of(withdrawn_by: str | None) -> str | None:
     match = _RUN.fullmatch(withdrawn_by or "")
     return match[1] if match else None
-
-
-def run_chart(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Bar charts and figures of the latest runs that were executed and have ended; None if none has. `runs`: the newest
-    first. Drawn as SVG on the server: without scripts, and without style attributes, which the CSP would refuse."""
-    ended = [run for run in reversed(runs) if run.status in FINAL and run.attempt and run.duration_seconds is not None]
-    if not ended:
-        return None
-    seconds = [run.duration_seconds or 0.0 for run in ended]
-    completed = sum(run.status is RunStatus.COMPLETED and not run.files_failed for run in ended)
-    files = [float(run.files_processed) for run in ended]
-    endings = [f"{run.status}, {run.files_failed:,} failed" if run.files_failed else str(run.status) for run in ended]
-    spans = [f"{ending}, {duration(run.duration_seconds)}" for ending, run in zip(endings, ended, strict=True)]
-    return {
-        "runs": len(ended),
-        "success_rate": f"{100 * completed / len(ended):.0f}%",
-        "mean": duration(sum(seconds) / len(seconds)),
-        "p95": duration(_percentile(seconds, 0.95)),
-        "longest": duration(max(seconds)),
-        "most_files": f"{max(files):,.0f}",
-        "durations": _bars(seconds, spans, ended),
-        "files": _bars(files, [f"{run.files_processed:,} files" for run in ended], ended),
-    }
-
-
-def _percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank: the smallest value that this share of all values does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def _bars(values: Sequence[float], words: Sequence[str], runs: Sequence[Run]) -> Markup:
-    highest = max(values) or 1.0
-    # A few runs do not fill the chart, so that bars are never wide.
-    step = CHART_WIDTH / max(len(values), MIN_BARS)
-    left = CHART_WIDTH - step * len(values)
-    rects = []
-    for number, (value, label, run) in enumerate(zip(values, words, runs, strict=True)):
-        kind = "failed" if run.files_failed else escape(run.status)
-        height = max(MIN_BAR_HEIGHT, CHART_HEIGHT * value / highest)
-        rects.append(
-            f'<rect class="{kind}" x="{left + number * step:.2f}" y="{CHART_HEIGHT - height:.2f}" '
-            f'width="{max(step - BAR_GAP, 0.5):.2f}" height="{height:.2f}"><title>{escape(label)}</title></rect>'
-        )
-    box = f'viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" preserveAspectRatio="none"'
-    return Markup(f'<svg class="bars" {box} role="img" aria-label="{len(values)} runs">{"".join(rects)}</svg>')  # noqa: S704

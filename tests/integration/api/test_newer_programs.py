@@ -45,7 +45,7 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
     assert detail["problem_counts"] == {REASON: 1}
     assert detail["brake"] is None, "a brake of a kind that nobody here knows"
     assert (await rest.get("/repositories/payments"))["last_status"] == STATUS
-    for path in ("/runs", "/runs?repository=payments", f"/runs/{run.id}", "/"):
+    for path in ("/runs", "/runs?repository=payments", "/repositories/payments", f"/runs/{run.id}", "/"):
         assert STATUS in await page(rest, path), path
     assert OUTCOME in await page(rest, f"/runs/{run.id}")
     assert REASON in await page(rest, f"/runs/{run.id}")
@@ -82,7 +82,7 @@ async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> N
     assert [each["state"] for each in shown["retired"]] == [STATE]
     assert shown["retired"][0]["chunk_size"] == 7000
     assert shown["hold"]["reason"] == "held by a newer program"
-    assert STATE in await page(rest, "/runs?repository=payments")
+    assert STATE in await page(rest, "/repositories/payments")
     assert await version_states(rest.app.database) == {"building": 0, "live": 0, "retired": 0, STATE: 1}
 
 

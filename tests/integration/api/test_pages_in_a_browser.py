@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.fixtures.browser import DESKTOP, PHONE, browser, keep_picture, page, 
 from tests.fixtures.pods import until
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.reverse_proxy import ReverseProxy
-from tests.fixtures.showcase import BLOCKED, FAILED, HOSTILE, LIVE, PAUSED, REAL, WEB, Showcase
+from tests.fixtures.showcase import BLOCKED, FAILED, HOSTILE, LIVE, NEW, PAUSED, REAL, WEB, Showcase
 
 OPERATOR = "operate-4f9a0c6b2d8e"
 # Chrome's own bound for a page that moves "a little" is 0.1.
@@ -74,6 +75,8 @@ def addresses(showcase: Showcase, url: str, login_url: str, away_url: str) -> di
         "no-repository-fits": f"{url}/?name=none+of+these",
         "runs": f"{url}/runs",
         "runs-of-one-repository": f"{url}/runs?repository={LIVE}",
+        "repository": f"{url}/repositories/{LIVE}",
+        "files-of-a-repository": f"{url}/repositories/{REAL}?folder=billing",
         "no-run-fits": f"{url}/runs?trigger=command&status=blocked",
         **{f"run-{name}": f"{url}/runs/{identity}" for name, identity in runs.items()},
         "no-such-run": f"{url}/runs/abc",
@@ -257,7 +260,7 @@ def test_the_history_is_filtered_page_by_page_and_by_the_readers_days(page: Page
     runs = page.get_by_role("table", name="Runs, the newest first")
     page.goto(f"{url}/runs?repository={LIVE}")
     expect(page.locator(".figures")).to_contain_text("Success rate")
-    expect(page.locator("svg.bars")).to_have_count(2)
+    expect(page.locator("svg.bars")).to_have_count(3)
     expect(runs.get_by_role("row")).to_have_count(51)
     page.get_by_role("link", name="Older").click()
     expect(runs.get_by_role("row")).to_have_count(12)
@@ -334,7 +337,10 @@ def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, ur
     expect(hit.locator(".code .k").first).to_have_text("def")  # highlighted
     expect(hit.locator(".code .linenos").first).to_have_text("2")
 
-    for path in (f"/search?q={HOSTILE}&repository={HOSTILE}", f"/runs?repository={HOSTILE}", f"/?name={HOSTILE}"):
+    for path in (
+        *(f"/search?q={HOSTILE}&repository={HOSTILE}", f"/repositories/{REAL}?folder=src", f"/repositories/{HOSTILE}"),
+        *(f"/runs?repository={HOSTILE}", f"/?name={HOSTILE}"),
+    ):
         page.goto(url + path)
         expect(page.locator("main")).to_contain_text(" ")
         assert page.locator("main img").count() == 0, path
@@ -413,6 +419,60 @@ def test_the_api_is_described_route_by_route(page: Page, url: str) -> None:
     assert {tuple(each.split()) for each in page.locator("h2").all_inner_texts()} == routes
 
 
+# The page of a repository -------------------------------------------------------------------------------------------
+
+
+def test_a_repository_is_looked_through_from_the_first_page_to_a_line_of_a_file(page: Page, url: str) -> None:
+    page.goto(f"{url}/?name={REAL}")
+    page.get_by_role("link", name=REAL).click()
+    expect(page.locator(".facts")).to_contain_text("every 30 minutes")
+    expect(page.get_by_role("region", name="Definition")).to_contain_text("From the registry file")
+    expect(page.get_by_role("region", name="Definition")).to_contain_text("max_file_bytes")
+
+    files = page.get_by_role("region", name="Files")
+    expect(files.locator(".tally")).to_contain_text("1 binary")
+    expect(files.get_by_role("row", name="uv.lock")).to_contain_text("lock fileinclude it by name")
+    expect(files.get_by_role("row", name="billing/")).to_contain_text("1 of 1 file")
+    files.get_by_role("link", name="billing/").click()
+    expect(files.get_by_role("row")).to_have_count(2)
+    files.get_by_role("link", name="sessions.py").click()
+    expect(page.locator("#L6")).to_contain_text("def remove_expired_sessions")
+    page.get_by_role("link", name=REAL).click()
+    page.wait_for_url(f"{url}/repositories/{REAL}")
+
+
+def test_what_costs_is_confirmed_and_leads_to_its_run(page: Page, url: str) -> None:
+    for button, notice, wants in (
+        ("Full sync", "Queued: every file is read again.", "full"),
+        ("Verify and repair", "Queued: the index is compared with the commit, and what differs is repaired.", "full"),
+    ):
+        page.goto(f"{url}/repositories/{NEW}")
+        expect(page.get_by_role("button", name=button)).to_be_hidden()
+        page.get_by_text("More", exact=True).click()
+        page.get_by_role("button", name=button).click()
+        page.wait_for_url(f"{url}/runs/*")
+        expect(page.locator("#notice")).to_have_text(notice)
+        expect(page.locator(".facts")).to_contain_text(wants)
+
+
+def test_a_removed_repository_leads_to_its_history(page: Page, showcase: Showcase, url: str) -> None:
+    name = f"removed/{showcase.next_number()}"
+    showcase.add_history([showcase.past_run(name, RunStatus.COMPLETED, timedelta(days=3), 3.0)])
+    page.goto(f"{url}/repositories/{name}")
+    expect(page.locator("h1")).to_contain_text(f"of {name}")
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_a_blocked_run_is_approved_on_the_first_page(page: Page, showcase: Showcase, url: str) -> None:
+    blocked = showcase.run_of(BLOCKED, RunStatus.BLOCKED)
+    page.goto(f"{url}/?name={BLOCKED}")
+    approve = page.get_by_role("button", name="Approve: 1,182 of 1,204 files lose their points")
+    expect(approve).to_be_hidden()
+    page.get_by_text("Approve…").click()
+    expect(approve).to_be_visible()
+    expect(page.locator(f'input[value="{blocked.id}"]')).to_have_count(1)
+
+
 # Versions of indexes, and files that failed ------------------------------------------------------------------------
 
 
@@ -422,7 +482,7 @@ def test_versions_of_an_index_are_seen_and_a_click_rolls_back_and_resumes(
     name = f"versions/{showcase.next_number()}"
     showcase.register(name)
     showcase.add_history(showcase.versions(name), VERSIONS)
-    page.goto(f"{url}/runs?repository={name}")
+    page.goto(f"{url}/repositories/{name}")
     versions = page.get_by_role("region", name="Versions of the index").locator("tbody tr")
     expect(versions).to_have_count(2)
     for words in ("2", "live", "openai text-embedding-3-small", "7000 characters"):
@@ -445,8 +505,8 @@ def test_what_needs_attention_is_on_the_pages(page: Page, showcase: Showcase, ur
     for path, selector, words in (
         ("/?show=attention", "tbody", "3 files could not be read"),
         ("/", "section.change", "1 building"),
-        (f"/runs?repository={LIVE}", "section.index", "311 of about 1,204 files built"),
-        (f"/runs?repository={LIVE}", "section.missed", "noticed 24 h 0 min late"),
+        (f"/repositories/{LIVE}", "section.index", "311 of about 1,204 files built"),
+        (f"/repositories/{LIVE}", "section.missed", "noticed 24 h 0 min late"),
         (f"/runs?repository={WEB}&status=completed", "#runs .outcome .status.failed", "completed, 3 failed"),
         (f"/runs/{incomplete.id}", "#run .headline .status", "completed, 3 failed"),
         (f"/runs/{incomplete.id}", ".facts", "3 failed"),
@@ -457,5 +517,5 @@ def test_what_needs_attention_is_on_the_pages(page: Page, showcase: Showcase, ur
         if page.url != url + path:
             page.goto(url + path)
         expect(page.locator(selector).first).to_contain_text(words)
-    page.goto(f"{url}/runs?repository={BLOCKED}")
+    page.goto(f"{url}/repositories/{BLOCKED}")
     expect(page.locator("section.missed")).to_have_count(0)

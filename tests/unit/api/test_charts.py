@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from reposync.api.web.runs_page import CHART_HEIGHT, MIN_BAR_HEIGHT, run_chart
+from reposync.api.web.charts import CHART_HEIGHT, MIN_BAR_HEIGHT, run_chart
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 
@@ -13,6 +13,7 @@ from reposync.store.status import RunStatus
 def run(seconds: float | None, files: int = 0, status: RunStatus = RunStatus.COMPLETED, attempt: int = 1) -> Run:
     every: dict[str, Any] = dict.fromkeys(Run.model_fields)
     told = {"status": status, "attempt": attempt, "duration_seconds": seconds, "files_processed": files}
+    told |= {"chunks_embedded": files, "chunks_reused": 0, "repository": "web"}
     return Run.model_construct(**every | told)
 
 
@@ -40,7 +41,7 @@ def test_files_over_time_stand_from_the_oldest_to_the_newest_in_proportion() -> 
     assert chart is not None and chart["most_files"] == "40"
     assert heights(chart["files"]) == [CHART_HEIGHT / 2, MIN_BAR_HEIGHT, CHART_HEIGHT]
     assert re.findall(r'class="(\w+)" x', chart["files"]) == ["completed", "completed", "failed"]
-    assert re.findall("<title>(.*?)</title>", chart["files"]) == ["20 files", "0 files", "40 files"]
+    assert re.findall("<title>(.*?)</title>", chart["files"]) == ["web: 20 files", "web: 0 files", "web: 40 files"]
 
 
 def test_where_nothing_ended_there_is_no_chart() -> None:

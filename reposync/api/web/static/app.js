@@ -59,9 +59,9 @@ function trouble(words) {
 
 // Parts that refresh themselves ---------------------------------------------------------------------------------------------
 
-// A part with the focus, or with selected text, is not refreshed.
+// A part with the focus, with selected text or with something unfolded is not refreshed.
 const isInUse = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
-  || (getSelection() && !getSelection().isCollapsed && part.contains(getSelection().anchorNode));
+  || (getSelection() && !getSelection().isCollapsed && part.contains(getSelection().anchorNode)) || part.querySelector("details[open]");
 
 const tags = new Map();
 async function renew(part) {

@@ -1,0 +1,132 @@
+"""The page of a repository, `/repositories/{name}`: what is registered, its index, runs and files.
+
+`?folder=src/web` shows the files of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+
+from reposync.api.auth import Principal, Role
+from reposync.api.routing import ApiParts, Router, path_of
+from reposync.api.web.charts import run_chart
+from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Renderer
+from reposync.api.web.runs_page import CHART_RUNS, progress_of
+from reposync.app.index_overview import index_overview
+from reposync.catalog.overview import repository_detail
+from reposync.config.schedule import Schedule, ScheduleError
+from reposync.content.model import REMEDIES
+from reposync.errors import RepositoryNotFound
+from reposync.store.file_tree import TreeEntry, folder, skip_counts
+from reposync.store.index_queries import commit_pages
+from reposync.store.repository import Repository
+from reposync.store.ticks import Ticks
+from reposync.words import file_address
+
+PAGE_ENTRIES = 1_000
+SHOWN_RUNS = 10
+MISSED_TICKS = 5
+TICKS = 3
+SLOW_REFRESH_SECONDS = 15
+"""While nothing runs: listing a folder reads the rows of all files."""
+
+
+def repository_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
+    routes = Router()
+    reader = parts.access.page(Role.READ)
+
+    @routes.get("/repositories/{name:path}")
+    async def repository(request: Request, name: str, principal: Principal = reader) -> Response:
+        app = parts.application()
+        try:
+            found, row = await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name)
+        except RepositoryNotFound:
+            await app.runs.require_known(name)
+            # It was removed, but its history is kept.
+            return Response(
+                status_code=303, headers={"Location": f"{renderer.root}/runs?{urlencode({'repository': name})}"}
+            )
+        version = row.live_version or row.id
+        path = request.query_params.get("folder", "").strip("/")
+        entries = await folder(app.database, version, path, PAGE_ENTRIES + 1)
+        runs = await app.runs.history(repository=row.name, limit=CHART_RUNS)
+        address = f"{renderer.root}/repositories/{path_of(row.name)}"
+
+        def in_folder(path: str) -> str:
+            return f"{address}?{urlencode({'folder': path})}#files" if path else f"{address}#files"
+
+        return renderer.page(
+            request,
+            "repository.html",
+            principal,
+            repository=found,
+            registered=row.origin_words,
+            definition=list(_definition(row)),
+            ticks=_ticks(row, app.runs.now()),
+            missed=found.missed_ticks[:MISSED_TICKS],
+            more_missed=len(found.missed_ticks) > MISSED_TICKS,
+            index=await index_overview(app, row.name),
+            commit_page=(await commit_pages(app.database, [row.id])).get(row.id),
+            chart=run_chart(runs),
+            runs=runs[:SHOWN_RUNS],
+            more_runs=len(runs) > SHOWN_RUNS,
+            progress=progress_of(runs[:SHOWN_RUNS]),
+            askers=await app.runs.askers([run.id for run in runs[:SHOWN_RUNS]]),
+            folder=path,
+            folders=list(_folders(path, in_folder)),
+            entries=[(each, _link(each, path, row.name, in_folder, renderer.root)) for each in entries[:PAGE_ENTRIES]],
+            more_entries=len(entries) > PAGE_ENTRIES,
+            skipped=await skip_counts(app.database, version),
+            remedies=REMEDIES,
+            back=address,
+            refresh_seconds=IDLE_REFRESH_SECONDS if runs and not runs[0].is_final else SLOW_REFRESH_SECONDS,
+        )
+
+    return routes
+
+
+def _definition(row: Repository) -> Iterator[tuple[str, str]]:
+    """Each key of the registry file with its value, defaults too."""
+    yield from _keys(row.resolved or row.definition or {})
+
+
+def _keys(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{within}{key}.")
+        elif isinstance(value, list):
+            yield f"{within}{key}", ", ".join(map(str, value)) or "none"
+        elif value is not None:
+            yield f"{within}{key}", f"{value:,}" if type(value) is int else str(value)
+
+
+def _ticks(row: Repository, now: datetime) -> list[datetime]:
+    """The next ones of its schedule."""
+    ticks: list[datetime] = []
+    if row.is_active and row.cron_expression is not None:
+        try:
+            schedule = Schedule.parse(row.cron_expression, row.timezone)
+        except ScheduleError:  # of a newer program
+            return []
+        while len(ticks) < TICKS:
+            ticks.append(schedule.next_after(ticks[-1] if ticks else now))
+    return ticks
+
+
+def _folders(path: str, address: Any) -> Iterator[tuple[str, str]]:
+    """The folders above `path` and itself, each with its address."""
+    parts = path.split("/") if path else []
+    for number, part in enumerate(parts, 1):
+        yield part, address("/".join(parts[:number]))
+
+
+def _link(entry: TreeEntry, path: str, repository: str, address: Any, root: str) -> str | None:
+    """Where a click on the entry leads; None for a file that is not indexed."""
+    full = f"{path}/{entry.name}" if path else entry.name
+    if entry.files is not None:
+        return str(address(full.rstrip("/")))
+    return f"{root}{file_address(repository, full)}" if entry.chunks else None
