@@ -38,7 +38,7 @@ _HTML_PIECE = re.compile(r"(<[^>]*>|&[^;\s]{1,10};)|(\w+)")
 @dataclass(frozen=True, slots=True)
 class Lines:
     """What the page shows of a hit. `like`: the query for code like it. `address`: of the page of its file, without the
-    root; `url`: of these lines at their source."""
+    root; `whole`: that page with all lines of the hit, if there are more; `url`: of these lines at their source."""
 
     hit: SearchHit
     start_line: int
@@ -46,6 +46,7 @@ class Lines:
     best_line: int
     code: Markup
     address: str
+    whole: str | None
     url: str | None
     like: str | None
     symbols: Sequence[tuple[Symbol, str]]
@@ -131,6 +132,7 @@ def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
     snippet = best_snippet(hit.text, hit.start_line, words, SHOWN_LINES, hit.symbols)
     url = web_link(hit.url)
     start, end = snippet.start_line, snippet.lines[-1].number if snippet.lines else snippet.start_line
+    is_part = (start, end) != (hit.start_line, hit.end_line)
     code = highlighted([line.text for line in snippet.lines], hit.language, start)
     shown = [each for each in hit.symbols if each.start_line <= end and start <= each.end_line][:SHOWN_SYMBOLS]
     return Lines(
@@ -140,6 +142,7 @@ def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
         best_line=snippet.best_line,
         code=marked(code, wanted),
         address=lines_address(hit.repository, hit.path, start, end),
+        whole=lines_address(hit.repository, hit.path, hit.start_line, hit.end_line) if is_part else None,
         url=url and url_of_lines(url, start, end),
         # A path with a quotation mark cannot be written as a filter.
         like=None if '"' in hit.path else f'like:"{hit.repository}:{hit.path}:{snippet.best_line}"',

@@ -336,6 +336,7 @@ def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, ur
     expect(hit.locator(".code")).to_contain_text("def gizmo")
     expect(hit.locator(".code .k").first).to_have_text("def")  # highlighted
     expect(hit.locator(".code .linenos").first).to_have_text("2")
+    expect(hit.locator("mark", has_text="gizmo").last).to_be_in_viewport()
 
     for path in (
         *(f"/search?q={HOSTILE}&repository={HOSTILE}", f"/repositories/{REAL}?folder=src", f"/repositories/{HOSTILE}"),

@@ -197,6 +197,10 @@ async def test_the_page_shows_the_lines_that_match_and_marks_their_words(world: 
     assert "&lt;i&gt;" in shown and "<i>" not in shown
     for block in shown.split('class="code"')[1:]:
         assert block.count('class="linenos"') <= search_page.SHOWN_LINES
+    whole = re.search(r'<a href="([^"]+)">chunk (\d+) to (\d+)</a>', shown)
+    assert whole is not None
+    file = (await client.get(html.unescape(whole[1]).partition("#")[0])).text
+    assert file.count('class="line marked"') == int(whole[3]) - int(whole[2]) + 1
     assert len(page) < 40_000
 
 
