@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from reposync.api.compression import Compression
 from reposync.api.errors import ErrorAnswer, add_error_handlers
 from reposync.api.middleware import Gate
 from reposync.api.routes.events import event_routes
@@ -62,7 +63,8 @@ def create_app(parts: ApiParts) -> FastAPI:
     renderer = Renderer(parts)
     app.include_router(page_routes(parts, renderer, app.openapi))
     app.mount("/static", StaticContent(), name="static")
-    # The last one is the outermost.
+    # The last one is the outermost. HEAD has to get the headers of the compressed response.
+    app.add_middleware(Compression)
     app.add_middleware(Gate, config=parts.access.config, has_tokens=parts.access.has_tokens)
     app.add_middleware(ErrorPages, renderer=renderer, access=parts.access)
     return app

@@ -21,7 +21,8 @@ from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
 from itsdangerous import BadSignature, TimestampSigner
 
-from reposync.api.errors import AccessDenied, CsrfRefused, LoginNeeded, RoleMissing
+from reposync.api.csrf import check_csrf, csrf_of, is_form
+from reposync.api.errors import AccessDenied, LoginNeeded, RoleMissing
 from reposync.api.throttle import Throttle
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
@@ -31,7 +32,6 @@ from reposync.store.workers import StoredEndedSessions
 ANONYMOUS = "anonymous"
 """Name of every client if no tokens are configured."""
 SESSION_SECONDS = 12 * 3600
-CSRF_HEADER, CSRF_FIELD = "X-CSRF-Token", "csrf"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _SESSION, _LOGIN = "reposync-session", "reposync-login"
@@ -41,8 +41,6 @@ _LOGIN_SECONDS = 3600
 _MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
 # Clocks of pods differ: a session may have begun on another pod a moment from now.
 _SKEW_SECONDS = 60.0
-# Not multipart: uploaded files would be written to the disk of a server that then refuses them.
-_FORM = "application/x-www-form-urlencoded"
 
 _documented = HTTPBearer(auto_error=False, description="One of the tokens in REPOSYNC_API_TOKEN.")
 
@@ -57,9 +55,9 @@ class Role(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who sent the request. `by`: `anybody` if no tokens are configured. `csrf`: what the pages of this session send
-    with every change, as form field `csrf` or header X-CSRF-Token; empty if it is not checked. `name`: for the history;
-    a token's number is its position in REPOSYNC_API_TOKEN. `credential`: identifies the token or session without
-    revealing it."""
+    with every change, masked, as form field `csrf` or header X-CSRF-Token; empty if it is not checked. `name`: for the
+    history; a token's number is its position in REPOSYNC_API_TOKEN. `credential`: identifies the token or session
+    without revealing it."""
 
     role: Role
     by: Literal["anybody", "token", "session"]
@@ -205,14 +203,14 @@ class Access:
             raise AccessDenied("This needs a token.", remedy="Send `Authorization: Bearer TOKEN`.")
         if principal.role < role:
             raise RoleMissing(f"This token may {principal.role.name.lower()}, but not {role.name.lower()}.")
-        if not _is_form(request):
+        if not is_form(request):
             await self.check_csrf(request, principal)
         return principal
 
     async def check_csrf(self, request: Request, principal: Principal) -> None:
         """The body must have been read if it is a form. Raises CsrfRefused."""
         if principal.by == "session" and request.method not in SAFE_METHODS:
-            _compare(await _csrf_of(request), principal.csrf)
+            check_csrf(await csrf_of(request), principal.csrf)
 
     async def principal(self, request: Request) -> Principal | None:
         """None if the request has no valid credential. Determined once per request. Raises AccessDenied for a wrong
@@ -269,7 +267,7 @@ class Access:
     def log_in(self, request: Request, response: Response, secret: str, csrf: str) -> None:
         """Begin a session with the browser that gets `response`. Raises AccessDenied, TooManyAttempts, CsrfRefused."""
         cookie = request.cookies.get(self._cookie_name(request, _LOGIN), "")
-        _compare(csrf if cookie else "", self._login_csrf(cookie))
+        check_csrf(csrf if cookie else "", self._login_csrf(cookie))
         self._set_cookie(request, response, _SESSION, self._verified(request, secret).begin(), SESSION_SECONDS)
         self._set_cookie(request, response, _LOGIN, "", 0)
 
@@ -277,7 +275,7 @@ class Access:
         """End the session of this browser, on every pod. Raises CsrfRefused, StoreUnavailable."""
         session = self.session(request)
         if session is not None:
-            _compare(await _csrf_of(request), session.csrf)
+            check_csrf(await csrf_of(request), session.csrf)
             await self._ended.end(session.id)
             self._set_cookie(request, response, _SESSION, "", 0)
 
@@ -366,28 +364,6 @@ def key_id_of(token: ApiToken) -> str:
 def digest(secret: str) -> bytes:
     """Of the same length for every secret, so that comparing two does not reveal their lengths."""
     return hashlib.sha256(_bytes(secret)).digest()
-
-
-def _is_form(request: Request) -> bool:
-    """Whether the CSRF token may be in the body."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
-
-
-async def _csrf_of(request: Request) -> str:
-    """The CSRF token of the request, from the header or the form; empty if there is none."""
-    if found := request.headers.get(CSRF_HEADER):
-        return found
-    field = (await request.form()).get(CSRF_FIELD) if _is_form(request) else None
-    return field if isinstance(field, str) else ""
-
-
-def _compare(given: str, expected: str) -> None:
-    """In constant time. Raises CsrfRefused."""
-    if not hmac.compare_digest(digest(given), digest(expected)):
-        raise CsrfRefused(
-            "This request does not prove that a page of this server sent it.",
-            remedy=f"Reload the page. Programs send `Authorization: Bearer TOKEN`, and need no {CSRF_HEADER}.",
-        )
 
 
 def _client(request: Request) -> str:

@@ -1,4 +1,6 @@
-"""ETags: 304 without a body if nothing has changed, and changes on condition that nobody else has made one."""
+"""ETags: 304 without a body if nothing has changed, and changes on condition that nobody else has made one.
+
+All tags are weak: the plain and the compressed response have the same one (RFC 9110, 8.8.1)."""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ def etag_of(document: object, version: object = None) -> str:
 
 
 def is_current(if_match: str, version: object) -> bool:
-    """Whether an ETag in `If-Match` has the current `version`. Weak tags count, against RFC 9110, 13.1.1: a proxy that
-    compresses makes our tags weak, and its clients could not change anything."""
+    """Whether an ETag in `If-Match` has the current `version`. Weak tags count, against RFC 9110, 13.1.1: ours
+    are, and proxies that compress would make them so; the tag stands for the document, not for its bytes."""
     mine = _digest(to_json(version), 8)
     return if_match.strip() == "*" or any(tag[1:].partition("-")[0] == mine for tag in _TAG.findall(if_match))
 
@@ -53,12 +55,12 @@ def is_current(if_match: str, version: object) -> bool:
 def is_known(request: Request, tag: str) -> bool:
     """Whether the client has it: the weak comparison of RFC 9110, 13.1.2."""
     given = ", ".join(request.headers.getlist("if-none-match"))
-    return given.strip() == "*" or tag in _TAG.findall(given)
+    return given.strip() == "*" or tag.removeprefix("W/") in _TAG.findall(given)
 
 
 def _tag(body: bytes, version: object) -> str:
     prefix = f"{_digest(to_json(version), 8)}-" if version is not None else ""
-    return f'"{prefix}{_digest(body, 16)}"'
+    return f'W/"{prefix}{_digest(body, 16)}"'
 
 
 def _digest(content: bytes, size_bytes: int) -> str:

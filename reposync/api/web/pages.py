@@ -10,7 +10,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi import APIRouter, Request, Response
 
-from reposync.api.auth import ANONYMOUS, CSRF_FIELD, Principal, Role, admitted, local_address, login_address
+from reposync.api.auth import ANONYMOUS, Principal, Role, admitted, local_address, login_address
+from reposync.api.csrf import CSRF_FIELD
 from reposync.api.errors import EVERYWHERE, AccessDenied, CsrfRefused, TooManyAttempts
 from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, with_body

@@ -22,7 +22,8 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
-from reposync.api.auth import CSRF_FIELD, Principal
+from reposync.api.auth import Principal
+from reposync.api.csrf import CSRF_FIELD, masked
 from reposync.api.etags import CACHING, is_known
 from reposync.api.routing import ApiParts
 from reposync.telemetry.health import Health
@@ -35,8 +36,8 @@ MAX_HIGHLIGHTED_OF_FILE = 100_000
 """Of the part of a file on a page, which has up to 25 times as many bytes with its tags."""
 STATIC = files("reposync.api.web") / "static"
 
-# Relative times change by themselves; that is no change of a page.
 _FORMATTER = HtmlFormatter(nowrap=True)
+# Relative times change by themselves; that is no change of a page.
 _VOLATILE = re.compile(r"data-relative>[^<]*<")
 _NOTICES = {
     "sync": "Queued: a worker starts it in a moment.",
@@ -71,12 +72,13 @@ class Renderer:
         """`principal` is None for an unknown client, who gets no links to pages that need a login. `values` override
         what all pages have in common."""
         csrf = principal.csrf if principal is not None else values.pop("csrf", "")
+        shown_csrf = masked(csrf)
         common = {
             "root": self.root,
             "static": self._static,
             "version": self._version,
             "here": request.scope["path"].removeprefix(self.root) or "/",
-            "csrf_field": lambda: Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, csrf),
+            "csrf_field": lambda: Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, shown_csrf),
             "signed_in": principal is not None,
             "has_login": principal is not None and principal.by == "session",
             "may_operate": principal is not None and principal.may_operate,
@@ -88,7 +90,9 @@ class Renderer:
         content = html.encode("utf-8", "replace")
         if status != 200:
             return HTMLResponse(content, status)
-        tag = f'"{hashlib.sha256(_VOLATILE.sub("", html).encode("utf-8", "replace")).hexdigest()[:24]}"'
+        # The mask of the token is new each time; a page of a different session is a different page.
+        same = _VOLATILE.sub("", html.replace(shown_csrf, csrf) if csrf else html)
+        tag = f'W/"{hashlib.sha256(same.encode("utf-8", "replace")).hexdigest()[:24]}"'
         headers = {"ETag": tag, **CACHING}
         if is_known(request, tag):
             return Response(status_code=304, headers=headers)
@@ -113,6 +117,7 @@ class StaticContent(StaticFiles):
     def file_response(self, full_path: PathLike, stat_result: Any, scope: Scope, status_code: int = 200) -> Response:
         response = super().file_response(full_path, stat_result, scope, status_code)
         query = scope["query_string"].decode("latin-1")
+        response.headers["ETag"] = f"W/{response.headers['ETag']}"
         response.headers["Cache-Control"] = _IMMUTABLE if query in _digests().values() else _REVALIDATE
         return response
 

@@ -12,6 +12,7 @@ from fastapi import Request
 
 from reposync.api.app import create_app
 from reposync.api.auth import Access, Principal, Role
+from reposync.api.csrf import masked
 from reposync.api.server import serve_http
 from reposync.telemetry.health import Health
 from tests.integration.api.conftest import Daemon
@@ -40,7 +41,7 @@ async def server(access: Access, *, health: Health | None = None, **options: Any
     async def page(request: Request, principal: Principal = shows) -> dict[str, Any]:
         address = str(request.url_for("page"))
         who = [principal.role.name, principal.by, request.client.host if request.client else None]
-        return {"csrf": principal.csrf, "address": address, "who": who}
+        return {"csrf": masked(principal.csrf), "address": address, "who": who}
 
     hooks = {"response": [is_documented]}
     async with (

@@ -219,7 +219,7 @@ async def test_a_session_of_one_pod_is_one_of_all_pods_and_ends_when_its_token_g
     cookies, csrf = dict(browser.cookies), await csrf_of(browser)
 
     async with server(Access(reversed(TOKENS)), cookies=cookies) as another:
-        assert (await another.get("/test/page")).json()["csrf"] == csrf
+        assert (await another.get("/test/page")).status_code == 200
         assert (await another.post("/test/operate", data={"csrf": csrf})).status_code == 200
     async with server(Access([TOKENS[0], "a-token-that-is-new-here"]), cookies=cookies) as rotated:
         assert (await rotated.get("/test/page")).status_code == 303

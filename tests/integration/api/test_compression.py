@@ -1,0 +1,132 @@
+"""What goes over the wire is compressed, and nothing else changes: neither conditions, nor streams, nor what a page of
+another site could learn from the size of a page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+
+import httpx
+import pytest
+
+from reposync.api.compression import MIN_BYTES
+from tests.fixtures.showcase import LIVE, Showcase
+from tests.integration.api.test_pages_over_http import BROWSER, NO_TLS, OPERATOR, ask, csrf_of, logged_in
+
+REPOSITORY = "/api/v1/repositories/compressed"
+DEFINITION = {"name": "compressed", "git": "https://93.184.215.14/team/handbook.git", "branch": "next"}
+PLAIN = {"Accept-Encoding": "identity"}
+
+
+@pytest.fixture(scope="module")
+def showcase(tmp_path_factory: pytest.TempPathFactory) -> Generator[Showcase, None, None]:
+    with Showcase(tmp_path_factory.mktemp("showcase"), runs=12, is_searchable=False) as showcase:
+        yield showcase
+
+
+@pytest.fixture(scope="module")
+def url(showcase: Showcase) -> Generator[str, None, None]:
+    with showcase.served() as url:
+        yield url
+
+
+def is_compressed(answer: httpx.Response) -> bool:
+    return answer.headers.get("content-encoding") == "gzip"
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"data-relative>[^<]*<", "", text)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/runs", "/docs", "/nothing/here", "/openapi.json", "/api/v1/runs", "/static/app.css", "/static/app.js"],
+)
+def test_a_response_is_the_same_and_clearly_smaller(url: str, path: str) -> None:
+    plain, small = (ask("GET", url + path, headers={**BROWSER, **each}) for each in (PLAIN, {}))
+
+    assert is_compressed(small) and not is_compressed(plain)
+    assert small.num_bytes_downloaded < plain.num_bytes_downloaded * 0.6
+    assert without_times(small.text) == without_times(plain.text)
+    assert small.headers.get("etag") == plain.headers.get("etag")
+    for answer in (plain, small):
+        assert "Accept-Encoding" in answer.headers["vary"]
+        assert int(answer.headers["content-length"]) == answer.num_bytes_downloaded
+
+
+def test_a_small_response_and_one_for_a_client_that_refuses_gzip_are_not_compressed(url: str) -> None:
+    small = ask("GET", f"{url}/healthz")
+    assert len(small.content) < MIN_BYTES and not is_compressed(small)
+    for refusal in ("gzip;q=0", "br, gzip; q=0.0, identity", "br"):
+        assert not is_compressed(ask("GET", f"{url}/docs", headers={**BROWSER, "Accept-Encoding": refusal})), refusal
+    assert is_compressed(ask("GET", f"{url}/docs", headers={**BROWSER, "Accept-Encoding": "br;q=0, gzip;q=0.5"}))
+
+
+def test_head_and_unchanged_responses_have_the_headers_of_the_compressed_one(url: str) -> None:
+    for path in ("/docs", "/openapi.json", "/static/app.css", "/api/v1/runs"):
+        got, asked = (ask(method, url + path, headers=BROWSER) for method in ("GET", "HEAD"))
+        for name in ("content-encoding", "content-length", "vary"):
+            assert asked.headers[name] == got.headers[name], (path, name)
+        assert asked.content == b""
+        if "etag" in got.headers:
+            again = ask("GET", url + path, headers={**BROWSER, "If-None-Match": got.headers["etag"]})
+            assert (again.status_code, again.content, "content-encoding" in again.headers) == (304, b"", False)
+            assert again.headers["etag"] == got.headers["etag"]
+            assert "Accept-Encoding" in again.headers["vary"]
+
+
+def test_a_tag_of_a_compressed_response_permits_a_change_and_refuses_a_second_one(url: str) -> None:
+    included = [f"src/a-folder-with-a-long-name-{number:03}/" for number in range(40)]
+    made = ask("POST", f"{url}/api/v1/repositories", json={**DEFINITION, "include": included})
+    assert made.status_code == 201, made.text
+    seen = ask("GET", url + REPOSITORY)
+    assert is_compressed(seen)
+
+    condition = {"If-Match": seen.headers["etag"]}
+    first = ask("PATCH", url + REPOSITORY, json={"branch": "main"}, headers=condition)
+    second = ask("PATCH", url + REPOSITORY, json={"branch": "next"}, headers=condition)
+
+    assert (first.status_code, is_compressed(first)) == (200, True)
+    assert (second.status_code, second.json()["error"]["code"]) == (412, "REPOSITORY_CHANGED")
+
+
+def test_events_are_not_compressed_and_arrive_at_once(showcase: Showcase, url: str) -> None:
+    showcase.register("compressed/live")
+    run = showcase.begin(showcase.queue("compressed/live"))
+    with httpx.stream("GET", f"{url}/api/v1/runs/{run.id}/events", verify=NO_TLS, timeout=20) as answer:
+        assert answer.request.headers["accept-encoding"].startswith("gzip")
+        assert "content-encoding" not in answer.headers
+        events = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+        assert next(events)["status"] == "running"
+        # Nothing but these lines is in any buffer: the run goes on.
+        showcase.tell(run, 10, 40)
+        assert next(events)["progress"]["files_done"] == 10
+    showcase.end(run)
+
+
+def test_a_page_of_another_site_learns_nothing_from_the_size_of_a_page(url: str) -> None:
+    for site in ("cross-site", "same-site"):
+        assert not is_compressed(ask("GET", f"{url}/?name=guess", headers={**BROWSER, "Sec-Fetch-Site": site}))
+    for site in ("same-origin", "none"):
+        assert is_compressed(ask("GET", f"{url}/?name=guess", headers={**BROWSER, "Sec-Fetch-Site": site}))
+
+
+def test_the_token_of_the_forms_looks_different_each_time_and_each_one_works(showcase: Showcase) -> None:
+    with showcase.served(f"operate:{OPERATOR}") as url, logged_in(url, OPERATOR) as client:
+        pages = [client.get("/locks") for _ in range(3)]
+        tokens = [csrf_of(each) for each in pages]
+        assert len(set(tokens)) == 3
+        # No part that a session always has.
+        assert not any(
+            len(set(each)) == 1 for each in zip(*(re.findall(".{16}", token) for token in tokens), strict=True)
+        )
+        assert len({each.headers["etag"] for each in pages}) == 1, "a new mask is no change of the page"
+        for token in tokens:
+            pressed = client.post("/actions/pause", data={"name": LIVE, "csrf": token})
+            assert pressed.status_code == 303, pressed.text
+            client.post("/actions/resume", data={"name": LIVE, "csrf": token})
+
+        with logged_in(url, OPERATOR) as other:
+            assert other.get("/locks").headers["etag"] != pages[0].headers["etag"]
+            assert other.post("/actions/pause", data={"name": LIVE, "csrf": tokens[0]}).status_code == 403
