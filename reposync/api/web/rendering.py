@@ -143,14 +143,21 @@ def _environment() -> Environment:
         "utc": lambda when: f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "utc_short": lambda when: f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
         "relative": lambda when: ago(when) if when <= datetime.now(UTC) else until(when),
-        "duration": duration,
-        "rounded_duration": lambda seconds: duration(max(10.0, seconds)) if seconds >= 9.5 else f"{seconds:.0f} s",
-        "size": size,
+        "duration": lambda seconds: _unbroken(duration(seconds)),
+        "rounded_duration": lambda seconds: _unbroken(
+            duration(max(10.0, seconds)) if seconds >= 9.5 else f"{seconds:.0f} s"
+        ),
+        "size": lambda count: _unbroken(size(count)),
         "visible": lambda text: escape_unprintable(str(text)),
         "prose": prose,
     }
     environment.filters.update(filters)
     return environment
+
+
+def _unbroken(text: str) -> str:
+    """On one line: a number stays with its unit."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def size(count: float) -> str:

@@ -28,18 +28,18 @@ function tellTimes(within) {
   }
 }
 
-// Numbers in the format of the server.
+// Numbers in the format of the server, without a line break before their units.
 const counted = (number) => Math.trunc(number).toLocaleString("en-US");
 function timed(seconds) {
   const whole = Math.round(seconds);
-  if (whole < 60) return `${whole} s`;
+  if (whole < 60) return `${whole}\u00a0s`;
   const minutes = Math.trunc(whole / 60);
-  return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.trunc(minutes / 60)} h ${minutes % 60} min`;
+  return minutes < 60 ? `${minutes}\u00a0min\u00a0${whole % 60}\u00a0s` : `${Math.trunc(minutes / 60)}\u00a0h\u00a0${minutes % 60}\u00a0min`;
 }
 function sized(bytes) {
-  if (bytes < 1000) return `${bytes} B`;
+  if (bytes < 1000) return `${bytes}\u00a0B`;
   const [unit, size] = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]].find(([, size]) => bytes >= size);
-  return `${(bytes / size).toFixed(1)} ${unit}`;
+  return `${(bytes / size).toFixed(1)}\u00a0${unit}`;
 }
 
 // Characters that hide or reorder text, as the server shows them.
