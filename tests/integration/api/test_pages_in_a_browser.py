@@ -106,6 +106,23 @@ CHECKED = {
     "include": [["html"]],
     "exclude": [["tbody tr:nth-child(n+5)"], ["article:nth-of-type(n+3)"], ["section:nth-of-type(n+3)"]],
 }
+# Numbers that a line break separates from their units.
+BROKEN = r"""() => {
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  const broken = [];
+  while (texts.nextNode()) {
+    if (texts.currentNode.parentElement.closest("pre, noscript")) continue;
+    for (const found of texts.currentNode.data.matchAll(/\d[\d.,]*\s(ms|s|min|h|d|B|kB|MB|GB)\b/g)) {
+      const range = new Range();
+      range.setStart(texts.currentNode, found.index);
+      range.setEnd(texts.currentNode, found.index + found[0].length);
+      if (range.getBoundingClientRect().height > 1.5 * (range.getClientRects()[0]?.height ?? 0)) broken.push(found[0]);
+    }
+  }
+  return broken;
+}"""
+ONE_LINE = 60
+"""Pixels of the header."""
 # What the theme has to do with.
 COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 
@@ -123,33 +140,36 @@ def check(page: Page, **rules: Any) -> None:
     assert fits(page), f"{page.url} is wider than the window"
 
 
-def test_every_page_is_accessible_does_not_shift_and_fits_a_phone(
+def test_every_page_is_accessible_does_not_shift_and_fits_a_desk_and_a_phone(
     browser: Browser, showcase: Showcase, url: str
 ) -> None:
     with (
         showcase.served(f"operate:{OPERATOR}") as login_url,
         showcase.served(application=away) as away_url,
-        visiting(browser) as context,
+        visiting(browser, viewport={"width": 1_440, "height": 900}) as desk_context,
         visiting(browser, **PHONE) as phone_context,
     ):
-        page, phone = context.new_page(), phone_context.new_page()
+        desk, phone = desk_context.new_page(), phone_context.new_page()
         for name, address in addresses(showcase, url, login_url, away_url).items():
-            page.goto(address)
-            check(page)
-            assert page.evaluate("window.shift") < LEAST_SHIFT, address
-            keep_picture(page, f"{name}-light")
-            page.emulate_media(color_scheme="dark")
-            check(page, **COLOURS)
-            keep_picture(page, f"{name}-dark")
-            page.emulate_media(color_scheme="light")
-            page.set_viewport_size({"width": 1_110, "height": 900})
-            assert fits(page), f"{address} is wider than a narrow window"
-            page.set_viewport_size(DESKTOP["viewport"])
-
-            phone.goto(address)
-            assert fits(phone), f"{address} is wider than the phone"
-            assert phone.evaluate("window.shift") < LEAST_SHIFT, address
-            keep_picture(phone, f"{name}-phone")
+            for page, kind in ((desk, ""), (phone, "-phone")):
+                page.goto(address)
+                check(page)
+                assert page.evaluate("window.shift") < LEAST_SHIFT, address
+                assert page.evaluate(BROKEN) == [], f"a unit is on another line than its number: {address}"
+                keep_picture(page, f"{name}{kind}-light")
+                page.emulate_media(color_scheme="dark")
+                check(page, **COLOURS)
+                keep_picture(page, f"{name}{kind}-dark")
+                page.emulate_media(color_scheme="light")
+            for page, widths in ((desk, (720, 1_110)), (phone, (360,))):
+                size = page.viewport_size
+                assert size is not None
+                for width in widths:
+                    page.set_viewport_size({**size, "width": width})
+                    assert fits(page), f"{address} is wider than {width} px"
+                    if page is desk:
+                        assert page.locator("header.top").evaluate("top => top.offsetHeight") < ONE_LINE, address
+                page.set_viewport_size(size)
 
 
 def test_the_first_page_without_any_repository_says_how_to_begin(page: Page, tmp_path: Any) -> None:
