@@ -1,10 +1,11 @@
-"""The tables of docs/reference.md, from the program itself: commands, keys, routes, metrics, error codes.
+"""The tables of docs/reference.md, from the program itself: commands, keys, routes, metrics. And the paragraphs of
+docs/errors.md that say what each error code means.
 
     python -m benchmarks.reference            # writes them anew, between their marks
     python -m benchmarks.reference --check    # writes nothing; exit code 1 where they are out of date
 
-The text between `<!-- begin NAME -->` and `<!-- end NAME -->` is generated here; the rest of the page is written by
-hand.
+The text between `<!-- begin NAME -->` and `<!-- end NAME -->` is generated here, and the first paragraph below the
+heading of an error code; the rest of both pages is written by hand.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
+ERRORS = PAGE.with_name("errors.md")
 OF_A_PROCESS = ("process_", "python_")
 
 
@@ -40,10 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    present, new = PAGE.read_text(), filled(PAGE.read_text())
-    if options.check:
-        sys.exit(0 if new == present else "docs/reference.md is out of date: make reference")
-    PAGE.write_text(new)
+    for page, fill in ((PAGE, filled), (ERRORS, filled_errors)):
+        present, new = page.read_text(), fill(page.read_text())
+        if options.check and new != present:
+            sys.exit(f"docs/{page.name} is out of date: make reference")
+        page.write_text(new)
 
 
 def filled(page: str) -> str:
@@ -220,11 +223,16 @@ def metrics() -> Iterator[tuple[str, list[str], str, str]]:
 # Error codes -------------------------------------------------------------------------------------------------------
 
 
-def error_table() -> Iterator[str]:
-    yield from _head("code", "HTTP", "again by itself", "")
-    for code, error in sorted(errors().items()):
-        again = "yes" if error.retryable else ""
-        yield _row(_code(code), str(error.status), again, " ".join((error.__doc__ or "").split()))
+def filled_errors(page: str) -> str:
+    """`page` with a section for each code, sorted, that begins with what the code means."""
+    head, *sections = re.split(r"^## ", page, flags=re.MULTILINE)
+    texts = {code: text.strip() for code, _, text in (each.partition("\n") for each in sections)}
+    for code, error in errors().items():
+        again = ", tried again automatically" if error.retryable else ""
+        cause = f"{' '.join((error.__doc__ or '').split())} *HTTP {error.status}{again}.*"
+        _, _, remedy = texts.get(_code(code), "").partition("\n\n")
+        texts[_code(code)] = f"{cause}\n\n{remedy}".strip()
+    return head + "\n".join(f"## {code}\n\n{text}\n" for code, text in sorted(texts.items()))
 
 
 def errors() -> dict[str, type[RepoSyncError]]:
@@ -255,7 +263,6 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "keys": key_table,
     "routes": route_table,
     "metrics": metric_table,
-    "errors": error_table,
     "skips": skip_list,
 }
 

@@ -299,10 +299,10 @@ class RunCancelled(RepoSyncError, code="RUN_CANCELLED", status=409):
 
 
 class DeletionBlocked(RepoSyncError, code="DELETION_BLOCKED", status=409):
-    """The deletion brake: a run would remove too much from the index, which is unchanged until a person approves.
-    `facts`: what an approval is for."""
+    """The deletion brake: a run would remove too much from the index, which is unchanged until a person approves."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
+    """What an approval is for."""
 
 
 class IndexHeld(RepoSyncError, code="INDEX_HELD", status=409):

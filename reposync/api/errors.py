@@ -6,8 +6,10 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -172,10 +174,12 @@ WITH_BODY = (BodyUnreadable, BodyTooSlow, MediaTypeUnsupported)
 
 
 class ErrorBody(BaseModel):
-    """`code` is stable, `message` is for people, `details` is for programs."""
+    """`code` is stable, `message` is for people, `details` is for programs. `help`: path of the paragraph of the
+    documentation on this server."""
 
     code: str
     message: str
+    help: str
     details: dict[str, Any]
 
 
@@ -191,13 +195,25 @@ def described(*kinds: type[RepoSyncError]) -> Responses:
         each = found.setdefault(kind.status, {"model": ErrorAnswer, "description": "", "content": {}})
         each["description"] += f"{' ' if each['description'] else ''}`{kind.code}`: {words}"
         examples = each["content"].setdefault("application/json", {"examples": {}})["examples"]
-        examples[kind.code] = {"value": {"error": {"code": kind.code, "message": words, "details": {}}}}
+        examples[kind.code] = {"value": error_document(kind.code, words)}
     return found
 
 
-def envelope(code: str, message: str, details: Mapping[str, Any] | None = None) -> bytes:
+def help_path(code: str) -> str:
+    """The paragraph of an error code (docs/errors.md), without the root path."""
+    return f"/help/errors#{quote(code.lower())}"
+
+
+def error_document(
+    code: str, message: str, details: Mapping[str, Any] | None = None, root: str = ""
+) -> dict[str, dict[str, Any]]:
+    """As `ErrorAnswer`. `root`: the root path."""
+    return {"error": {"code": code, "message": message, "help": root + help_path(code), "details": dict(details or {})}}
+
+
+def envelope(code: str, message: str, details: Mapping[str, Any] | None = None, root: str = "") -> bytes:
     # The standard library's JSON: a message may quote what a client sent, including lone surrogates.
-    return json.dumps({"error": {"code": code, "message": message, "details": dict(details or {})}}).encode()
+    return json.dumps(error_document(code, message, details, root)).encode()
 
 
 class ErrorResponse(Response):
@@ -216,10 +232,13 @@ class ErrorResponse(Response):
         self.extra_headers = headers
         super().__init__(envelope(error.code, error.for_clients, details), error.status, headers)
         self.code, self.page_message = error.code, error.for_pages
+        self._with_root = partial(envelope, error.code, error.for_clients, details)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         show: ErrorPage | None = scope.get(ERROR_PAGE_KEY)
         page = await show(scope, self) if show is not None else None
+        self.body = self._with_root(_root_path(scope))
+        self.headers["Content-Length"] = str(len(self.body))
         await (page(scope, receive, send) if page is not None else super().__call__(scope, receive, send))
 
 
@@ -279,8 +298,7 @@ def _message(request: Request, error: HTTPException) -> str:
 
 def _methods_at(scope: Scope) -> list[str]:
     """The methods that the path of the request accepts."""
-    # A mount has changed the root path for its own routes.
-    own = {**scope, "root_path": scope.get("app_root_path", scope.get("root_path", ""))}
+    own = {**scope, "root_path": _root_path(scope)}
     found = [
         method
         for method in _METHODS
@@ -291,3 +309,8 @@ def _methods_at(scope: Scope) -> list[str]:
         )
     ]
     return ["GET", "HEAD", *found[1:]] if found[:1] == ["GET"] else found
+
+
+def _root_path(scope: Scope) -> str:
+    # A mount has changed the root path for its own routes.
+    return str(scope.get("app_root_path", scope.get("root_path", "")))

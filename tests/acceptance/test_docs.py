@@ -14,8 +14,8 @@ import pytest
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from benchmarks.reference import ERRORS, description, errors, filled, filled_errors, metrics
 from benchmarks.reference import PAGE as REFERENCE
-from benchmarks.reference import description, filled, metrics
 from reposync import __version__
 from tests.docs import program
 from tests.docs.newcomer import NOT_RUN, RUN, Newcomer, programs_in
@@ -281,6 +281,13 @@ def test_every_file_that_is_named_exists() -> Iterator[str]:
 def test_the_reference_is_what_the_program_has():
     text = REFERENCE.read_text()
     assert filled(text) == text, "docs/reference.md is out of date: make reference"
+
+
+def test_every_error_code_has_its_cause_and_a_remedy():
+    text = ERRORS.read_text()
+    assert filled_errors(text) == text, "docs/errors.md is out of date: make reference"
+    paragraphs = {each.partition("\n")[0]: each.strip().split("\n\n")[2:] for each in text.split("\n## ")[1:]}
+    failures(f"docs/errors.md: what to do about {code}?" for code in errors() if not paragraphs[f"`{code}`"])
 
 
 # Links -------------------------------------------------------------------------------------------------------------

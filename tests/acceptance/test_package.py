@@ -66,7 +66,8 @@ def test_the_wheel_holds_everything_that_the_tree_has_and_nothing_else(built: Bu
         for path in (ROOT / "reposync").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert inside == tree
+    documentation = {f"reposync/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "docs").rglob("*.md")}
+    assert inside == tree | documentation
     assert {Path(name).suffix for name in inside} >= {".html", ".css", ".js", ".svg", ".json", ".typed", ".py"}
     assert any("/migrations/versions/" in name for name in inside)
     assert other == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE"}
@@ -140,7 +141,17 @@ def test_installed_it_syncs_searches_and_shows_its_pages(
         page = pod.gets("/")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert "reposync" in page.text
-        for path in ("/runs", "/search", "/locks", "/static/app.css", "/static/app.js", "/static/icon.svg", "/docs"):
+        for path in (
+            "/runs",
+            "/search",
+            "/locks",
+            "/static/app.css",
+            "/static/app.js",
+            "/static/icon.svg",
+            "/docs",
+            "/help",
+            "/help/errors",
+        ):
             assert pod.gets(path).status_code == 200, path
         assert pod.gets("/readyz").json()["status"] == "ok"
         assert pod.terminate() == 0

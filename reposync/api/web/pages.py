@@ -1,5 +1,5 @@
-"""All pages, but those of repositories, runs, files and the search: locks, the API, the login, and the actions of
-buttons. Pages work without scripts."""
+"""All pages, but those of repositories, runs, files, the search and the help: locks, the API, the login, and the
+actions of buttons. Pages work without scripts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from reposync.api.errors import EVERYWHERE, AccessDenied, CsrfRefused, TooManyAt
 from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, with_body
 from reposync.api.web.file_page import file_page
+from reposync.api.web.help_page import help_page
 from reposync.api.web.rendering import Renderer
 from reposync.api.web.repositories_page import repositories_page
 from reposync.api.web.repository_page import repository_page
@@ -36,7 +37,7 @@ def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapp
     """`document`: the OpenAPI document of the application; public, as the document itself is."""
     routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
-    for pages in (repositories_page, repository_page, run_pages, search_page, file_page, _login_page):
+    for pages in (repositories_page, repository_page, run_pages, search_page, file_page, help_page, _login_page):
         routes.include_router(pages(parts, renderer))
 
     @routes.get("/locks")

@@ -24,6 +24,7 @@ from starlette.types import Scope
 
 from reposync.api.auth import Principal
 from reposync.api.csrf import CSRF_FIELD, masked
+from reposync.api.errors import help_path
 from reposync.api.etags import CACHING, is_known
 from reposync.api.routing import ApiParts
 from reposync.telemetry.health import Health
@@ -150,6 +151,7 @@ def _environment() -> Environment:
         "size": lambda count: _unbroken(size(count)),
         "visible": lambda text: escape_unprintable(str(text)),
         "prose": prose,
+        "help": help_path,
     }
     environment.filters.update(filters)
     return environment

@@ -18,7 +18,7 @@ from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Renderer
 from reposync.app.application import Application
 from reposync.config.schedule import ScheduleError, zone
 from reposync.content.model import Skip
-from reposync.errors import GateClosed, RepositoryNotFound
+from reposync.errors import GateClosed, IndexHeld, RepositoryNotFound
 from reposync.runs.reporting import current_progress
 from reposync.store.index_queries import commit_pages
 from reposync.store.repository import MAX_NAME_CHARS
@@ -125,7 +125,8 @@ def approve_label(run: Run) -> str:
     """Of the button that approves a blocked run."""
     if (brake := read_brake(run.brake)) is not None:
         return f"Approve: {brake.lost:,} of {brake.indexed:,} files lose their points"
-    return "Make it live anyway" if run.error_code == GateClosed.code else "Approve the deletion"
+    labels = {GateClosed.code: "Make it live anyway", IndexHeld.code: "Try again"}
+    return labels.get(run.error_code or "", "Approve the deletion")
 
 
 def _filters(request: Request) -> tuple[dict[str, str], dict[str, Any]]:

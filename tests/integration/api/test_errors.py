@@ -103,7 +103,8 @@ async def test_every_error_has_the_same_shape(
 
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == {"error": {"code": code, "message": message, "details": {}}}
+    address = f"/help/errors#{code.lower()}"
+    assert answer.json() == {"error": {"code": code, "message": message, "help": address, "details": {}}}
     assert answer.headers.get("x-pot") == ("tea" if status == 418 else None)
     assert answer.headers.get("retry-after") == ("5" if status == 503 else None)
 

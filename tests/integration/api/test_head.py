@@ -8,7 +8,19 @@ from reposync.store.status import RunStatus
 from tests.integration.api.documented import description
 from tests.integration.api.rest import API, Rest
 
-PAGES = ("/", "/runs", "/runs/{run_id}", "/search", "/locks", "/login", "/docs", "/openapi.json", "/static/code.css")
+PAGES = (
+    "/",
+    "/runs",
+    "/runs/{run_id}",
+    "/search",
+    "/locks",
+    "/login",
+    "/docs",
+    "/help",
+    "/help/errors",
+    "/openapi.json",
+    "/static/code.css",
+)
 DESCRIBED = tuple(path for path, operations in description()["paths"].items() if "get" in operations)
 QUERIES = {
     f"{API}/search": "?q=sessions",

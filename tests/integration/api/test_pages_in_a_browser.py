@@ -88,6 +88,9 @@ def addresses(showcase: Showcase, url: str, login_url: str, away_url: str) -> di
         "search-mistake": f"{url}/search?q=expired&language=pyhton",
         "locks": f"{url}/locks",
         "api": f"{url}/docs",
+        "help": f"{url}/help",
+        "help-errors": f"{url}/help/errors",
+        "help-page": f"{url}/help/run-the-daemon",
         "login": f"{login_url}/login?failed=token",
         "database-away": f"{away_url}/",
     }
@@ -423,6 +426,30 @@ def test_without_scripts_everything_is_there(browser: Browser, showcase: Showcas
         row(page, PAUSED).get_by_role("button", name="Sync").click()
         page.wait_for_url("**/runs/*")
         assert page.locator("#notice").inner_text().startswith("Queued")
+
+
+# Help -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_code_of_a_failed_run_leads_to_what_to_do(page: Page, showcase: Showcase, url: str) -> None:
+    failed = showcase.run_of(FAILED, RunStatus.FAILED)
+    page.goto(f"{url}/runs/{failed.id}")
+    page.locator("#run > .reason").get_by_role("link", name="SOURCE_DENIED").click()
+    paragraph = page.locator("#source_denied")
+    expect(paragraph).to_be_in_viewport()
+    expect(paragraph.locator("~ p").nth(1)).to_be_in_viewport()
+    expect(paragraph.locator("~ p").nth(1)).to_contain_text("reposync runs retry ID")
+    page.get_by_role("link", name="Rotate the token").click()
+    expect(page.locator("h1")).to_have_text("Rotate a token")
+    expect(page.get_by_role("navigation", name="Pages").locator("[aria-current]")).to_have_text("Help")
+
+
+def test_a_run_has_the_button_that_fixes_it(page: Page, showcase: Showcase, url: str) -> None:
+    incomplete = showcase.run_of(WEB, RunStatus.COMPLETED)
+    page.goto(f"{url}/runs/{incomplete.id}")
+    page.get_by_role("button", name="Sync again").click()
+    expect(page.locator("h1")).to_contain_text(WEB)
+    assert incomplete.id not in page.url
 
 
 # The description of the API -------------------------------------------------------------------------------------------

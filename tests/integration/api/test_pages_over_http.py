@@ -234,7 +234,7 @@ def test_a_page_costs_the_same_few_statements_and_bytes_however_much_there_is(sh
 
 
 def test_what_has_not_changed_is_not_sent_again(open_url: str) -> None:
-    for path in ("/", "/runs", "/locks", "/search", "/docs"):
+    for path in ("/", "/runs", "/locks", "/search", "/docs", "/help", "/help/errors"):
         first = ask("GET", open_url + path, headers=BROWSER)
         tag = first.headers["etag"]
         assert first.headers["cache-control"] == "private, no-cache"

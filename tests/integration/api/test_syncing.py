@@ -53,7 +53,7 @@ async def test_what_does_not_fit_is_refused(rest: Rest) -> None:
     for body in ('{"ful": true}', '{"full": "yes"}', "[]", "{", "3", "1" * 5000, "[" * 50_000):
         answer = await rest.client.post(API + SYNC, content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code in (400, 422), body[:20]
-        assert set(answer.json()["error"]) == {"code", "message", "details"}
+        assert set(answer.json()["error"]) == {"code", "message", "help", "details"}
     for query in ("wait=-1", "wait=301", "wait=nan", "wait=inf", "wait=x", "wiat=1"):
         assert await rest.refusal("POST", f"{SYNC}?{query}", 422) == "REQUEST_INVALID", query
     for key in ("", "a b", "ä", "x" * 201):
