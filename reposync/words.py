@@ -4,12 +4,13 @@ meant."""
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 LISTED_NAMES = 30
-
+_ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5}|U0010[0-9a-f]{4}|[nrt])")
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -55,6 +56,17 @@ def escape_unprintable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def with_unprintable(text: str) -> str:
+    """The text that `escape_unprintable` may have made `text` of: escapes of what is not printable become that again.
+    Text that has such escapes itself is changed, too."""
+
+    def char(escape: re.Match[str]) -> str:
+        found = escape[0].encode("ascii").decode("unicode_escape")
+        return escape[0] if found.isprintable() else found
+
+    return _ESCAPE.sub(char, text)
 
 
 def file_address(repository: str, path: str) -> str:

@@ -18,6 +18,7 @@ from reposync.symbol import Symbol, merged, read_symbols
 from reposync.sync.prepare import is_count, own_text, stored_chunk
 from reposync.vectors.overlaps import url_of_lines
 from reposync.vectors.port import CollectionMissing, StoredPoint
+from reposync.words import with_unprintable
 
 # A run replaces the points of a batch of files, and then their rows in the manifest.
 _WAIT_SECONDS: Final = 0.2
@@ -54,14 +55,21 @@ class FileText:
 async def read_file(
     parts: ReadingParts, repository: str, path: str, start: int | None = None, end: int | None = None
 ) -> FileText:
-    """The file, or its lines `start` to `end`, as far as it has them; from 1, both included.
+    """The file, or its lines `start` to `end`, as far as it has them; from 1, both included. `path` may have control
+    characters as escapes, which is how paths are shown.
 
     Raises RepositoryNotFound, NothingIndexed, FileNotIndexed, LinesNotFound, UsageError for lines in the wrong order,
     FileIncomplete, and what index and store raise."""
     first = 1 if start is None else start
     if first < 1 or (end is not None and end < first):
         raise UsageError(f"There are no lines {first} to {end}.", remedy="Lines count from 1, and START is before END.")
-    file = await _stored_file(parts, repository, path)
+    try:
+        file = await _stored_file(parts, repository, path)
+    except FileNotIndexed:
+        shown, path = path, with_unprintable(path)
+        if path == shown:
+            raise
+        file = await _stored_file(parts, repository, path)
     if first > file.total_lines:
         raise LinesNotFound(f"{path!r} has no line {first:,}.", remedy=f"It has {_lines(file.total_lines)}.")
     return file.lines(repository, path, first, min(end or file.total_lines, file.total_lines))

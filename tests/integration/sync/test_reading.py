@@ -16,6 +16,7 @@ from reposync.errors import (
     UsageError,
 )
 from reposync.search.reading import FileText, read_file
+from reposync.words import escape_unprintable
 from tests.fixtures.world import World
 from tests.integration.sync.test_index_versions import another_chunk_size
 from tests.integration.sync.test_searching import Meanwhile
@@ -47,6 +48,18 @@ async def test_every_text_is_read_as_the_commit_has_it(world: World):
         assert (file.start_line, file.end_line, file.total_lines) == (1, lines, lines)
         assert (file.repository, file.path, file.commit) == ("project", path, head)
         assert not file.outdated
+
+
+async def test_a_path_with_control_characters_is_read_by_the_name_that_is_shown(world: World):
+    paths = ["a\nb\x1b[31m.txt", "\u202eodd \U0001f600.txt", "plain\\n.txt", "back\\x1b\\slash.txt"]
+    world.repository.commit({path: f"{number}\n".encode() for number, path in enumerate(paths)})
+    await world.completed()
+
+    for number, path in enumerate(paths):
+        file = await read(world, escape_unprintable(path))
+        assert (file.path, file.text) == (path, f"{number}\n")
+    with pytest.raises(FileNotIndexed):
+        await read(world, "no\\x1bfile.txt")
 
 
 async def test_what_decoding_changes_is_all_that_differs(world: World):

@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 from reposync.cli.output import short, summary, summary_line
 from reposync.store.run import COUNTS, Run
 from reposync.sync.brake import read_brake
-from reposync.words import ago, duration, escape_unprintable
+from reposync.words import ago, duration, escape_unprintable, with_unprintable
 
 
 @given(st.text())
 def test_nothing_that_is_shown_moves_the_cursor_or_turns_a_line_around(text: str):
     assert all(char.isprintable() for char in escape_unprintable(text))
+
+
+@given(st.text().filter(lambda text: "\\" not in text))
+def test_what_is_shown_of_a_text_leads_back_to_it(text: str):
+    assert with_unprintable(escape_unprintable(text)) == text
 
 
 def test_ordinary_names_are_shown_as_they_are():
