@@ -3,6 +3,7 @@ may be is tested over tests/fixtures/showcase.py."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,36 @@ def test_people_log_in_and_readers_only_read(browser: Browser, daemon: Daemon) -
         row(page, APP).get_by_role("button", name="Sync").click()
         expect(status(page)).to_have_text("completed")
         assert OPERATOR not in page.content()
+
+
+def test_a_password_manager_finds_a_user_and_a_password(browser: Browser, daemon: Daemon) -> None:
+    with visiting(browser) as context:
+        page = context.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.goto(f"{daemon.url}/login")
+        log_in(page, READER)
+        expect(page.get_by_role("heading", name="Repositories")).to_be_visible()
+        # Chromium names what its password manager misses.
+        assert said == []
+
+
+def test_a_broken_registry_file_is_on_every_page_until_it_is_repaired(operator: Page, daemon: Daemon) -> None:
+    page, registry = operator, daemon.pod.home / "repositories.yaml"
+    before = registry.read_text()
+    trouble = page.locator("#troubles").get_by_role("alert")
+    expect(trouble).to_have_count(0)
+    try:
+        registry.write_text(before.replace("schedule:", "shedule:"))
+        # On the page that is open, without a reload, with line and column.
+        expect(trouble).to_contain_text(re.compile(r"registry: .*:\d+:\d+.*shedule"))
+        for path in ("/runs", "/search", "/locks", "/docs", "/none", f"/runs?repository={APP}"):
+            page.goto(f"{daemon.url}{path}")
+            expect(trouble).to_contain_text("shedule")
+    finally:
+        registry.write_text(before)
+    page.goto(f"{daemon.url}/runs")
+    expect(trouble).to_have_count(0)
 
 
 def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator: Page, daemon: Daemon) -> None:

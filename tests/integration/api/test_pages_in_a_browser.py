@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from axe_playwright_python.base import AxeResults
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from reposync.errors import StoreUnavailable
+from reposync.errors import Starting, StoreUnavailable
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import VERSIONS
@@ -397,17 +397,26 @@ def test_what_renews_itself_moves_nothing_and_keeps_the_focus(page: Page, url: s
     assert page.evaluate("window.shift") < LEAST_SHIFT
 
 
-def test_an_error_page_reloads_when_the_error_is_over(page: Page, showcase: Showcase) -> None:
-    is_away = True
+def starting() -> Any:
+    raise Starting("The daemon is starting.", remedy="Ask again in a moment.")
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "heading"), [(away, "The database does not respond"), (starting, "reposync is starting")]
+)
+def test_an_error_page_reloads_when_the_error_is_over(
+    page: Page, showcase: Showcase, obstacle: Callable[[], Any], heading: str
+) -> None:
+    is_over = False
 
     def application() -> Any:
-        return away() if is_away else showcase.app
+        return showcase.app if is_over else obstacle()
 
     with showcase.served(application=application) as url:
         page.clock.install()
         page.goto(f"{url}/locks")
-        expect(page.get_by_role("heading")).to_have_text("The database does not respond")
-        is_away = False
+        expect(page.get_by_role("heading")).to_have_text(heading)
+        is_over = True
         page.clock.run_for(5_000)
         expect(page.get_by_role("heading")).to_have_text("Locks")
 
