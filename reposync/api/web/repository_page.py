@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -65,7 +66,7 @@ def repository_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
             principal,
             repository=found,
             registered=row.origin_words,
-            definition=list(_definition(row)),
+            definition=list(_keys(row.resolved or row.definition or {})),
             ticks=_ticks(row, app.runs.now()),
             missed=found.missed_ticks[:MISSED_TICKS],
             more_missed=len(found.missed_ticks) > MISSED_TICKS,
@@ -89,19 +90,15 @@ def repository_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
     return routes
 
 
-def _definition(row: Repository) -> Iterator[tuple[str, str]]:
-    """Each key of the registry file with its value, defaults too."""
-    yield from _keys(row.resolved or row.definition or {})
-
-
 def _keys(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    """Each key of the registry file with its value, defaults too."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _keys(value, f"{within}{key}.")
         elif isinstance(value, list):
             yield f"{within}{key}", ", ".join(map(str, value)) or "none"
         elif value is not None:
-            yield f"{within}{key}", f"{value:,}" if type(value) is int else str(value)
+            yield f"{within}{key}", value if isinstance(value, str) else json.dumps(value)
 
 
 def _ticks(row: Repository, now: datetime) -> list[datetime]:
@@ -117,16 +114,16 @@ def _ticks(row: Repository, now: datetime) -> list[datetime]:
     return ticks
 
 
-def _folders(path: str, address: Any) -> Iterator[tuple[str, str]]:
+def _folders(path: str, address: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     """The folders above `path` and itself, each with its address."""
     parts = path.split("/") if path else []
     for number, part in enumerate(parts, 1):
         yield part, address("/".join(parts[:number]))
 
 
-def _link(entry: TreeEntry, path: str, repository: str, address: Any, root: str) -> str | None:
+def _link(entry: TreeEntry, path: str, repository: str, address: Callable[[str], str], root: str) -> str | None:
     """Where a click on the entry leads; None for a file that is not indexed."""
     full = f"{path}/{entry.name}" if path else entry.name
     if entry.files is not None:
-        return str(address(full.rstrip("/")))
+        return address(full.rstrip("/"))
     return f"{root}{file_address(repository, full)}" if entry.chunks else None
