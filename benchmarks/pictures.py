@@ -3,8 +3,8 @@
     python -m benchmarks.pictures [--only terminal|pages] [--folder docs/images]
 
 terminal.svg is what `reposync sync`, `search` and `history` print on a terminal, with the model of the package.
-pages-light.png and pages-dark.png are the history in Chromium, of a daemon that keeps repositories made of the sources
-of installed packages, with real commits, a move of everything, and one that is blocked.
+The others are the pages in Chromium, each in both themes, of a daemon that keeps repositories made of the sources of
+installed packages, with real commits, a move of everything, one that is blocked and one that is being synced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
@@ -37,6 +37,7 @@ from rich.text import Text
 from reposync.config.database_url import sqlite_url
 from tests.fixtures.browser import SWITCHES, program
 from tests.fixtures.embedding_server import MODEL, EmbeddingServer
+from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import Content, GitRepository
 
@@ -48,6 +49,8 @@ COMMANDS = (
     ("search", "where is a session cookie signed and written", "--limit", "2"),
     ("history",),
 )
+SIZE: ViewportSize = {"width": 1200, "height": 560}
+TOKEN, GITLAB_TOKEN = "operate-pictures-of-the-pages", "glpat-reader-of-everything"
 THEME = TerminalTheme(
     (13, 17, 23),
     (230, 237, 243),
@@ -145,41 +148,97 @@ def pages(folder: Path, images: Path) -> None:
     path = program()
     if path is None:
         raise SystemExit("no Chromium: `make browser` installs it, and TEST_BROWSER names a different one")
-    with EmbeddingServer() as embeddings, served(folder, embeddings) as pod, sync_playwright() as playwright:
+    with (
+        EmbeddingServer() as embeddings,
+        GitLabServer() as gitlab,
+        served(folder, embeddings, gitlab) as pod,
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
-        for scheme in ("light", "dark"):
-            context = browser.new_context(
-                viewport={"width": 1440, "height": 820}, color_scheme=scheme, timezone_id="UTC", locale="en-GB"
-            )
-            page = context.new_page()
-            page.goto(f"{pod.url}/runs")
-            page.wait_for_load_state("networkidle")
-            page.screenshot(path=images / f"pages-{scheme}.png")
-            context.close()
+        shown = {
+            scheme: browser.new_page(viewport=SIZE, color_scheme=scheme, timezone_id="UTC", locale="en-GB")
+            for scheme in ("light", "dark")
+        }
+
+        def take(name: str, address: str) -> None:
+            for scheme, page in shown.items():
+                page.goto(f"{pod.url}{address}")
+                page.wait_for_load_state("load")
+                page.screenshot(path=images / f"{name}-{scheme}.png")
+
+        take("login", "/login")
+        for page in shown.values():
+            page.get_by_label("Token").fill(TOKEN)
+            page.get_by_role("button", name="Log in").click()
+        with api(pod) as client:
+            for name, address in addresses(client).items():
+                take(name, address)
+            with running(client, embeddings) as run:
+                take("run-running", f"/runs/{run}")
+                take("locks", "/locks")
         browser.close()
 
 
+def addresses(client: httpx.Client) -> dict[str, str]:
+    """Of the pages of the daemon that `served` has, by the names of their pictures."""
+    blocked = client.get("/api/v1/runs?status=blocked").raise_for_status().json()["items"][0]["id"]
+    return {
+        "repositories": "/",
+        "repository": "/repositories/platform/httpx",
+        "runs": "/runs",
+        "run-blocked": f"/runs/{blocked}",
+        "search": "/search?q=where+is+a+session+cookie+signed+and+written",
+        "file": "/files/platform/starlette/-/starlette/middleware/sessions.py?lines=63-72#L63",
+        "help": "/help",
+        "api": "/docs",
+    }
+
+
+def api(pod: Pod) -> httpx.Client:
+    return httpx.Client(base_url=str(pod.url), headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
+
+
 @contextlib.contextmanager
-def served(folder: Path, embeddings: EmbeddingServer) -> Iterator[Pod]:
+def running(client: httpx.Client, embeddings: EmbeddingServer) -> Iterator[str]:
+    """Id of a run that has embedded a part of its chunks, and waits for the others."""
+    run = client.post("/api/v1/repositories/platform/sqlalchemy/sync", json={"full": True}).raise_for_status().json()
+
+    def has_begun() -> bool:
+        progress = client.get(f"/api/v1/runs/{run['id']}").raise_for_status().json()["progress"] or {}
+        return int(progress.get("chunks_embedded", 0)) > 0
+
+    until(has_begun)
+    with embeddings.holding():
+        yield run["id"]
+
+
+@contextlib.contextmanager
+def served(folder: Path, embeddings: EmbeddingServer, gitlab: GitLabServer) -> Iterator[Pod]:
     """A daemon that has synced several commits of several repositories, the last ones by a click."""
     folder.mkdir()
-    names = ("starlette", "httpx", "click", "uvicorn", "sqlmodel")
+    names = ("starlette", "httpx", "click", "uvicorn", "sqlalchemy")
     repositories = {name: GitRepository.create(folder / f"{name}.git") for name in names}
     lines = [
         f"embedding: {{provider: openai, url: '{embeddings.url}', model: '{MODEL}', dimensions: 64}}",
+        f"gitlab: [{{name: main, url: '{gitlab.url}', token: {GITLAB_TOKEN}}}]",
         "repositories:",
-        *(f"  - {{name: platform/{name}, path: '{folder}/{name}.git', schedule: every 30 minutes}}" for name in names),
+        *(
+            f"  - {{name: platform/{name}, gitlab: main, project: platform/{name}, schedule: every 30 minutes}}"
+            for name in names
+        ),
     ]
+    gitlab.add_token(GITLAB_TOKEN, scopes=("read_api", "read_repository"))
     contents = {name: sources(name) for name in names}
     for name, repository in repositories.items():
         repository.commit(dict(list(contents[name].items())[:-3]), message="What there was")
+        gitlab.add_project(f"platform/{name}", repository.path)
     (folder / "repositories.yaml").write_text("\n".join(lines) + "\n")
     log = ExecutionLog(sqlite_url(folder / "state" / "reposync.db"))
-    with Pod("laptop", folder) as pod:
+    with Pod("laptop", folder, {"REPOSYNC_API_TOKEN": f"operate:{TOKEN}"}) as pod, api(pod) as client:
 
         def syncs(name: str, status: str = "completed") -> None:
             before = len(log.ended(f"platform/{name}", status))
-            httpx.post(f"{pod.url}/api/v1/repositories/platform/{name}/sync", timeout=10).raise_for_status()
+            client.post(f"/api/v1/repositories/platform/{name}/sync").raise_for_status()
             until(lambda: len(log.ended(f"platform/{name}", status)) > before, details=pod.log_tail)
 
         until(lambda: all(log.ended(f"platform/{name}") for name in names), details=pod.log_tail)
