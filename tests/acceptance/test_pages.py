@@ -98,6 +98,8 @@ def test_people_log_in_and_readers_only_read(browser: Browser, daemon: Daemon) -
         page.get_by_role("link", name="Repositories").click()
         expect(row(page, APP)).to_be_visible()
         assert {each.inner_text() for each in page.get_by_role("button").all()} == {"Log out", "Filter"}
+        page.set_viewport_size({"width": 720, "height": 900})
+        assert page.get_by_role("banner").evaluate("menu => menu.offsetHeight") < 60, "the menu fits on one line"
 
         page.get_by_role("button", name="Log out").click()
         log_in(page, OPERATOR)
