@@ -304,6 +304,24 @@ def test_all_that_failed_is_retried_with_one_button(showcase: Showcase, open_url
     assert "Retry all failed" not in ask("GET", f"{open_url}/", headers=BROWSER).text
 
 
+def test_a_run_that_a_pause_cancelled_has_the_button_that_resumes_its_repository(
+    showcase: Showcase, open_url: str, guarded_url: str
+) -> None:
+    name = f"paused/{showcase.next_number()}"
+    showcase.register(name)
+    run = showcase.queue(name, RunTrigger.SCHEDULE)
+    showcase.call(showcase.app.repositories.pause(name, "A migration."))
+    page = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER).text
+    assert "Resume the repository" in page and 'href="/help/errors#repository_paused"' in page
+    with logged_in(guarded_url, READER) as reader:
+        assert "Resume the repository" not in reader.get(f"/runs/{run.id}").text
+
+    back = page.partition('name="back" value="')[2].partition('"')[0]
+    answer = ask("POST", f"{open_url}/actions/resume", data={"name": name, "back": back}, headers=BROWSER)
+    assert answer.headers["location"] == f"/runs/{run.id}?done=resume"
+    assert showcase.call(showcase.app.repositories.get(name)).is_active
+
+
 def test_what_does_not_work_is_on_every_page_and_no_page_of_a_stranger(showcase: Showcase) -> None:
     with showcase.served(f"read:{READER}") as url, logged_in(url, READER) as client:
         showcase.health.report("registry", "degraded", "repositories.yaml:3:7: unknown key `nmae`; <b>")
