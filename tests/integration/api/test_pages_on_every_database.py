@@ -13,7 +13,7 @@ async def shown(rest: Rest, path: str) -> list[str]:
     """The repositories that the rows of a page are about, in their order."""
     answer = await rest.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == 200, answer.text
-    return re.findall(r'<a href="/runs\?repository=[^"]*">([^<]*)</a>', answer.text)
+    return re.findall(r'<a href="/(?:repositories/|runs\?repository=)[^"]*">([^<]*)</a>', answer.text)
 
 
 async def test_the_filters_of_the_pages_work_on_every_database(rest: Rest) -> None:
