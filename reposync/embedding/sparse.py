@@ -75,11 +75,16 @@ def query_terms(text: str) -> frozenset[str]:
 
 def terms_in_lines(lines: Sequence[str], wanted: frozenset[str]) -> list[frozenset[str]]:
     """Those of `wanted` that each line has."""
+    words_of_lines = list(map(words, lines))
     found: dict[str, frozenset[str]] = {}
-    for word in set(words("\n".join(lines))):
+    for word in set().union(*words_of_lines):
         if terms := wanted.intersection(_remembered_terms(word)):
             found[word] = terms
-    return [frozenset().union(*map(found.__getitem__, found.keys() & words(line))) for line in lines]
+    none: frozenset[str] = frozenset()  # as in most lines
+    return [
+        none if found.keys().isdisjoint(each) else none.union(*map(found.__getitem__, found.keys() & each))
+        for each in words_of_lines
+    ]
 
 
 def document_vector(text: str, *, path: str | None = None, names: Iterable[str] = ()) -> SparseVector:

@@ -15,13 +15,15 @@ from typing import Final
 from reposync.embedding.sparse import STOP_WORDS, name_parts, words
 from reposync.vectors.port import Candidate
 
-_DEFINITION: Final = 0.4
+_DEFINITION: Final = 0.35
 _FILE_NAME, _FOLDERS = 0.4, 0.3
 """Weights beside the fused score, whose best is 1: how much of the file's name the question says, and how much of the
 question the folders say."""
+_ENOUGH_SAID: Final = 0.3
+"""Of a question: a file's name that says less of it counts less. One word of a long sentence names no file."""
 
 # How well a definition's name is matched.
-_WHOLE, _COMPOUND, _WORD, _PARTS = 1.0, 0.9, 0.5, 0.7
+_WHOLE, _COMPOUND, _WORD, _PARTS, _RELATED = 1.0, 0.9, 0.5, 0.7, 0.3
 
 _PREFIX_MATCH: Final = 0.8
 _SHORTEST_PREFIX: Final = 4
@@ -144,8 +146,11 @@ def definition_match(question: Question, names: Iterable[str]) -> float:
             return _WHOLE
         if whole in question.wholes:
             match = _COMPOUND if len(parts) > 1 else _WORD * (len(whole) >= _SHORTEST_WORD)
+        elif parts and len(whole) >= _SHORTEST_WORD and all(map(question.says, parts)):
+            weight = _PARTS if len(parts) > 1 else _RELATED
+            match = weight * sum(map(question.says, parts)) / len(parts)
         else:
-            match = _PARTS * (len(parts) > 1 and question.parts.issuperset(parts))
+            continue
         best = max(best, match)
     return best
 
@@ -157,9 +162,11 @@ def path_match(question: Question, path: str) -> float:
     folders, _, file = path.rpartition("/")
     stem = file.lstrip(".").split(".")[0]
     in_stem = _terms(stem)
-    said = sum(map(question.says, in_stem)) / len(in_stem) if in_stem else 0.0
-    said = 1.0 if _whole(stem) in question.wholes else said
-    return _FILE_NAME * said + _FOLDERS * question.of_folders(folders)
+    match = sum(map(question.says, in_stem)) / len(in_stem) if in_stem else 0.0
+    match = 1.0 if _whole(stem) in question.wholes else match
+    said = {asked for part in in_stem for asked in question.near(part)}
+    enough = min(1.0, max(1, len(said)) / len(question.parts) / _ENOUGH_SAID)
+    return _FILE_NAME * match * enough + _FOLDERS * question.of_folders(folders)
 
 
 def path_prior(question: Question, path: str) -> float:

@@ -24,6 +24,9 @@ from reposync.wildmatch import PathPatterns, check_pattern
 _MIN_CANDIDATES = 100
 _CANDIDATES_PER_HIT = 4
 _MAX_CANDIDATES = 4_096
+# Exponent of BM25 scores beside cosines: the words of a sentence are in many chunks, whose scores are not far below the
+# best.
+_STEEPNESS = 1.5
 # With a glob, so many times the candidates are fetched while too few match.
 _GROWTH = 8
 # Paths that are listed and matched here, of 100 bytes each, if too few candidates match.
@@ -170,11 +173,12 @@ def _fused(
     divided by the best one. Cosines lie close together, so that the worst candidate becomes 0.
     """
     weight = words_weight if by_words and by_meaning else 1.0
+    steepness = _STEEPNESS if by_meaning else 1.0
     best = max((point["score"] for point in by_words), default=0.0) or 1.0
     cosines = [point["score"] for point in by_meaning]
     lowest = min(cosines, default=0.0)
     spread = max(cosines, default=0.0) - lowest
-    words = {point["id"]: weight * point["score"] / best for point in by_words}
+    words = {point["id"]: weight * (point["score"] / best) ** steepness for point in by_words}
     share = 1.0 - weight if by_words else 1.0
     meaning = {point["id"]: share * ((point["score"] - lowest) / spread if spread else 1.0) for point in by_meaning}
     points = {point["id"]: point for point in (*by_words, *by_meaning)}

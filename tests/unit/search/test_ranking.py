@@ -33,6 +33,20 @@ def test_a_file_that_is_named_after_the_question_is_first(question: str) -> None
     assert first(question, hit("src/http/response.py", score=0.6), hit("src/session.py", score=0.5)) == "src/session.py"
 
 
+@pytest.mark.parametrize("name", ["removeExpiredSession", "session_removal", "Remover"])
+def test_a_name_is_found_by_other_forms_of_its_words(name: str) -> None:
+    question = "where are the expired sessions removed"
+    assert first(question, hit("a.py", "main", score=0.55), hit("b.py", name, score=0.5)) == "b.py"
+
+
+def test_one_word_of_a_long_question_names_no_file() -> None:
+    answer, named = hit("src/http/base.py", score=0.7), hit("src/session.py", score=0.5)
+
+    assert first("expired session", answer, named) == named.path
+    long = "raise an error unless the response that a session returned was complete and signed by a known server"
+    assert first(long, answer, named) == answer.path
+
+
 def test_a_folder_that_the_question_names_counts_too() -> None:
     assert first("render a template", hit("src/mail/base.py"), hit("src/templates/base.py")) == "src/templates/base.py"
 
