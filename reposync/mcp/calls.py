@@ -35,7 +35,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`text` is for the model, `structure` the same for programs."""
+    """The same as a text and as JSON."""
 
     text: str
     structure: Mapping[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from reposync.mcp.calls import Caller, Outcome, time_text, without_nothing
+from reposync.mcp.calls import Caller, Outcome, without_nothing
 from reposync.mcp.schemas import GrepCode, ReadCode, SearchCode
-from reposync.words import ago, escape_unprintable, visible
+from reposync.words import escape_unprintable, visible
 
 if TYPE_CHECKING:
     from reposync.search.answers import Answer
@@ -40,43 +40,7 @@ async def search_code(caller: Caller, asked: SearchCode) -> Outcome:
         )
 
     found = await caller.searches.search(work)
-    now = app.database.clock.now()
-    return Outcome(
-        found.text,
-        {
-            "files": [
-                {
-                    "repository": escape_unprintable(file.repository),
-                    "path": escape_unprintable(file.path),
-                    "commit": escape_unprintable(file.commit),
-                    **({"outdated": True} if file.outdated else {}),
-                    "excerpts": [
-                        without_nothing(
-                            start_line=each.start_line,
-                            end_line=each.end_line,
-                            inside=each.inside,
-                            url=each.url and escape_unprintable(each.url),
-                            text=each.text,
-                        )
-                        for each in file.excerpts
-                    ],
-                }
-                for file in found.files
-            ],
-            "further": [
-                {"repository": escape_unprintable(repository), "place": place} for repository, place in found.further
-            ],
-            "indexed": [
-                without_nothing(
-                    repository=escape_unprintable(name),
-                    commit=state.commit,
-                    at=time_text(state.synced_at),
-                    age=state.synced_at and ago(state.synced_at, now),
-                )
-                for name, state in found.indexed.items()
-            ],
-        },
-    )
+    return Outcome(found.text, found.structure)
 
 
 async def grep_code(caller: Caller, asked: GrepCode) -> Outcome:
@@ -103,11 +67,14 @@ async def grep_code(caller: Caller, asked: GrepCode) -> Outcome:
         for match, text in shown:
             first, *others = text.split("\n")
             lines += [f" {match.line}: {first}", *(f"   {other}" for other in others)]
-        matches = [
-            without_nothing(line=match.line, text=text, url=match.url and escape_unprintable(match.url))
-            for match, text in shown
-        ]
-        known = without_nothing(commit=escape_unprintable(file.commit), outdated=file.outdated or None)
+        url = file.matches[0].url
+        known = without_nothing(
+            commit=escape_unprintable(file.commit),
+            # Once for all lines: models pay for each character.
+            url=url and escape_unprintable(url.partition("#")[0]),
+            outdated=file.outdated or None,
+        )
+        matches = [{"line": match.line, "text": text} for match, text in shown]
         files.append({"repository": repository, "path": path, **known, "matches": matches})
     lines = lines or ["No line matches."]
     lines += [f"There may be more: {found.stopped}"] if found.stopped else []

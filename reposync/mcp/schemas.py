@@ -137,14 +137,13 @@ FOUND: Final = record(
                 {
                     "repository": TEXT,
                     "path": TEXT,
-                    "commit": TEXT,
-                    "excerpts": items(record({**LINES, "text": TEXT}, inside=TEXT, url=TEXT)),
+                    "excerpts": items(record({**LINES, "text": TEXT}, inside=TEXT)),
                 },
                 outdated=FLAG,
             )
         ),
-        "further": items(record({"repository": TEXT, "place": TEXT})),
-        "indexed": items(record({"repository": TEXT}, commit=TEXT, at=TEXT, age=TEXT)),
+        "further": items(record({"repository": TEXT, "places": items(TEXT)})),
+        "indexed": items(record({"repository": TEXT, "commit": TEXT}, age=TEXT, note=TEXT, link=TEXT)),
     }
 )
 MATCHES: Final = record(
@@ -155,8 +154,9 @@ MATCHES: Final = record(
                     "repository": TEXT,
                     "path": TEXT,
                     "commit": TEXT,
-                    "matches": items(record({"line": NUMBER, "text": TEXT}, url=TEXT)),
+                    "matches": items(record({"line": NUMBER, "text": TEXT})),
                 },
+                url=TEXT,
                 outdated=FLAG,
             )
         )

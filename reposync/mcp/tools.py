@@ -1,4 +1,5 @@
-"""The tools. Each answers with a text for the model, and with the same as a structure for programs.
+"""The tools. Each answers with a text and with the same as a structure. Which of them a model reads is the choice of
+its program: Gemini CLI 0.61 passes the text on, Claude Code 2.1 and Codex 0.169 the structure.
 
 Names, paths and contents are written by whoever may push to a repository. In texts they are between two lines with a
 boundary that is drawn for each answer, and no line of a file begins like one of ours; control characters are visible

@@ -1,4 +1,7 @@
-"""The hits of a search as a text for a language model, within a budget of tokens. Pure functions.
+"""The hits of a search for a language model, within a budget of tokens: as a text, and as a structure. Pure functions.
+
+Which of the two a model reads is the choice of its program: Gemini CLI 0.61 passes the text on, Claude Code 2.1 and
+Codex 0.169 the structure. Both have the same excerpts, and both are within the budget.
 
 A reader that pays for every token wants the right file named first and its code second. So many files get a few lines
 each, then the best of them get more, up to the whole function or class, and what is left names further files.
@@ -6,18 +9,19 @@ each, then the best of them get more, up to the whole function or class, and wha
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Final
+from itertools import groupby
+from typing import Any, Final
 from urllib.parse import quote
 
 from reposync.search.snippets import MatchedLines, Snippet, shown_line
 from reposync.symbol import Symbol
-from reposync.vectors.overlaps import url_of_lines
 from reposync.vectors.port import SearchHit
 from reposync.words import ago, escape_unprintable
 
@@ -36,7 +40,7 @@ _FURTHER_FROM: Final = 12
 _PATHS_SHARE: Final = 0.2
 """Of the budget, for naming further files."""
 _ABOUT_SHARE: Final = 0.15
-"""Of the budget, for links to the repositories; results have them in any case."""
+"""Of the budget, for links to the repositories."""
 _COMMIT_CHARS: Final = 12
 _OPENERS: Final = frozenset({"class", "enum", "function", "interface", "method", "module", "struct", "trait"})
 
@@ -57,9 +61,12 @@ class Excerpt:
 
     start_line: int
     end_line: int
-    url: str | None
     inside: str | None
     text: str
+
+    def as_json(self) -> dict[str, Any]:
+        lines = {"start_line": self.start_line, "end_line": self.end_line}
+        return lines | ({"inside": self.inside} if self.inside else {}) | {"text": self.text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +75,42 @@ class FoundFile:
 
     repository: str
     path: str
-    language: str | None
-    commit: str
     outdated: bool
     excerpts: Sequence[Excerpt]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "repository": escape_unprintable(self.repository),
+            "path": escape_unprintable(self.path),
+            **({"outdated": True} if self.outdated else {}),
+            "excerpts": [each.as_json() for each in self.excerpts],
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`files` with excerpts, best first, and `further` places that are only named, as `path:start-end` of a repository.
-    `indexed`: of their repositories. `text` shows all of it, between two lines with a boundary that no content can
-    know."""
+    `text` shows all of it and the state of the repositories, between two lines with a boundary that no content can
+    know; `structure` is the same for JSON."""
 
     files: Sequence[FoundFile]
     further: Sequence[tuple[str, str]]
-    indexed: Mapping[str, Indexed]
     text: str
+    structure: Mapping[str, Any]
 
 
 def tokens(text: str) -> int:
     """An estimate, rather too high."""
     plain = len(text) if text.isascii() else sum(map(str.isascii, text))
     return math.ceil(plain / _CHARS_A_TOKEN) + len(text) - plain
+
+
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _tokens_of(value: Any) -> int:
+    """Of a part of a structure, with what is between it and the next one."""
+    return tokens(_compact(value)) + 1
 
 
 def new_boundary() -> str:
@@ -112,22 +133,49 @@ def answer(
     boundary: str | None = None,
     now: datetime | None = None,
 ) -> Answer:
-    """`hits`: best first. `query`: the words that were searched for. `max_tokens`: of the text, at least 200 whatever
-    is given. `indexed`: by name of the repository."""
+    """`hits`: best first. `query`: the words that were searched for. `max_tokens`: of the text, and of the structure as
+    compact JSON; at least 200 whatever is given. `indexed`: by name of the repository."""
     page = _Page(hits, query, max_files, indexed or {}, now)
     boundary = boundary or new_boundary()
     budget = max(MIN_TOKENS, max_tokens) - tokens(delimited("", boundary))
     about = page.about(budget)
-    budget -= tokens(about) + 1
+    budget -= _cost_of_about(about)
     page.fill(budget - min(math.floor(budget * _PATHS_SHARE), page.cost_of_names()))
     further = page.further(budget)
     # What the names did not take.
     page.fill(budget - page.cost_of(further))
     shown = page.shown()
-    body = "\n".join(filter(None, [about, *map(page.rendered, shown), page.names(further)]))
+    lines = [each.line for each in about] if hits else ["Nothing found."]
+    body = "\n".join(filter(None, [*lines, *map(page.rendered, shown), page.names(further)]))
     if hits and not shown and not further:
         body += "\nWhat was found does not fit: ask with a larger max_tokens."
-    return Answer([each.found() for each in shown], further, page.indexed, delimited(body, boundary))
+    files = [each.found() for each in shown]
+    structure = {
+        "files": [each.as_json() for each in files],
+        "further": _grouped(further),
+        "indexed": [each.record for each in about],
+    }
+    return Answer(files, further, delimited(body, boundary), structure)
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """A repository, in the text and in the structure."""
+
+    line: str
+    record: Mapping[str, str]
+
+
+def _cost_of_about(about: Sequence[_About]) -> int:
+    return max(tokens("\n".join(each.line for each in about)), _tokens_of([each.record for each in about])) + 1
+
+
+def _grouped(places: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """In the same order; places of one repository that follow each other name it once."""
+    return [
+        {"repository": escape_unprintable(repository), "places": [place for _, place in group]}
+        for repository, group in groupby(places, key=lambda each: each[0])
+    ]
 
 
 class _Cut:
@@ -156,7 +204,6 @@ class _Cut:
         return Excerpt(
             start_line=snippet.start_line,
             end_line=end,
-            url=hit.url and url_of_lines(hit.url, snippet.start_line, end),
             inside=_named(around),
             text=self._text(snippet, around, max_lines),
         )
@@ -223,7 +270,7 @@ class _File:
 
     def found(self) -> FoundFile:
         hit = self.hit
-        return FoundFile(hit.repository, hit.path, hit.language, hit.commit, hit.outdated, self.shown())
+        return FoundFile(hit.repository, hit.path, hit.outdated, self.shown())
 
 
 class _Page:
@@ -243,30 +290,35 @@ class _Page:
         self._files = [_File(cuts) for cuts in grouped.values()]
         self._max_files = max_files
         self._repositories = list(dict.fromkeys(each.hit.repository for each in self._files))
-        self.indexed = {each: indexed.get(each, Indexed()) for each in self._repositories}
+        self._indexed = indexed
         self._now = now
 
-    def about(self, budget: int) -> str:
-        """A line for each repository, with a link to its files if there is room for it."""
-        if not self._files:
-            return "Nothing found."
-        with_links = "\n".join(self._about(each, link=True) for each in self._repositories)
-        if tokens(with_links) <= budget * _ABOUT_SHARE:
+    def about(self, budget: int) -> list[_About]:
+        """Of each repository, with a link to its files if there is room for it."""
+        with_links = [self._about(each, link=True) for each in self._repositories]
+        if _cost_of_about(with_links) <= budget * _ABOUT_SHARE:
             return with_links
-        lines = [self._about(each, link=False) for each in self._repositories]
-        while tokens("\n".join(lines)) > budget / 2:
-            lines.pop()
-        return "\n".join(lines)
+        about = [self._about(each, link=False) for each in self._repositories]
+        while about and _cost_of_about(about) > budget / 2:
+            about.pop()
+        return about
 
-    def _about(self, repository: str, *, link: bool) -> str:
+    def _about(self, repository: str, *, link: bool) -> _About:
         hit = next(each.hit for each in self._files if each.hit.repository == repository)
-        state = self.indexed[repository]
-        line = f"{escape_unprintable(repository)} at {escape_unprintable((state.commit or hit.commit)[:_COMMIT_CHARS])}"
+        state = self._indexed.get(repository, Indexed())
+        name, commit = escape_unprintable(repository), escape_unprintable(state.commit or hit.commit)
+        record = {"repository": name, "commit": commit}
+        line = f"{name} at {commit[:_COMMIT_CHARS]}"
         if state.synced_at is not None:
-            line += f", indexed {ago(state.synced_at, self._now)}"
+            record["age"] = ago(state.synced_at, self._now)
+            line += f", indexed {record['age']}"
         if hit.meaning_indexed is not None:
-            line += f", by words, {hit.meaning_indexed:.0%} of meaning indexed"
-        return f"{line}, {_link(hit)}" if link and _link(hit) else line
+            record["note"] = f"by words, {hit.meaning_indexed:.0%} of meaning indexed"
+            line += f", {record['note']}"
+        if link and (address := _link(hit)):
+            record["link"] = address
+            line += f", {address}"
+        return _About(line, record)
 
     def fill(self, budget: int) -> None:
         """Give lines to files, within `budget` for all."""
@@ -294,8 +346,7 @@ class _Page:
         return [each for each in self._files if each.is_shown]
 
     def cost(self, file: _File) -> int:
-        rendered = self.rendered(file)
-        return tokens(rendered) + 1 if rendered else 0
+        return max(tokens(self.rendered(file)), _tokens_of(file.found().as_json())) + 1 if file.is_shown else 0
 
     def rendered(self, file: _File) -> str:
         outdated = " (older than the commit: could not be read)" if file.hit.outdated else ""
@@ -315,7 +366,7 @@ class _Page:
         return self.cost_of([each.place for each in self._files[1:]])
 
     def cost_of(self, places: Sequence[tuple[str, str]]) -> int:
-        return tokens(self.names(places)) + 1 if places else 0
+        return max(tokens(self.names(places)), _tokens_of(_grouped(places))) + 1 if places else 0
 
     def further(self, budget: int) -> list[tuple[str, str]]:
         """Those of the files that are not shown that fit, best first."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
@@ -57,7 +58,31 @@ def test_a_hit_is_shown_as_lines_of_its_file_with_place_definition_link_and_comm
     (file,) = found.files
     (excerpt,) = file.excerpts
     assert (excerpt.start_line, excerpt.end_line) == (10, 15)
-    assert excerpt.url == "https://gitlab.example.com/platform/api/-/blob/HEAD/src/session.py#L10-15"
+    assert found.structure == {
+        "files": [
+            {
+                "repository": "platform/api",
+                "path": "src/session.py",
+                "excerpts": [
+                    {
+                        "start_line": 10,
+                        "end_line": 15,
+                        "inside": "function remove_expired, 10-15",
+                        "text": FUNCTION[:-1],
+                    }
+                ],
+            }
+        ],
+        "further": [],
+        "indexed": [
+            {
+                "repository": "platform/api",
+                "commit": "f" * 40,
+                "age": "3 min ago",
+                "link": "https://gitlab.example.com/platform/api/-/blob/HEAD/PATH#LFIRST-LAST",
+            }
+        ],
+    }
 
 
 def test_lines_in_the_middle_of_a_function_follow_its_first_line() -> None:
@@ -113,8 +138,20 @@ def test_a_file_that_could_not_be_read_since_is_marked_as_outdated() -> None:
     assert "older than the commit" in answer([hit(outdated=True)], "remove expired sessions").text
 
 
+def test_places_that_are_only_named_name_their_repository_once() -> None:
+    found = answer([*many(12), hit("web.py", repository="web")], "remove expired sessions", max_tokens=500, max_files=1)
+
+    assert [each["repository"] for each in found.structure["further"]] == ["platform/api", "web"]
+    places = [place for each in found.structure["further"] for place in each["places"]]
+    assert places == [place for _, place in found.further]
+
+
 def test_nothing_found_is_said() -> None:
     assert "Nothing found." in answer([], "remove expired sessions").text
+    # Too little room even for the name of a repository.
+    full = answer([hit(repository="r" * 900)], "remove expired sessions", max_tokens=200).text
+    assert "Nothing found." not in full
+    assert "ask with a larger max_tokens" in full
 
 
 def test_content_cannot_end_the_data_look_like_a_heading_or_control_a_terminal() -> None:
@@ -156,4 +193,5 @@ def test_an_answer_is_never_larger_than_its_budget(files: list[tuple[str, str, s
 
     found = answer(hits, "session", max_tokens=budget)
 
-    assert tokens(found.text) <= max(MIN_TOKENS, budget)
+    compact = json.dumps(found.structure, ensure_ascii=False, separators=(",", ":"))
+    assert max(tokens(found.text), tokens(compact)) <= max(MIN_TOKENS, budget)
