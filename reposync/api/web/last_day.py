@@ -20,8 +20,8 @@ async def last_day(app: Application, states: Sequence[RepositoryState]) -> dict[
     completed = sum(each.runs for each in counts if each.kind == "completed")
     queue = await app.runs.queue()
     waiting = sum(queue.counts.get(each, 0) for each in (RunStatus.QUEUED, RunStatus.RETRYING))
-    late = await late_repositories(states, now)
-    behind = min((each.last_sync_at for each in states if each.name in set(late) and each.last_sync_at), default=None)
+    late = set(await late_repositories(states, now))
+    synced = [(each.last_sync_at, each.name) for each in states if each.name in late and each.last_sync_at]
     return {
         "success_rate": f"{100 * completed / ended:.0f}%" if ended else "–",
         "ended": ended,
@@ -32,6 +32,6 @@ async def last_day(app: Application, states: Sequence[RepositoryState]) -> dict[
         "blocked": queue.counts.get(RunStatus.BLOCKED, 0),
         "workers": len(await app.workers.alive()),
         "late": len(late),
-        "behind_since": behind,
+        "most_late": min(synced, default=None),
         "chart": hour_chart(counts, now),
     }

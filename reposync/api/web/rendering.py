@@ -170,12 +170,12 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def highlighted(lines: Sequence[str], language: str | None, first_line: int) -> Markup:
-    """A block of HTML with classes (static/code.css) and the line numbers of the file."""
-    width = len(str(first_line + len(lines) - 1))
+def code_block(rows: Sequence[Markup], first_line: int) -> Markup:
+    """Highlighted lines with their numbers in the file."""
+    width = len(str(first_line + len(rows) - 1))
     number = Markup('<span class="linenos">{:>{}}</span>').format
-    rows = (number(at, width) + row for at, row in enumerate(highlighted_lines(lines, language), first_line))
-    return Markup('<div class="highlight"><pre><code>{}\n</code></pre></div>').format(Markup("\n").join(rows))
+    numbered = Markup("\n").join(number(at, width) + row for at, row in enumerate(rows, first_line))
+    return Markup('<div class="highlight"><pre><code>{}\n</code></pre></div>').format(numbered)
 
 
 def highlighted_lines(lines: Sequence[str], language: str | None) -> list[Markup]:

@@ -17,7 +17,7 @@ from reposync.api.auth import Principal, Role
 from reposync.api.concurrency import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
 from reposync.api.routing import ApiParts, Router
 from reposync.api.web.file_page import lines_address
-from reposync.api.web.rendering import Renderer, highlighted, web_link
+from reposync.api.web.rendering import Renderer, code_block, highlighted_lines, web_link
 from reposync.app.application import Application
 from reposync.embedding.sparse import query_terms
 from reposync.errors import RepoSyncError, StoreUnavailable
@@ -133,14 +133,15 @@ def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
     url = web_link(hit.url)
     start, end = snippet.start_line, snippet.lines[-1].number if snippet.lines else snippet.start_line
     is_part = (start, end) != (hit.start_line, hit.end_line)
-    code = highlighted([line.text for line in snippet.lines], hit.language, start)
+    rows = highlighted_lines([line.text for line in snippet.lines], hit.language)
+    rows = [marked(row, wanted) if line.matches else row for row, line in zip(rows, snippet.lines, strict=True)]
     shown = [each for each in hit.symbols if each.start_line <= end and start <= each.end_line][:SHOWN_SYMBOLS]
     return Lines(
         hit=hit,
         start_line=start,
         end_line=end,
         best_line=snippet.best_line,
-        code=marked(code, wanted),
+        code=code_block(rows, start),
         address=lines_address(hit.repository, hit.path, start, end),
         whole=lines_address(hit.repository, hit.path, hit.start_line, hit.end_line) if is_part else None,
         url=url and url_of_lines(url, start, end),
@@ -153,8 +154,6 @@ def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
 
 def marked(code: Markup, wanted: Set[str]) -> Markup:
     """HTML with the words marked that have a term of the query."""
-    if not wanted:
-        return code
 
     def mark(piece: re.Match[str]) -> str:
         word = piece[2]

@@ -338,6 +338,7 @@ def test_repositories_are_filtered_and_a_button_leads_back_to_where_it_was(
     page.get_by_role("link", name="need attention").click()
     expect(row(page, FAILED)).to_contain_text("the token is not valid any more")
     expect(row(page, FAILED).locator(".late")).to_have_text("late")
+    expect(page.locator(".figures.day")).to_contain_text(f"most of all {FAILED}, synced")
     expect(row(page, BLOCKED).locator(".status").last).to_have_text("blocked")
     page.get_by_role("link", name="paused").click()
     expect(row(page, PAUSED)).to_contain_text("Moves to another server until Friday.")

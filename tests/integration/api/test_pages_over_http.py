@@ -15,7 +15,9 @@ import pytest
 from fastapi import FastAPI
 
 from reposync.app.application import Application
-from reposync.errors import Starting, StoreUnavailable
+from reposync.app.index_overview import hold
+from reposync.errors import IndexHeld, Starting, StoreUnavailable
+from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.showcase import LIVE, MAX_ATTEMPTS, PAUSED, Showcase
 
@@ -368,3 +370,21 @@ def test_a_blocked_run_links_to_the_run_that_waits_for_an_approval(showcase: Sho
 
     assert left.endswith(f"taken over by run {first.id[:8]}")
     assert [each.split()[0] for each in taken] == ["http", "ann@laptop"]
+
+
+def test_a_run_of_a_held_index_has_the_button_that_builds_what_is_configured(showcase: Showcase, open_url: str) -> None:
+    name = f"held/{showcase.next_number()}"
+    showcase.register(name)
+    showcase.call(hold(showcase.app, [name]))
+    run = showcase.begin(showcase.queue(name))
+    held = IndexHeld("Another branch is configured.")
+    run = showcase.call(showcase.app.runs.finish(run, RunStatus.BLOCKED, RunFigures(), held.code, str(held)))
+    page = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER).text
+    assert 'href="/help/errors#index_held"' in page
+    assert "Build what is configured" in page
+
+    answer = ask(
+        "POST", f"{open_url}/actions/index-resume", data={"name": name, "back": f"/runs/{run.id}"}, headers=BROWSER
+    )
+    assert answer.headers["location"] == f"/runs/{run.id}?done=index-resume"
+    assert showcase.call(showcase.app.repositories.get(name)).index_hold is None
