@@ -1,15 +1,16 @@
-"""What the tools for agents add to a search, and how fast `reposync mcp` is there.
+"""What the tools for agents and the search page add to a search, and how fast `reposync mcp` is there.
 
 python -m benchmarks.mcp_calls QUESTION... [--rounds 50]
 
-Uses the state folder of REPOSYNC_STATE_DIR, with something indexed. Starts a daemon, asks each question by `GET
-/search` (limit 25, as many hits as `search_code` reads) and by `/mcp` in turn, then ends it and starts `reposync mcp`
-five times.
+Uses the state folder of REPOSYNC_STATE_DIR, with something indexed. Starts a daemon, asks each question in turn by `GET
+/search` (limit 25, as many hits as `search_code` reads) and by `/mcp`, by `GET /search` (limit 10) and on the search
+page, then ends it and starts `reposync mcp` five times.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -52,19 +53,23 @@ def over_http(questions: list[str], rounds: int) -> None:
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
                 _wait(client)
-                by_search, by_tool = [], []
+                ways = {
+                    "GET /search, 25 hits": lambda q: client.get("/api/v1/search", params={"q": q, "limit": 25}),
+                    "/mcp": lambda q: client.post("/mcp", json=call(q)),
+                    "GET /search, 10 hits": lambda q: client.get("/api/v1/search", params={"q": q}),
+                    "search page": lambda q: client.get("/search", params={"q": q}),
+                }
+                taken: dict[str, list[float]] = {name: [] for name in ways}
                 for each in range(rounds + 1):
-                    for question in questions:
+                    for question, (name, ask) in itertools.product(questions, ways.items()):
                         began = time.perf_counter()
-                        client.get("/api/v1/search", params={"q": question, "limit": 25}).raise_for_status()
-                        between = time.perf_counter()
-                        answer = client.post("/mcp", json=call(question)).raise_for_status()
+                        answer = ask(question).raise_for_status()
                         ended = time.perf_counter()
-                        assert not answer.json()["result"].get("isError"), answer.text
+                        assert '"isError":true' not in answer.text, answer.text
                         if each:  # the first round loads the libraries and the model
-                            by_search.append(between - began)
-                            by_tool.append(ended - between)
-            print(f"GET /search  {milliseconds(by_search)}\n/mcp         {milliseconds(by_tool)}")
+                            taken[name].append(ended - began)
+            for name, seconds in taken.items():
+                print(f"{name:22}{milliseconds(seconds)}")
         finally:
             daemon.terminate()
 

@@ -5,17 +5,18 @@
     python -m benchmarks.vector_search --embedded --settings none --ef 0
 
 The HNSW index and the choice of a quantization exist only on a server. The collection is made, filled and searched by
-reposync itself: multivectors of 384 dimensions, hybrid with sparse vectors by RRF. `benchmarks/vector_data.py` says
+reposync itself: multivectors of 384 dimensions, hybrid with sparse vectors. `benchmarks/vector_data.py` says
 what is in it.
 
 recall@10: of the 10 best chunks by dense vectors alone, how many are among the 10 of an exact search. agreement@10: the
-same for the hybrid search, which ranks 50 candidates of each kind; chunks with the score of the exact tenth count as
+same for the hybrid search, which ranks 100 candidates of each kind; chunks with the score of the exact tenth count as
 among them, since the server orders equal scores by chance. Latency: the hybrid search as reposync executes it, in this
 process, on the same machine. "one repository": a filter that a tenth of the chunks match.
 
 With --server each setting gets a server of its own, restarted after indexing: memory is then what it needs to serve,
 after all searches. With --url the memory includes what the server had allocated before. Collections are deleted, but
-with --keep: the next run finds them filled, and only searches.
+with --keep: the next run finds them filled, and only searches. Other settings are then made of a copy of the kept
+collection without quantization, by changing its configuration: no second upload, and the same chunks.
 """
 
 from __future__ import annotations
@@ -28,64 +29,35 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import httpx
 import numpy as np
 import orjson
 
 from benchmarks.measure import machine, percentile
-from benchmarks.qdrant_program import ENGINE, Engine, Server, memory, until_green, until_ready
-from benchmarks.vector_data import REPOSITORIES, Base, fill, load_base, make_chunks, quartiles
-from reposync.embedding.port import EmbeddingSpec, SparseVector
-from reposync.embedding.settings import LOCAL_WINDOW
+from benchmarks.qdrant_program import Engine, Server, memory, until_green, until_ready
+from benchmarks.vector_collection import (
+    COLLECTION,
+    CONCURRENT,
+    SETTINGS,
+    Parameters,
+    Setting,
+    convert_collection,
+    fill_collection,
+    opened,
+)
+from benchmarks.vector_data import REPOSITORIES, Base, load_base, quartiles
+from reposync.embedding.port import SparseVector
 from reposync.embedding.sparse import query_vector
-from reposync.vectors.connection import EmbeddedTransport
-from reposync.vectors.embedded import EmbeddedEngine
-from reposync.vectors.index import QdrantIndex, open_index
-from reposync.vectors.port import DENSE, IndexQuery, IndexSettings, Quantization
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import IndexQuery
 
-COLLECTION = "reposync-benchmark"
-SPEC = EmbeddingSpec("local", "benchmark", 384, LOCAL_WINDOW)
 TOP = 10
 # The most that the product ranks with the same number of candidates as for TOP.
 _WITH_TIES = 12
-_CONCURRENT = 8
 NO_TERMS = SparseVector(np.empty(0, np.uint32), np.empty(0, np.float32))
-Params = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How a collection stores its vectors; `int8+disk`: the original ones on disk."""
-
-    quantization: Quantization
-    on_disk: bool
-
-    @property
-    def name(self) -> str:
-        return self.quantization + ("+disk" if self.on_disk else "")
-
-    @property
-    def ways(self) -> dict[str, Params]:
-        """Names and parameters of the ways to search it, but for `hnsw_ef`."""
-        if self.quantization == "none":
-            return {"": {}}
-        rescored = {"rescore": True}
-        return {
-            "no": {"quantization": {"rescore": False}},
-            "yes": {"quantization": rescored},
-            "yes, of 3 times as many": {"quantization": rescored | {"oversampling": 3.0}},
-        }
-
-
-SETTINGS = {
-    each.name: each
-    for each in itertools.starmap(Setting, itertools.product(("none", "int8", "binary", "turbo"), (False, True)))
-}
 
 
 @dataclass(frozen=True)
@@ -115,29 +87,6 @@ class Searched:
     p95: float
     concurrent_p50: float
     concurrent_p95: float
-
-
-class Parameters(httpx.AsyncBaseTransport):
-    """Below the product: its requests, with `params` instead of its own for the dense part of a search."""
-
-    def __init__(self, beneath: httpx.AsyncBaseTransport) -> None:
-        self.params: Params = {}
-        self._beneath = beneath
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/points/query"):
-            body = orjson.loads(await request.aread())
-            for query in body.get("prefetch") or [body]:
-                if query["using"] == DENSE:
-                    query["params"] = self.params
-            headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
-            request = httpx.Request(
-                request.method, request.url, headers=headers, content=orjson.dumps(body), extensions=request.extensions
-            )
-        return await self._beneath.handle_async_request(request)
-
-    async def aclose(self) -> None:
-        await self._beneath.aclose()
 
 
 def queries(base: Base, *, dense_only: bool, one_repository: bool, limit: int = TOP) -> list[IndexQuery]:
@@ -208,7 +157,7 @@ async def search_all(
             transport.params = dict(params) | ({"hnsw_ef": ef} if ef else {})
             recall = await found_share(index, dense, best.dense)
             agreement = await found_share(index, hybrid, best.hybrid)
-            one, many = await latencies(index, hybrid, 1), await latencies(index, hybrid * 2, _CONCURRENT)
+            one, many = await latencies(index, hybrid, 1), await latencies(index, hybrid * 2, CONCURRENT)
             times = [percentile(taken, part) for taken in (one, many) for part in (0.5, 0.95)]
             yield Searched(setting.name, rescored, ef, one_repository, recall, agreement, *times)
 
@@ -226,8 +175,12 @@ async def measure(options: argparse.Namespace, base: Base, setting: Setting) -> 
             own, kept = Engine(folder) if options.embedded else Server(options.server, folder), folder / "filled.json"
             url = own.url
         if kept is None or not kept.exists():
-            with own or contextlib.nullcontext():
-                filled = await fill_collection(options, base, setting, url, folder)
+            unquantized = options.keep and kept_folder(options, SETTINGS["none"])
+            if own is not None and unquantized and (unquantized / "filled.json").exists():
+                filled = await convert_collection(unquantized, own, setting, folder)
+            else:
+                with own or contextlib.nullcontext():
+                    filled = await fill_collection(options, base, setting, url, folder)
             if kept is not None:
                 kept.write_bytes(orjson.dumps(filled))
         else:
@@ -250,55 +203,6 @@ def kept_folder(options: argparse.Namespace, setting: Setting) -> Path | None:
     folder: Path = options.keep / f"{setting.name}-{options.chunks}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-async def fill_collection(
-    options: argparse.Namespace, base: Base, setting: Setting, url: str | None, folder: Path
-) -> tuple[float, float, int]:
-    """Seconds of the upload, seconds from then until indexed, indexed vectors."""
-    async with opened(url, setting, folder) as (index, _, client):
-        await until_ready(client)
-        await client.delete(f"/collections/{COLLECTION}")
-        await index.ensure(SPEC)
-        started = time.perf_counter()
-        await fill(index, base, make_chunks(base, options.chunks, options.noise))
-        uploaded = time.perf_counter()
-        description = await until_green(client, COLLECTION)
-        done = time.perf_counter()
-    return uploaded - started, done - uploaded, description.get("indexed_vectors_count") or 0
-
-
-@contextlib.asynccontextmanager
-async def opened(
-    url: str | None, setting: Setting, folder: Path
-) -> AsyncIterator[tuple[QdrantIndex, Parameters, httpx.AsyncClient]]:
-    """The product's index, what adds parameters to its searches, and a client for what the product never asks.
-    `folder`: of the embedded engine, if there is no URL."""
-    key = os.environ.get("QDRANT_API_KEY")
-    settings = IndexSettings(
-        COLLECTION,
-        folder,
-        url=url,
-        api_key=key,
-        timeout_seconds=600.0,
-        quantization=setting.quantization,
-        on_disk_vectors=setting.on_disk,
-    )
-
-    def transport() -> httpx.AsyncBaseTransport:
-        if url is None:
-            return EmbeddedTransport(EmbeddedEngine(folder))
-        return httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=_CONCURRENT))
-
-    with_parameters = Parameters(transport())
-    index = open_index(settings, transport=with_parameters)
-    headers = {"api-key": key} if key else {}
-    base_url = url or f"http://{ENGINE}"
-    async with httpx.AsyncClient(base_url=base_url, headers=headers, timeout=60, transport=transport()) as client:
-        try:
-            yield index, with_parameters, client
-        finally:
-            await index.close()
 
 
 # Output ---------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from reposync.app.verification import Verification
+from reposync.search.grep import grep
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
 
@@ -30,6 +31,10 @@ async def prove(world: World) -> None:
     assert await world.indexed() == await world.expected()
     assert {hit.path for hit in await world.app.searching.search("alpha", limit=30)} >= {"src/alpha.py"}
     assert await world.app.searching.search("alpha", path_glob="src/", limit=30)
+    for pattern in (r"def alpha_7\(", "alpha_7", r"alpha_[7]\("):  # narrowed by the index, and not
+        found = await grep(world.app, pattern, path_glob="src/")
+        assert [(each.path, [line.line for line in each.matches]) for each in found.files] == [("src/alpha.py", [15])]
+        assert found.stopped is None
     verdict = await Verification(world.app, against_source=True, report=lambda _: None).verify("project")
     assert verdict.trouble is None, verdict.trouble
     assert verdict.exact

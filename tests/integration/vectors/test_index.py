@@ -296,6 +296,26 @@ async def test_the_best_file_comes_first(index: QdrantIndex, spec: EmbeddingSpec
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
+async def test_files_with_a_word_are_named_and_whether_these_are_all(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    files = [file(f"src/{number}.py", "refund the card", "and again refund") for number in range(6)]
+    await index.replace_files(scope(), [*files, file("src/none.py", "invoice")])
+    await index.replace_files(scope("other"), [file("src/0.py", "refund")])
+    mine = scope().repository_id
+
+    async def named(word: str, limit: int) -> tuple[set[tuple[str, str]], bool]:
+        query = IndexQuery(sparse(word), versions=[mine], limit=limit)
+        found, complete = await index.files_with_terms(query)
+        assert len(found) == len(set(found))
+        return set(found), complete
+
+    assert await named("refund", 100) == ({(mine, f"src/{number}.py") for number in range(6)}, True)
+    assert await named("nowhere", 100) == (set(), True)
+    some, complete = await named("refund", 4)
+    assert some < {(mine, f"src/{number}.py") for number in range(6)}
+    assert not complete
+
+
 async def test_versions_that_are_hidden_are_not_found(index: QdrantIndex) -> None:
     await index.ensure(SPEC)
     await index.replace_files(scope("live"), [file("src/card.py", "the card")])
