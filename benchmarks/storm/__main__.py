@@ -21,10 +21,12 @@ from benchmarks.storm.deployment import Options
 from benchmarks.storm.report import judge, notes, table, violations
 from benchmarks.storm.storm import run
 from tests.fixtures.folders import quick_folder
+from tests.fixtures.qdrant_targets import CLUSTER, ENGINE, SERVER
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", choices=(ENGINE, SERVER, CLUSTER), default=ENGINE, help="Qdrant")
     parser.add_argument("--minutes", type=float, default=Options.minutes)
     parser.add_argument("--seed", type=int, default=Options.seed)
     parser.add_argument("--pods", type=int, default=Options.pods)
@@ -42,6 +44,7 @@ def main() -> int:
             print(f"{time.monotonic() - began:7.1f} {what}", file=sys.stderr, flush=True)
 
     chosen = Options(
+        target=options.target,
         pods=options.pods,
         repositories=options.repositories,
         period_seconds=options.period,

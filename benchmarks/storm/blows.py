@@ -24,6 +24,7 @@ from benchmarks.storm.servers import WatchedGitLab
 from benchmarks.storm.stepped_clock import write_ahead
 from benchmarks.storm.volumes import Volume
 from reposync.sync.prepare import PROCESS_FROM_FILES
+from tests.fixtures.qdrant_nodes import QdrantNode
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
@@ -69,7 +70,7 @@ class Blows:
     places: Sequence[Place]
     redis: RedisServer
     gitlab: WatchedGitLab
-    engine: QdrantServer
+    engine: QdrantServer | QdrantNode
     projects: Sequence[Project]
     database_url: str
     lease_seconds: float

@@ -21,7 +21,9 @@ from benchmarks.storm.volumes import Volume
 from tests.fixtures import databases
 from tests.fixtures.databases import PostgresqlServer
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.qdrant_nodes import VARIABLE, QdrantCluster, QdrantNode, qdrant_program
 from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.qdrant_targets import CLUSTER, ENGINE, SERVER, Target
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
 
@@ -54,9 +56,13 @@ Blow = tuple[str, Callable[[Blows], Awaitable[None]]]
 
 @dataclass(frozen=True)
 class Options:
-    """`script`: blows in this order, each when the one before is over, instead of `minutes` of chance.
-    `prompt_seconds`: how soon a pod that can must have queued a tick."""
+    """`target`: the embedded engine, or a real server or cluster from TEST_QDRANT_BINARY.
 
+    `script`: blows in this order, each when the one before is over, instead of `minutes` of chance. `prompt_seconds`:
+    how soon a pod that can must have queued a tick.
+    """
+
+    target: str = ENGINE
     pods: int = 3
     repositories: int = 50
     period_seconds: int = 5
@@ -73,12 +79,12 @@ class Options:
 
 @dataclass
 class Deployment:
-    """`database_url` and `qdrant_url` lead past the proxies and past the log."""
+    """`database_url` and `target` lead past the proxies and past the log."""
 
     options: Options
     folder: Path
     database_url: str
-    qdrant_url: str
+    target: Target
     gitlab: WatchedGitLab
     qdrant: WatchedQdrant
     embeddings: EmbeddingServer
@@ -95,7 +101,7 @@ class Deployment:
         return [each.rival for each in self.places if each.rival is not None]
 
     def configuration(self, collection: str) -> str:
-        head = CONFIGURATION.format(
+        head = self.target.registry + CONFIGURATION.format(
             gitlab=self.gitlab.url,
             embeddings=self.embeddings.url,
             period=self.options.period_seconds,
@@ -119,8 +125,8 @@ async def deployed(options: Options, folder: Path) -> AsyncGenerator[Deployment,
         await asyncio.to_thread(postgresql.start)
         await rows.prepare(postgresql.url)
         redis = stack.enter_context(RedisServer())
-        engine = stack.enter_context(QdrantServer(folder / "qdrant"))
-        qdrant = stack.enter_context(WatchedQdrant(engine.url, seed=options.seed, slowest_seconds=slow))
+        target, engine = _qdrant(options.target, folder, stack)
+        qdrant = stack.enter_context(WatchedQdrant(target.url, seed=options.seed, slowest_seconds=slow))
         embeddings = stack.enter_context(EmbeddingServer(dimension=16))
         gitlab = stack.enter_context(WatchedGitLab(seed=options.seed, slowest_seconds=slow))
         projects = [
@@ -165,10 +171,25 @@ async def deployed(options: Options, folder: Path) -> AsyncGenerator[Deployment,
             dice,
         )
         deployment = Deployment(
-            options, folder, postgresql.url, engine.url, gitlab, qdrant, embeddings, projects, places, blows
+            options, folder, postgresql.url, target, gitlab, qdrant, embeddings, projects, places, blows
         )
         (folder / "repositories.yaml").write_text(deployment.configuration(COLLECTION))
         yield deployment
+
+
+def _qdrant(name: str, folder: Path, stack: contextlib.ExitStack) -> tuple[Target, QdrantServer | QdrantNode]:
+    """What the daemons use, and the process of it that is killed: of a cluster not the node that answers them."""
+    if name == ENGINE:
+        engine = stack.enter_context(QdrantServer(folder / "qdrant"))
+        return Target(ENGINE, (engine.url,)), engine
+    program = qdrant_program()
+    if program is None:
+        raise RuntimeError(f"set {VARIABLE} to the path of qdrant")
+    if name == SERVER:
+        node = stack.enter_context(QdrantNode(program))
+        return Target(SERVER, (node.url,)), node
+    cluster = stack.enter_context(QdrantCluster(program))
+    return Target(CLUSTER, tuple(cluster.urls), confirmations=1), cluster.nodes[-1]
 
 
 def _volume(folder: Path, stack: contextlib.ExitStack) -> Volume | None:

