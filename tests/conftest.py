@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ load_profile()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what is in the background so, and programs under test would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     shared_servers.configure(config)
 
 

@@ -89,13 +89,15 @@ def bomb() -> bytes:
     return b"".join([*(packer.compress(lines) for _ in range(256)), packer.flush()])
 
 
-async def asked(client: Client, behaviour: Pieces, scheme: str = "http") -> tuple[RepoSyncError, BadServer]:
-    """The error with which the client gives up."""
+async def asked(
+    client: Client, behaviour: Pieces, scheme: str = "http", seconds: float = SECONDS
+) -> tuple[RepoSyncError, BadServer]:
+    """The error with which the client gives up. `seconds`: its time-out."""
     async with BadServer(Answering(lambda: behaviour(client))) as server:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not server.taken:  # on a busy machine connecting may take the whole time-out
                 with pytest.raises(RepoSyncError) as given_up:
-                    await client.ask(server.url(scheme), None, SECONDS)
+                    await client.ask(server.url(scheme), None, seconds)
         assert server.taken == 1
         assert SECRET not in str(given_up.value)
         return given_up.value, server
@@ -131,7 +133,7 @@ async def test_an_answer_that_unfolds_without_measure_is_not_unfolded(client: Cl
 
     tracemalloc.start()
     try:
-        error, _ = await asked(client, gzip_bomb)
+        error, _ = await asked(client, gzip_bomb, seconds=PATIENCE_SECONDS)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
