@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from reposync.api.errors import SearchBusy, SearchTimeout
+from reposync.supervision import end
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class ConcurrencyLimit:
         """The result of `work`. Raises SearchBusy, SearchTimeout, and what `work` does.
 
         After a timeout `work` is cancelled, but keeps its slot until it has ended: a thread of the model cannot be
-        interrupted.
+        interrupted. A cancelled caller waits for that: at shutdown the database closes next.
         """
         if self._inside >= self._max_inside:
             raise SearchBusy("Too many searches are waiting on this pod.", remedy="Try again in a moment.")
@@ -42,6 +43,9 @@ class ConcurrencyLimit:
             if not task.done():
                 raise SearchTimeout(f"The search took more than {TIMEOUT_SECONDS:g} s.")
             return task.result()
+        except asyncio.CancelledError:
+            await end(task)
+            raise
         finally:
             task.cancel()
 

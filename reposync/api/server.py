@@ -26,7 +26,7 @@ from reposync.api.middleware import PROBES_ONLY, SECURITY_HEADERS
 from reposync.errors import ConfigError, UsageError
 from reposync.outgoing import is_loopback
 
-_STOPPING = "stopping"
+_STOPPING, _TASKS = "stopping", "tasks"
 _ABORT_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 _DRAIN_POLLS = 100
@@ -89,6 +89,14 @@ def stopping_of(request: Request) -> asyncio.Event:
     return found if isinstance(found, asyncio.Event) else asyncio.Event()
 
 
+def outlive(request: Request, task: asyncio.Task[Any]) -> None:
+    """Let `task` continue after its request. It ends with the server, like the requests in progress; without a server,
+    nothing ends it."""
+    tasks: set[asyncio.Task[Any]] = request.scope.get("state", {}).get(_TASKS, set())
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
 async def pause(stopping: asyncio.Event, seconds: float) -> None:
     """Sleep, but not while the server shuts down."""
     with contextlib.suppress(TimeoutError):
@@ -110,8 +118,8 @@ async def serve_http(
     bound = listener.getsockname()
     config = _config(app, limits)
     state, shares, stopping = ServerState(), Shares(limits), asyncio.Event()
-    # Part of the scope of every request; for responses without an end of their own.
-    app_state = {_STOPPING: stopping}
+    # Part of the scope of every request; for responses without an end of their own, and for work after a response.
+    app_state = {_STOPPING: stopping, _TASKS: state.tasks}
     server = await asyncio.get_running_loop().create_server(
         lambda: BoundedProtocol(config, state, app_state, limits, shares), sock=listener, backlog=_BACKLOG
     )

@@ -141,22 +141,21 @@ class Daemon:
             self._stop_now.set()
         self._stop.set()
 
-    async def run(self) -> None:
-        """Until `stop`. Raises RepoSyncError if it cannot start."""
-        async with contextlib.AsyncExitStack() as stack:
-            opening = asyncio.ensure_future(self._open(stack))
-            stopping = asyncio.ensure_future(self._stop.wait())
-            try:
-                await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                stopping.cancel()
-                if not opening.done():
-                    opening.cancel()
-            if self._stop.is_set():
-                await asyncio.gather(opening, return_exceptions=True)
-                return
-            self.app = opening.result()
-            await self._serve(self.app)
+    async def run(self, resources: contextlib.AsyncExitStack) -> None:
+        """Until `stop`. `resources` closes what it opens. Raises RepoSyncError if it cannot start."""
+        opening = asyncio.ensure_future(self._open(resources))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not opening.done():
+                opening.cancel()
+        if self._stop.is_set():
+            await asyncio.gather(opening, return_exceptions=True)
+            return
+        self.app = opening.result()
+        await self._serve(self.app)
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Application:
         """Waits for the database: pods and their database start in any order."""

@@ -118,12 +118,16 @@ async def serve_until_stopped(
     )
     try:
         limits = HttpLimits(trusted_proxies=http.trusted_proxies)
-        async with serve_http(create_app(parts), host, port, limits=limits) as address:
+        # Requests in progress need the database, so the server ends before it is closed.
+        async with (
+            contextlib.AsyncExitStack() as resources,
+            serve_http(create_app(parts), host, port, limits=limits) as address,
+        ):
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine has full access over HTTP")
             async with announced(environment, address.url):
-                await daemon.run()
+                await daemon.run(resources)
     except ExceptionGroup as errors:
         raise first_error(errors) from errors
 

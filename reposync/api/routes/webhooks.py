@@ -27,6 +27,7 @@ from reposync.api.errors import (
     described,
 )
 from reposync.api.routing import PREFIX, ApiParts, BodyLimits, Router, SharedBodies, UnreadRoute
+from reposync.api.server import outlive
 from reposync.api.throttle import Checked, Throttle
 from reposync.app.webhooks import (
     Credentials,
@@ -161,9 +162,9 @@ class WebhookReceiver:
         # The memory of the body is free again: the event has what is needed of it.
         if isinstance(event, Reason):
             return [ignored_push(event)]
-        return await self._queued(receive_push(app, event, senders, delivery))
+        return await self._queued(request, receive_push(app, event, senders, delivery))
 
-    async def _queued(self, work: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
+    async def _queued(self, request: Request, work: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
         """What `work` returns, if it does in time. Otherwise it continues: the run may be queued a little later, and
         GitLab does not resend every push."""
         too_slow = StoreUnavailable(
@@ -173,7 +174,8 @@ class WebhookReceiver:
         if len(self._late) >= MAX_LATE:
             work.close()
             raise too_slow
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(work)
+        outlive(request, task)
         self._late.add(task)
         task.add_done_callback(self._late.discard)
         await asyncio.wait({task}, timeout=ANSWER_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import json
 import logging
 import shutil
@@ -23,11 +24,12 @@ from reposync.api import app as api
 from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.api.routes import webhooks
-from reposync.api.server import HttpAddress, serve_http
+from reposync.api.server import HttpAddress, HttpLimits, serve_http
 from reposync.api.throttle import Throttle
 from reposync.app.application import Application
 from reposync.catalog.apply import registry_in_force
 from reposync.config.settings import Settings
+from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.applied import apply_again, open_applied
@@ -49,6 +51,8 @@ PUSH = {
     "project_id": 42,
     "project": {"path_with_namespace": "platform/app", "default_branch": "main", "web_url": ""},
 }
+
+LIMITS = HttpLimits(grace_seconds=0.1)
 
 
 @dataclass
@@ -90,7 +94,7 @@ class Site:
             parts = parts_of(app, Access(["read:" + "x" * 40]))
             async with (
                 httpx.AsyncClient(timeout=20, verify=False, event_hooks={"response": [is_documented]}) as self.client,
-                serve_http(create_app(parts), "127.0.0.1", 0) as self._address,
+                serve_http(create_app(parts), "127.0.0.1", 0, limits=LIMITS) as self._address,
             ):
                 yield self
 
@@ -171,6 +175,8 @@ def site(
 ) -> Iterator[Site]:
     # All that stands around the route is there; to build the other routes for each test would take most of its time.
     monkeypatch.setattr(api, "ROUTES", (webhooks.webhook_routes,))
+    # A busy machine's disk may take longer than GitLab would wait.
+    monkeypatch.setattr(webhooks, "ANSWER_SECONDS", 60.0)
     (tmp_path / "state").mkdir()
     shutil.copyfile(upgraded_sqlite_file, tmp_path / "state" / "reposync.db")
     with GitLabServer() as gitlab:
@@ -519,6 +525,19 @@ async def test_a_database_that_hangs_is_not_waited_for_and_the_run_is_queued_whe
         async with asyncio.timeout(20):
             while not await site.runs():
                 await asyncio.sleep(0.01)
+
+
+async def test_a_push_that_still_waits_for_the_database_ends_with_the_server(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "ANSWER_SECONDS", 0.05)
+    async with contextlib.AsyncExitStack() as other:
+        async with site.open(APP):
+            process = await other.enter_async_context(await Database.open(site.app.configuration.settings.database_url))
+            await other.enter_async_context(process.write())
+            assert code(await site.posts()) == (503, "STORE_UNAVAILABLE")
+        gc.collect()  # a connection that was opened after the database had been closed would be reported
+        assert [each for each in asyncio.all_tasks() if each is not asyncio.current_task()] == []
 
 
 async def test_the_work_for_a_push_does_not_grow_with_the_registry(site: Site) -> None:

@@ -89,14 +89,15 @@ def configured(qdrant: QdrantServer, embeddings: EmbeddingServer) -> Iterator[Se
 @contextlib.asynccontextmanager
 async def serving(settings: Settings, metrics: Metrics, health: Health) -> AsyncIterator[Daemon]:
     daemon = Daemon(settings, load_registry(settings.config_path), Roles(), metrics, health, Secrets())
-    running = asyncio.create_task(daemon.run())
-    try:
-        yield daemon
-        assert not running.done(), "it goes on"
-    finally:
-        daemon.stop()
-        async with asyncio.timeout(LONG_SECONDS):
-            await running
+    async with contextlib.AsyncExitStack() as resources:
+        running = asyncio.create_task(daemon.run(resources))
+        try:
+            yield daemon
+            assert not running.done(), "it goes on"
+        finally:
+            daemon.stop()
+            async with asyncio.timeout(LONG_SECONDS):
+                await running
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -58,3 +58,25 @@ async def test_a_search_that_was_given_up_keeps_its_place_until_its_thread_is_do
     monkeypatch.setattr(concurrency, "TIMEOUT_SECONDS", 60.0)
     assert await asyncio.gather(*(limit.search(model.search) for _ in range(3))) == [[]] * 3
     assert (model.began, model.most_at_work) == (5, 2)
+
+
+async def test_a_search_has_ended_when_its_cancelled_caller_has() -> None:
+    limit, events = ConcurrencyLimit(max_concurrent=1, max_waiting=0), []
+    began = asyncio.Event()
+
+    async def work() -> list[SearchHit]:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0)  # as the rollback of a transaction does
+            events.append("search ended")
+        return []
+
+    caller = asyncio.create_task(limit.search(work))
+    await began.wait()
+    caller.cancel()
+    await asyncio.wait({caller})
+    events.append("caller ended")
+    assert events == ["search ended", "caller ended"]
