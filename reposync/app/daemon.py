@@ -289,6 +289,8 @@ class Daemon:
         self._metrics.show("repositories", {word: counted[word] for word in ("active", "paused", "inactive")})
         # A paused repository is expected to become outdated.
         self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
+        behind = {state.name: state.behind_since.timestamp() for state in states if state.behind_since}
+        self._metrics.show("repository_behind_since_timestamp_seconds", behind)
         self._metrics.show("repository_late", dict.fromkeys(await late_repositories(states, app.runs.now()), 1))
         self._metrics.show("clock_skew_seconds", app.database.clock.skew_seconds)
         self._metrics.show("workers", len(await app.live_workers()))

@@ -360,7 +360,9 @@ async def _trigger(app: Application, repository: Repository, push: Push, asked_b
         return ignored(Reason.BRANCH_DELETED, deleted)
     attempts = app.configuration.registry.daemon.max_attempts
     try:
-        asked = await app.runs.enqueue_for_push(repository, commit, asked_by=asked_by, max_attempts=attempts)
+        asked = await app.runs.enqueue_for_push(
+            repository, commit, is_head=branch is not None, asked_by=asked_by, max_attempts=attempts
+        )
     except RepositoryNotFound:
         return ignored(Reason.INACTIVE, "It was removed a moment ago.")
     if not isinstance(asked, PushIgnored):

@@ -22,7 +22,8 @@ from reposync.store.ticks import Ticks
 @dataclass(frozen=True, slots=True)
 class Overview:
     """`schedule` in words; None if it was synced by hand and is not registered. `state`: active, paused (with a reason)
-    or inactive (it left its registry file). `next_due_at`: None without a schedule."""
+    or inactive (it left its registry file). `next_due_at`: None without a schedule. `head_commit`: the newest head of
+    its source that a run or a push reported; `behind_since`: when, if the index does not hold it completely."""
 
     name: str
     id: str
@@ -41,6 +42,8 @@ class Overview:
     next_due_at: datetime | None
     last_sync_at: datetime | None
     last_commit: str | None
+    head_commit: str | None
+    behind_since: datetime | None
     epoch: int
     files: int
     skipped: int
@@ -120,7 +123,8 @@ async def _overviews(
 
 _OF_ROW = (
     *("name", "id", "location", "source", "origin", "origin_file", "branch", "collection", "cron_expression"),
-    *("timezone", "is_active", "paused_reason", "last_sync_at", "last_commit", "epoch"),
+    *("timezone", "is_active", "paused_reason", "last_sync_at", "last_commit", "head_commit"),
+    *("behind_since", "epoch"),
 )
 
 

@@ -166,9 +166,10 @@ class RunQueue(RunHistory):
                 await withdraw(connection, self._database, row, others, live, f"the removal by {removal.asked_by}")
 
     async def enqueue_for_push(
-        self, repository: Repository, commit: str, *, asked_by: str = "", max_attempts: int
+        self, repository: Repository, commit: str, *, is_head: bool = True, asked_by: str = "", max_attempts: int
     ) -> tuple[Run, bool] | PushIgnored:
         """A run of `repository`, whose branch is at `commit` since a push, and whether it is new; or why there is none.
+        `is_head`: its branch is known to be the one that was pushed.
 
         One transaction, so that a pause comes before or after it. If the index holds the commit, the push is ignored
         only if no run is active: a run that began before the push may move the index to a different commit. Raises
@@ -185,6 +186,10 @@ class RunQueue(RunHistory):
                 exists().where(RUNS.c.repository_id == repository.id, is_active()).label("busy"),
             ).where(columns.id == repository.id)
             row = (await connection.execute(with_live_version(query))).one()
+            if is_head:
+                moved = columns.head_commit.is_distinct_from(commit)
+                seen = {"head_commit": commit, "head_seen_at": self._database.moment()}
+                await connection.execute(update(REPOSITORIES).where(columns.id == repository.id, moved).values(**seen))
             if not row.is_active or (row.last_commit == commit and not row.busy):
                 return PushIgnored(row.is_active, row.paused_reason)
             return await self.enqueue(

@@ -240,6 +240,14 @@ class Versions(Stored):
             )
             return live
 
+    async def record_head(self, run: Run, commit: str, known: str | None) -> None:
+        """`run` read that the head of its source is `commit`. `known`: the head that was recorded when it began; what
+        a push has recorded since is kept."""
+        unchanged = REPOSITORIES.c.head_commit.is_not_distinct_from(known)
+        seen = update(REPOSITORIES).where(REPOSITORIES.c.id == run.repository_id, unchanged)
+        values = {"head_commit": commit, "head_seen_at": self._database.moment()}
+        await self._database.change(seen.values(**values), guard=fence(run))
+
     async def remove(self, run: Run, version_id: str) -> None:
         """Delete the version and its manifest, after its points."""
         async with self._database.write(fence(run)) as connection:

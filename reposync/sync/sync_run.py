@@ -75,6 +75,8 @@ class SyncRun:
         and store raise."""
         self._progress.enter("listing")
         head = await self._parts.source.head()
+        if head.sha != self._repository.head_commit:
+            await self._parts.versions.record_head(self._run, head.sha, self._repository.head_commit)
         choice = VersionChoice(self._parts, self._settings, self._repository, self._run)
         target = None if self._run.repair else await self._words_first(choice, head)
         situation = await choice.situation()

@@ -94,6 +94,11 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Files of the synced commit that could not be read; repositories without any have no series.",
         ("repository",),
     ),
+    "repository_behind_since_timestamp_seconds": (
+        "When a run or a push reported the head that the index does not hold completely, Unix time; repositories whose "
+        "index holds it have no series.",
+        ("repository",),
+    ),
     "repository_late": (
         "1 for a repository that was not synced at its last two ticks; the others have no series.",
         ("repository",),

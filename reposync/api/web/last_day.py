@@ -22,6 +22,7 @@ async def last_day(app: Application, states: Sequence[RepositoryState]) -> dict[
     waiting = sum(queue.counts.get(each, 0) for each in (RunStatus.QUEUED, RunStatus.RETRYING))
     late = set(await late_repositories(states, now))
     synced = [(each.last_sync_at, each.name) for each in states if each.name in late and each.last_sync_at]
+    behind = [(each.behind_since, each.name) for each in states if each.behind_since]
     return {
         "success_rate": f"{100 * completed / ended:.0f}%" if ended else "–",
         "ended": ended,
@@ -33,5 +34,7 @@ async def last_day(app: Application, states: Sequence[RepositoryState]) -> dict[
         "workers": len(await app.workers.alive()),
         "late": len(late),
         "most_late": min(synced, default=None),
+        "behind": len(behind),
+        "most_behind": min(behind, default=None),
         "chart": hour_chart(counts, now),
     }

@@ -33,6 +33,7 @@ _CHOICES = {
     "paused": "paused",
     "inactive": "not in the registry",
     "running": "running",
+    "behind": "behind their head",
     "attention": "need attention",
 }
 
@@ -44,6 +45,7 @@ class _Known(NamedTuple):
     state: str
     latest: RunStatus | str | None
     lacks_files: bool
+    is_behind: bool
 
     def is_in(self, choice: str) -> bool:
         match choice:
@@ -51,6 +53,8 @@ class _Known(NamedTuple):
                 return True
             case "running":
                 return self.latest is RunStatus.RUNNING
+            case "behind":
+                return self.is_behind
             case "attention":
                 return self.lacks_files or self.latest in _BAD
             case _:
@@ -128,8 +132,10 @@ async def _known(app: Application, states: Sequence[RepositoryState]) -> list[_K
     """By name."""
     latest = await app.runs.latest_statuses(_BAD | {RunStatus.RUNNING})
     incomplete = await incomplete_versions(app.database)
-    words = {each.name: each.word for each in states}
-    return [_Known(name, word, latest.get(name), name in incomplete) for name, word in sorted(words.items())]
+    return [
+        _Known(each.name, each.word, latest.get(each.name), each.name in incomplete, each.behind_since is not None)
+        for each in sorted(states, key=lambda each: each.name)
+    ]
 
 
 def _query(**values: str) -> str:

@@ -143,36 +143,36 @@ def check(page: Page, **rules: Any) -> None:
     assert fits(page), f"{page.url} is wider than the window"
 
 
-def test_every_page_is_accessible_does_not_shift_and_fits_a_desk_and_a_phone(
-    browser: Browser, showcase: Showcase, url: str
+@pytest.mark.parametrize("kind", ["desk", "phone"])
+def test_every_page_is_accessible_does_not_shift_and_fits_the_window(
+    browser: Browser, showcase: Showcase, url: str, kind: str
 ) -> None:
+    is_desk = kind == "desk"
+    window: dict[str, Any] = {"viewport": {"width": 1_440, "height": 900}} if is_desk else PHONE
     with (
         showcase.served(f"operate:{OPERATOR}") as login_url,
         showcase.served(application=away) as away_url,
-        visiting(browser, viewport={"width": 1_440, "height": 900}) as desk_context,
-        visiting(browser, **PHONE) as phone_context,
+        visiting(browser, **window) as context,
     ):
-        desk, phone = desk_context.new_page(), phone_context.new_page()
+        page = context.new_page()
+        size = page.viewport_size
+        assert size is not None
         for name, address in addresses(showcase, url, login_url, away_url).items():
-            for page, kind in ((desk, ""), (phone, "-phone")):
-                page.goto(address)
-                check(page)
-                assert page.evaluate("window.shift") < LEAST_SHIFT, address
-                assert page.evaluate(BROKEN) == [], f"a unit is on another line than its number: {address}"
-                keep_picture(page, f"{name}{kind}-light")
-                page.emulate_media(color_scheme="dark")
-                check(page, **COLOURS)
-                keep_picture(page, f"{name}{kind}-dark")
-                page.emulate_media(color_scheme="light")
-            for page, widths in ((desk, (720, 1_110)), (phone, (360,))):
-                size = page.viewport_size
-                assert size is not None
-                for width in widths:
-                    page.set_viewport_size({**size, "width": width})
-                    assert fits(page), f"{address} is wider than {width} px"
-                    if page is desk:
-                        assert page.locator("header.top").evaluate("top => top.offsetHeight") < ONE_LINE, address
-                page.set_viewport_size(size)
+            page.goto(address)
+            check(page)
+            assert page.evaluate("window.shift") < LEAST_SHIFT, address
+            assert page.evaluate(BROKEN) == [], f"a unit is on another line than its number: {address}"
+            keep_picture(page, f"{name}-{kind}-light")
+            page.emulate_media(color_scheme="dark")
+            check(page, **COLOURS)
+            keep_picture(page, f"{name}-{kind}-dark")
+            page.emulate_media(color_scheme="light")
+            for width in (720, 1_110) if is_desk else (360,):
+                page.set_viewport_size({**size, "width": width})
+                assert fits(page), f"{address} is wider than {width} px"
+                if is_desk:
+                    assert page.locator("header.top").evaluate("top => top.offsetHeight") < ONE_LINE, address
+            page.set_viewport_size(size)
 
 
 def test_the_first_page_without_any_repository_says_how_to_begin(page: Page, tmp_path: Any) -> None:
@@ -340,6 +340,10 @@ def test_repositories_are_filtered_and_a_button_leads_back_to_where_it_was(
     expect(row(page, FAILED).locator(".late")).to_have_text("late")
     expect(page.locator(".figures.day")).to_contain_text(f"most of all {FAILED}, synced")
     expect(row(page, BLOCKED).locator(".status").last).to_have_text("blocked")
+    expect(page.locator(".figures.day")).to_contain_text(f"most of all {BLOCKED}, head seen")
+    page.get_by_role("link", name="behind their head").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(row(page, BLOCKED).locator(".late").last).to_have_text("behind")
     page.get_by_role("link", name="paused").click()
     expect(row(page, PAUSED)).to_contain_text("Moves to another server until Friday.")
 

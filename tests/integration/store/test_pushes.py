@@ -7,10 +7,11 @@ import asyncio
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
-from reposync.store.run import RunFigures
+from reposync.store.run import Run, RunFigures
 from reposync.store.run_queue import PushIgnored
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.versions import Versions
 from tests.integration.store.conftest import Store
 
 HERE, OLD, NEW = "https://gitlab.example.com/a/b", "1" * 40, "2" * 40
@@ -77,3 +78,47 @@ async def test_a_push_of_the_indexed_commit_is_ignored_unless_a_run_is_active(da
 
     assert await runs.enqueue_for_push(pushed, OLD, max_attempts=3) == PushIgnored(True, None)
     assert isinstance(await runs.enqueue_for_push(pushed, NEW, max_attempts=3), tuple)
+
+
+async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_what_was_pushed(
+    database: Database,
+) -> None:
+    await registered(database, "app")
+    store, runs, pushed = Store(database), Runs(database), await one(database)
+
+    async def behind() -> bool:
+        (state,) = await Repositories(database).states()
+        assert state.behind_since == (await one(database)).behind_since
+        return state.behind_since is not None
+
+    async def begun() -> Run:
+        await runs.enqueue("app", RunTrigger.COMMAND)
+        claimed = await runs.claim("pod", 60)
+        assert claimed is not None
+        return claimed
+
+    assert not await behind(), "nothing is known of its source"
+    claimed = await begun()
+    await Versions(database).record_head(claimed, OLD, known=None)
+    assert await behind()
+    await store.publishes(claimed, commit=OLD)
+    assert not await behind()
+    await runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+
+    claimed = await begun()
+    await runs.enqueue_for_push(pushed, "3" * 40, is_head=False, max_attempts=3)
+    assert not await behind(), "of which branch the head is, is not known"
+    await runs.enqueue_for_push(pushed, NEW, max_attempts=3)
+    assert await behind()
+    # It read the head before the push, and writes it down after.
+    await Versions(database).record_head(claimed, OLD, known=OLD)
+    await store.publishes(claimed, commit=OLD)
+    assert await behind()
+    await store.publishes(claimed, commit=NEW)
+    assert not await behind()
+
+    await runs.enqueue_for_push(pushed, OLD, max_attempts=3)
+    assert await behind()
+    await registered(database, "app", "https://gitlab.example.com/c/d")
+    (state,) = await Repositories(database).states()
+    assert state.behind_since is None, "the head was that of another project"

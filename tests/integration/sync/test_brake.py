@@ -87,8 +87,13 @@ async def test_a_rule_pushed_in_gitattributes_stops_and_is_named_with_its_file(q
         world.repository.commit({".gitattributes": b"* linguist-vendored\n"})
         run = await blocked(world, {"vendored": 110})
         assert "the rule `* linguist-vendored` of .gitattributes" in message(run)
+        (behind,) = await world.app.repositories.states()
+        assert behind.behind_since is not None
+        assert behind.head_commit == world.repository.head()
         ended = await approved(world, run)
         assert (ended.status, ended.error_code) == ("completed", None)
+        (state,) = await world.app.repositories.states()
+        assert (state.behind_since, state.last_commit) == (None, behind.head_commit)
         assert await world.indexed() == {}
 
 
