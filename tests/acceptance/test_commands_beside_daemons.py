@@ -18,6 +18,8 @@ from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 FILES = 300
 
 

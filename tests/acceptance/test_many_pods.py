@@ -18,6 +18,8 @@ from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.tcp_proxy import TcpProxy
 
+pytestmark = pytest.mark.full
+
 FILES = 1_500
 SOME = 500
 
@@ -117,7 +119,6 @@ def test_a_pod_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(clust
     until(lambda: first.health()["status"] == "ok", details=first.log_tail)
 
 
-@pytest.mark.full
 def test_a_repository_that_kills_its_workers_ends_failed_and_others_continue(
     cluster: Cluster, repository: GitRepository, tmp_path: Path
 ):
@@ -154,7 +155,6 @@ def test_ticks_of_three_pods_run_once_each(cluster: Cluster, repository: GitRepo
     assert counted == len(runs) - len([run for run in runs if run.attempt == 0])
 
 
-@pytest.mark.full
 def test_a_database_that_goes_away_is_waited_for(
     cluster: Cluster, repository: GitRepository, postgresql: PostgresqlDatabases
 ):
@@ -183,7 +183,6 @@ def test_a_database_that_goes_away_is_waited_for(
     assert len(ticks) == len(set(ticks))
 
 
-@pytest.mark.full
 def test_pods_that_start_before_their_database_wait_for_it(
     cluster: Cluster, repository: GitRepository, postgresql: PostgresqlDatabases
 ):
@@ -198,7 +197,6 @@ def test_pods_that_start_before_their_database_wait_for_it(
         until(lambda: cluster.log.ended("app"), details=pod.log_tail)
 
 
-@pytest.mark.full
 def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
     cluster: Cluster, repository: GitRepository, redis_server: RedisServer
 ):

@@ -13,6 +13,8 @@ from tests.acceptance.test_search_beside_a_daemon import indexed, pod
 from tests.fixtures.pods import Pod
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 __all__ = ["indexed", "pod"]
 
 TEXT = "line one\r\n\tred \x1b[31m and \u202e back\r\n\nlast, without an end: \xe9".encode()

@@ -18,6 +18,8 @@ from tests.fixtures.pods import until
 from tests.fixtures.reverse_proxy import Nginx, ReverseProxy, nginx
 from tests.fixtures.showcase import LIVE, Showcase
 
+pytestmark = pytest.mark.full
+
 OPERATOR = "operate-4f9a0c6b2d8e"
 PATH = "/tools/reposync"
 BEHIND = HttpConfig(root_path=PATH, trusted_proxies=("127.0.0.1",))

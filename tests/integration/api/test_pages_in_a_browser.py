@@ -143,6 +143,7 @@ def check(page: Page, **rules: Any) -> None:
     assert fits(page), f"{page.url} is wider than the window"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["desk", "phone"])
 def test_every_page_is_accessible_does_not_shift_and_fits_the_window(
     browser: Browser, showcase: Showcase, url: str, kind: str

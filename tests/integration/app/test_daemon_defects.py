@@ -25,6 +25,8 @@ from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.integration.sync.conftest import embeddings, qdrant  # noqa: F401
 
+pytestmark = pytest.mark.full
+
 LONG_SECONDS = 120.0
 REGISTRY = """
 embedding: {{provider: openai, url: "{url}", model: test/words, dimensions: 64}}

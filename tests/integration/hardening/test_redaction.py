@@ -23,6 +23,8 @@ from tests.fixtures.gitlab_server.serving import ThreadedServer
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 # In the shapes in which their makers give them out; none was ever valid.
 GITLAB_TOKEN = "glpat-Zk3vQ9xW7yL2mN4pR6tB.01.0w1abcd9z"
 WEBHOOK_SECRET = "7f3c9a1e5b8d2f4a6c0e1b3d5f7a9c2e"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
+
+pytestmark = pytest.mark.full
 
 OLD, NEW = "glpat-the-old-one-12345", "glpat-the-new-one-67890"
 CONFIGURATION = """

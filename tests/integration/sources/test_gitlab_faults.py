@@ -19,6 +19,8 @@ from tests.fixtures.gitlab_server import Gate, OtherHost, Project
 from tests.fixtures.repositories import GitRepository
 from tests.integration.sources.conftest import TOKEN, Site, Watched, contents, entries_of, expected, same_tree
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(autouse=True)
 def fifty_files(repository: GitRepository, project: Project) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from reposync.errors import DefinitionChanged, LeaseLost, UsageError
 from reposync.store.database import Database
 from reposync.store.manifest import ManifestRow
@@ -17,6 +19,8 @@ from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import IndexVersion, VersionState
 from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store
+
+pytestmark = pytest.mark.full
 
 NAMES = [f"repository-{number}" for number in range(6)]
 TURNS = 16

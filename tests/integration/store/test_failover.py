@@ -16,6 +16,8 @@ from reposync.store.runs import Runs
 from tests.fixtures.databases import REPLICATED, PostgresqlServer, started_postgresql
 from tests.fixtures.tcp_proxy import TcpProxy
 
+pytestmark = pytest.mark.full
+
 READ_ONLY = "ALTER SYSTEM SET default_transaction_read_only = on"
 # A session that is read-only by default may not write settings either.
 WRITABLE = ("SET default_transaction_read_only = off", "ALTER SYSTEM RESET default_transaction_read_only")

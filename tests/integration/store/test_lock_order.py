@@ -19,6 +19,8 @@ from reposync.store.ticks import Ticks
 from reposync.store.versions import Versions
 from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store
 
+pytestmark = pytest.mark.full
+
 WAIT_SECONDS = 60.0
 ROUNDS = 20
 WAITING = text("SELECT count(*) FROM pg_locks WHERE NOT granted")

@@ -29,6 +29,8 @@ from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.released_schemas import RELEASED, execute, make, rows
 from tests.integration.store.test_processes import Start, go, rest, start  # noqa: F401
 
+pytestmark = pytest.mark.full
+
 PATIENCE_SECONDS = 60.0
 MANY_RUNS = 100_000
 MIGRATES = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"

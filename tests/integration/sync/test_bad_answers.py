@@ -13,6 +13,8 @@ from tests.fixtures.missing_blobs import unreadable
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import CODE, module
 
+pytestmark = pytest.mark.full
+
 FILES = {"a.py": CODE, "b.py": module("b", 20), "c.py": b"c = 1\n"}
 
 

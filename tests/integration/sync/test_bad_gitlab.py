@@ -9,6 +9,8 @@ from tests.fixtures.gitlab_world import GitLabWorld
 from tests.fixtures.repositories import Content
 from tests.integration.sync.test_bad_answers import exact, failing, kept, some
 
+pytestmark = pytest.mark.full
+
 MISSING = '{"message":"404 Blob Not Found"}'
 PAGE_BYTES = 500
 Fault = Callable[[GitLabWorld], object]

@@ -19,6 +19,8 @@ from tests.fixtures.index_faults import KILLED, SCENARIOS, FaultyWorld
 from tests.fixtures.index_world import IndexWorld, index_world
 from tests.fixtures.qdrant_targets import Target, collections
 
+pytestmark = pytest.mark.full
+
 # `make test` plays the incremental sync, which has all kinds of requests; `make test-all` the others as well.
 TURNS = [each if "incremental" in each else pytest.param(each, marks=pytest.mark.full) for each in SCENARIOS]
 

@@ -10,6 +10,7 @@ def world(gitlab_world: GitLabWorld) -> GitLabWorld:
     return gitlab_world
 
 
+@pytest.mark.full
 async def test_ten_thousand_files_cost_few_calls_first_and_fewer_later(world: GitLabWorld):
     world.repository.many(10_000)
     run = await world.completed()

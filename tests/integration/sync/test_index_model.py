@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -21,6 +22,7 @@ from tests.fixtures.qdrant_targets import Target, collections
 from tests.integration.sync.index_model import Index
 
 
+@pytest.mark.full
 def test_the_index_keeps_its_promises_in_any_order_of_events(
     tmp_path: Path,
     qdrant: Target,

@@ -187,6 +187,7 @@ async def handed_back_after(world: World, files: int, **flags: bool) -> Run:
     return await world.app.execute(execution, target, watch)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["full", "chunks", "model", "remade"])
 async def test_what_is_handed_back_goes_on_where_it_was(closed_world: World, how: str):
     world = closed_world

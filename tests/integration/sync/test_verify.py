@@ -171,6 +171,7 @@ async def damage(world: World, way: Damage, chance: random.Random) -> None:
         await world.put_points(come)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("some", range(4))
 async def test_each_kind_of_damage_is_reported_and_repaired(world: World, some: int):
     world.repository.commit(FILES)

@@ -11,6 +11,8 @@ from reposync.embedding.windows import readable_windows
 from tests.fixtures.world import World
 from tests.integration.sync.test_index_versions import handed_back_after
 
+pytestmark = pytest.mark.full
+
 WINDOW = 200
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from reposync.app.index_overview import index_overview
 from reposync.app.verification import Verification
 from reposync.store.status import RunStatus
@@ -10,6 +12,8 @@ from reposync.vectors.port import DENSE, SPARSE
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
 from tests.integration.sync.test_index_versions import handed_back_after, versions
+
+pytestmark = pytest.mark.full
 
 FILES = {f"f{number}.py": module(f"name{number}", 4) for number in range(300)}
 

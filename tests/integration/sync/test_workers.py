@@ -10,12 +10,15 @@ import threading
 from pathlib import Path
 
 import psutil
+import pytest
 
 from reposync.app.verification import Verification
 from reposync.content.model import Skip, Skipped
 from reposync.store.run import Run
 from reposync.sync.prepare import MOST_DEATHS, PROCESS_FROM_FILES, ContentSettings, ContentWorkers, RawFile, death_of
 from tests.fixtures.world import World
+
+pytestmark = pytest.mark.full
 
 SETTINGS = ContentSettings(7000, 1500, 1_000_000)
 FILES = [RawFile(f"f{number}.py".encode(), 0o100644, "0" * 40, 9, b"value = 1") for number in range(40)]

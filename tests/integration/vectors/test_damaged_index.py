@@ -17,6 +17,8 @@ from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPARSE_ALONE, file, scope
 from tests.integration.vectors.conftest import index_in
 
+pytestmark = pytest.mark.full
+
 Damage = Callable[[Path], None]
 
 

@@ -28,6 +28,8 @@ from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPARSE_ALONE, SPEC, file, scope
 from tests.integration.vectors.conftest import index_in
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_SECONDS = 60.0
 

@@ -535,6 +535,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("language", sorted([*GRAMMAR_LANGUAGES, "dart", "sql"]))
 def test_hostile_texts_cost_a_bounded_time_and_no_more(language):
     """In a process of its own: a parser that overflows the stack ends the process."""

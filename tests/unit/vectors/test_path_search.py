@@ -107,6 +107,7 @@ async def test_among_more_paths_the_best_candidates_that_match_are_returned() ->
     assert server.requests == ["/points/query"] * 6 + ["/facet", "/points"]
 
 
+@pytest.mark.full
 async def test_thousands_of_paths_that_match_are_searched_at_once() -> None:
     server = StrictServer([f"{number:04}.py" for number in range(MOST - 10)])
     assert len(await found(server, "???[!0].py", limit=5_000)) == 4_096

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from reposync.catalog.group_plan import is_paused_by_group
@@ -36,6 +37,8 @@ from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.points import SPARSE_ALONE, file
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
+
+pytestmark = pytest.mark.full
 
 TOKEN = "glpat-abcdefghij0123456789"
 PLACES = [f"{group}/{name}" for group in ("platform", "platform/core", "labs", "elsewhere") for name in "abc"]

@@ -15,6 +15,8 @@ from reposync.store.registry import ProjectGroups
 from tests.integration.api.serving import eventually
 from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
 
+pytestmark = pytest.mark.full
+
 LIST = "/api/v4/groups/"
 
 
