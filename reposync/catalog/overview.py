@@ -23,7 +23,7 @@ from reposync.store.ticks import Ticks
 class Overview:
     """`schedule` in words; None if it was synced by hand and is not registered. `state`: active, paused (with a reason)
     or inactive (it left its registry file). `next_due_at`: None without a schedule. `head_commit`: the newest head of
-    its source that a run or a push reported; `behind_since`: when, if the index does not hold it completely."""
+    its source that a run or a push reported; `behind_since`: since when the index has not held it completely."""
 
     name: str
     id: str

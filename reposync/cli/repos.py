@@ -163,7 +163,7 @@ def _fields(each: RepositoryDetail) -> Iterator[tuple[str, Any]]:
     yield "last sync", ago(each.last_sync_at)
     yield "commit", each.last_commit or "-"
     if each.behind_since:
-        yield "behind", f"the head is {each.head_commit}, seen {ago(each.behind_since)}"
+        yield "behind", f"the head is {each.head_commit}; last current {ago(each.behind_since)}"
     yield "files", f"{each.files:,} indexed, {each.skipped:,} skipped{failed}"
     yield "chunks", f"{each.chunks:,}"
     yield "last run", each.last_status or "-"

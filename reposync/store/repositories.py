@@ -196,7 +196,7 @@ class Repositories(Stored):
             # Nothing else records that what a program before 0.2 indexed came from elsewhere.
             changes["last_commit"] = None
         if elsewhere:
-            changes |= {"head_commit": None, "head_seen_at": None}
+            changes |= {"head_commit": None, "lag_since": None}
         if "collection" in changes and row.indexed_collection is None:
             changes["indexed_collection"] = row.collection
         if "location" in changes and registration.project_id is None:

@@ -68,8 +68,8 @@ class Repository(Registration):
 
     `last_commit` is the commit that the live version of the index holds completely. `indexed_collection`,
     `index_identity` and `content_fingerprint` repeat the live version for programs before 0.2, and are read if there is
-    no version yet. `head_commit`: the newest head of its source that a run or a push reported, `head_seen_at` first.
-    `generation` counts changes of the definition. `live_version`: the id of the live index version.
+    no version yet. `head_commit`: the newest head of its source that a run or a push reported; `lag_since`: see
+    `behind_since`. `generation` counts changes of the definition. `live_version`: the id of the live index version.
     `index_hold`: why other settings are not built (see `IndexHold`). `last_tick_at`: the latest tick of its schedule
     that was handled. `resolved_from`: the `definition_digest` of what `resolved` was made of.
     """
@@ -82,7 +82,7 @@ class Repository(Registration):
     last_commit: str | None = Field(default=None, sa_type=SafeText)
     last_committed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     head_commit: str | None = Field(default=None, sa_type=SafeText)
-    head_seen_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    lag_since: datetime | None = Field(default=None, sa_type=UTCDateTime)
     epoch: int = Field(default=0, sa_type=BigInteger)
     indexed_collection: str | None = Field(default=None, sa_type=SafeText)
     index_identity: str | None = Field(default=None, sa_type=SafeText)
@@ -98,7 +98,7 @@ class Repository(Registration):
     @property
     def behind_since(self) -> datetime | None:
         """See the function."""
-        return behind_since(self.last_commit, self.head_commit, self.head_seen_at)
+        return behind_since(self.last_commit, self.head_commit, self.lag_since)
 
     @property
     def changeable(self) -> tuple[object, ...]:
@@ -136,12 +136,12 @@ class RepositoryState:
     timezone: str
     last_commit: str | None = None
     head_commit: str | None = None
-    head_seen_at: datetime | None = None
+    lag_since: datetime | None = None
 
     @property
     def behind_since(self) -> datetime | None:
         """See the function. None if it is not active: no sync is expected."""
-        return behind_since(self.last_commit, self.head_commit, self.head_seen_at) if self.is_active else None
+        return behind_since(self.last_commit, self.head_commit, self.lag_since) if self.is_active else None
 
     @property
     def word(self) -> str:
@@ -150,10 +150,10 @@ class RepositoryState:
         return "paused" if self.paused_reason is not None else "inactive"
 
 
-def behind_since(last_commit: str | None, head_commit: str | None, head_seen_at: datetime | None) -> datetime | None:
-    """When a run or a push reported the head that the index does not hold completely; None if it does, as far as is
-    known."""
-    return None if head_commit in (None, last_commit) else head_seen_at
+def behind_since(last_commit: str | None, head_commit: str | None, lag_since: datetime | None) -> datetime | None:
+    """Since when the index has not held the newest known head completely; None if it does. The first report of a head
+    that it lacked counts, or the latest run that indexed a commit, if a different head was known by then."""
+    return None if head_commit in (None, last_commit) else lag_since
 
 
 def belongs_to_another(row: Repository, registration: Registration, takes: Collection[str] | None) -> bool:

@@ -46,6 +46,7 @@ from reposync.store.tables import (
     RUNS,
     is_active,
     live_commit,
+    new_head,
     status_is,
     with_live_version,
 )
@@ -188,8 +189,8 @@ class RunQueue(RunHistory):
             row = (await connection.execute(with_live_version(query))).one()
             if is_head:
                 moved = columns.head_commit.is_distinct_from(commit)
-                seen = {"head_commit": commit, "head_seen_at": self._database.moment()}
-                await connection.execute(update(REPOSITORIES).where(columns.id == repository.id, moved).values(**seen))
+                seen = update(REPOSITORIES).where(columns.id == repository.id, moved)
+                await connection.execute(seen.values(**new_head(commit, self._database.moment())))
             if not row.is_active or (row.last_commit == commit and not row.busy):
                 return PushIgnored(row.is_active, row.paused_reason)
             return await self.enqueue(

@@ -255,6 +255,13 @@ def live_commit() -> ColumnElement[str | None]:
     return case((VERSIONS.c.id.is_not(None), VERSIONS.c.commit_sha), else_=REPOSITORIES.c.last_commit)
 
 
+def new_head(commit: str, now: ColumnElement[datetime]) -> dict[str, Any]:
+    """Values of a repository whose source has a new head. If it was behind its head before, it has been since then."""
+    columns = REPOSITORIES.c
+    was_current = or_(columns.head_commit.is_(None), columns.head_commit == columns.last_commit)
+    return {"head_commit": commit, "lag_since": case((was_current, now), else_=columns.lag_since)}
+
+
 def registered() -> ColumnElement[bool]:
     """`repository.is_registered` in SQL."""
     columns = REPOSITORIES.c

@@ -34,6 +34,7 @@ from reposync.store.tables import (
     VERSIONS,
     IndexVersion,
     VersionState,
+    new_head,
 )
 
 AttributeFiles: TypeAlias = Mapping[str, Sequence[str]]
@@ -233,6 +234,8 @@ class Versions(Stored):
                 "attributes": {},
                 "updated_at": now,
             }
+            if published.complete:
+                repeated["lag_since"] = now
             if published.project_id is not None:
                 repeated["project_id"] = published.project_id
             await connection.execute(
@@ -245,8 +248,7 @@ class Versions(Stored):
         a push has recorded since is kept."""
         unchanged = REPOSITORIES.c.head_commit.is_not_distinct_from(known)
         seen = update(REPOSITORIES).where(REPOSITORIES.c.id == run.repository_id, unchanged)
-        values = {"head_commit": commit, "head_seen_at": self._database.moment()}
-        await self._database.change(seen.values(**values), guard=fence(run))
+        await self._database.change(seen.values(**new_head(commit, self._database.moment())), guard=fence(run))
 
     async def remove(self, run: Run, version_id: str) -> None:
         """Delete the version and its manifest, after its points."""

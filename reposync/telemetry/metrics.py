@@ -95,8 +95,8 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("repository",),
     ),
     "repository_behind_since_timestamp_seconds": (
-        "When a run or a push reported the head that the index does not hold completely, Unix time; repositories whose "
-        "index holds it have no series.",
+        "Since when the index has not held the newest known head of its source, Unix time; repositories whose index "
+        "holds it have no series.",
         ("repository",),
     ),
     "repository_late": (

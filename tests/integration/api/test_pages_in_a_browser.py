@@ -341,7 +341,7 @@ def test_repositories_are_filtered_and_a_button_leads_back_to_where_it_was(
     expect(row(page, FAILED).locator(".late")).to_have_text("late")
     expect(page.locator(".figures.day")).to_contain_text(f"most of all {FAILED}, synced")
     expect(row(page, BLOCKED).locator(".status").last).to_have_text("blocked")
-    expect(page.locator(".figures.day")).to_contain_text(f"most of all {BLOCKED}, head seen")
+    expect(page.locator(".figures.day")).to_contain_text(f"most of all {BLOCKED}, last current")
     page.get_by_role("link", name="behind their head").click()
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(row(page, BLOCKED).locator(".late").last).to_have_text("behind")

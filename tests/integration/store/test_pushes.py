@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
@@ -86,10 +87,13 @@ async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_wha
     await registered(database, "app")
     store, runs, pushed = Store(database), Runs(database), await one(database)
 
-    async def behind() -> bool:
+    async def behind_since() -> datetime | None:
         (state,) = await Repositories(database).states()
         assert state.behind_since == (await one(database)).behind_since
-        return state.behind_since is not None
+        return state.behind_since
+
+    async def behind() -> bool:
+        return await behind_since() is not None
 
     async def begun() -> Run:
         await runs.enqueue("app", RunTrigger.COMMAND)
@@ -112,9 +116,15 @@ async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_wha
     assert await behind()
     # It read the head before the push, and writes it down after.
     await Versions(database).record_head(claimed, OLD, known=OLD)
+    pushed_at = await behind_since()
     await store.publishes(claimed, commit=OLD)
-    assert await behind()
-    await store.publishes(claimed, commit=NEW)
+    published_at = await behind_since()
+    assert pushed_at is not None
+    assert published_at is not None
+    assert published_at > pushed_at, "it held another head in between"
+    await runs.enqueue_for_push(pushed, "4" * 40, max_attempts=3)
+    assert await behind_since() == published_at, "it was behind before"
+    await store.publishes(claimed, commit="4" * 40)
     assert not await behind()
 
     await runs.enqueue_for_push(pushed, OLD, max_attempts=3)

@@ -11,4 +11,4 @@ down_revision = "0007"
 
 def upgrade() -> None:
     op.add_column("repositories", sa.Column("head_commit", sa.Text))
-    op.add_column("repositories", sa.Column("head_seen_at", sa.DateTime(timezone=True)))
+    op.add_column("repositories", sa.Column("lag_since", sa.DateTime(timezone=True)))
