@@ -81,7 +81,8 @@ async def serve_until_stopped(
     from reposync import __version__
     from reposync.api.app import ApiParts, create_app
     from reposync.api.auth import Access
-    from reposync.api.server import HttpLimits, check_exposure, serve_http
+    from reposync.api.connections import HttpLimits
+    from reposync.api.server import check_exposure, serve_http
     from reposync.app.daemon import Daemon
     from reposync.clock import Clock
     from reposync.errors import first_error

@@ -14,7 +14,8 @@ from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
 from reposync.api.app import create_app
-from reposync.api.server import HttpAddress, HttpLimits, check_exposure, serve_http
+from reposync.api.connections import HttpLimits
+from reposync.api.server import HttpAddress, check_exposure, serve_http
 from reposync.errors import ConfigError, UsageError
 from tests.integration.api.conftest import Daemon
 

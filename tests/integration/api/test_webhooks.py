@@ -23,8 +23,9 @@ from sqlalchemy import event as sqlalchemy_event
 from reposync.api import app as api
 from reposync.api.app import create_app
 from reposync.api.auth import Access
+from reposync.api.connections import HttpLimits
 from reposync.api.routes import webhooks
-from reposync.api.server import HttpAddress, HttpLimits, serve_http
+from reposync.api.server import HttpAddress, serve_http
 from reposync.api.throttle import Throttle
 from reposync.app.application import Application
 from reposync.catalog.apply import registry_in_force

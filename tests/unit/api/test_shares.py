@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.server import HttpLimits, Shares
+from reposync.api.connections import HttpLimits, Shares
 
 PROXY = "10.0.0.1"
 
