@@ -160,6 +160,7 @@ def _check_age(timestamp: str, now: float) -> None:
 # Events --------------------------------------------------------------------------------------------------------------
 
 _Text = Annotated[str, Field(max_length=4096)]
+_Commit = Annotated[str, Field(pattern="^(?:[0-9a-f]{40}|[0-9a-f]{64})$")]
 _ProjectId = Annotated[int, Field(gt=0, lt=2**63, strict=True)]
 
 
@@ -178,14 +179,14 @@ class PushPayload(_Section):
 
     object_kind: Literal["push"] = Field(examples=["push"])
     ref: _Text = Field(examples=["refs/heads/main"])
-    after: _Text = Field(examples=["da1560886d4f094c3e6c9ef40349f7d38b5d27d7"])
+    after: _Commit = Field(examples=["da1560886d4f094c3e6c9ef40349f7d38b5d27d7"])
     project_id: _ProjectId = Field(examples=[42])
     project: PushedProject
 
 
 class _RefChange(_Section):
     ref: _Text
-    after: _Text
+    after: _Commit
 
 
 class _SystemPush(PushPayload):

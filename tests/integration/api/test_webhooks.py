@@ -491,6 +491,8 @@ RUBBISH = [
             {"project_id": 2**70},
             {"project_id": True},
             {"ref": "x" * 5_000},
+            {"after": "\x1b[2J" + SHA[4:]},
+            {"after": SHA + "\n"},
             {"ref": None},
             {"object_kind": "tag_push"},
             {"project": None},
