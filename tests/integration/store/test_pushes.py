@@ -117,6 +117,8 @@ async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_wha
     # It read the head before the push, and writes it down after.
     await Versions(database).record_head(claimed, OLD, known=OLD)
     pushed_at = await behind_since()
+    await store.publishes(claimed, commit=NEW, complete=False)
+    assert await behind_since() == pushed_at, "a file of the head could not be read"
     await store.publishes(claimed, commit=OLD)
     published_at = await behind_since()
     assert pushed_at is not None
