@@ -4,7 +4,8 @@ python -m benchmarks.mcp_calls QUESTION... [--rounds 50]
 
 Uses the state folder of REPOSYNC_STATE_DIR, with something indexed. Starts a daemon, asks each question in turn by `GET
 /search` (limit 25, as many hits as `search_code` reads) and by `/mcp`, by `GET /search` (limit 10) and on the search
-page, then ends it and starts `reposync mcp` five times.
+page, there once more, then ends it and starts `reposync mcp` five times. The number of the round is a word of the
+question: nothing that is remembered of a question helps the next one.
 """
 
 from __future__ import annotations
@@ -58,12 +59,13 @@ def over_http(questions: list[str], rounds: int) -> None:
                     "/mcp": lambda q: client.post("/mcp", json=call(q)),
                     "GET /search, 10 hits": lambda q: client.get("/api/v1/search", params={"q": q}),
                     "search page": lambda q: client.get("/search", params={"q": q}),
+                    "search page, again": lambda q: client.get("/search", params={"q": q}),
                 }
                 taken: dict[str, list[float]] = {name: [] for name in ways}
                 for each in range(rounds + 1):
                     for question, (name, ask) in itertools.product(questions, ways.items()):
                         began = time.perf_counter()
-                        answer = ask(question).raise_for_status()
+                        answer = ask(f"{question} {each}").raise_for_status()
                         ended = time.perf_counter()
                         assert '"isError":true' not in answer.text, answer.text
                         if each:  # the first round loads the libraries and the model

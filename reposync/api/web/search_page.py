@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,13 +23,13 @@ from reposync.app.application import Application
 from reposync.embedding.sparse import query_terms
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.search.query import MAX_QUERY_CHARS
-from reposync.search.snippets import best_snippet
+from reposync.search.snippets import Snippet, best_snippet
 from reposync.symbol import Symbol
 from reposync.vectors.overlaps import url_of_lines
 from reposync.vectors.port import SearchHit
 
 PAGE_HITS = 10
-SHOWN_LINES = 10
+SHOWN_LINES = 8
 SHOWN_SYMBOLS = 6
 _FILTERS = ("repository", "path", "language")
 # Tags and entities, which stay as they are; words.
@@ -117,9 +118,8 @@ async def _found(app: Application, searches: ConcurrencyLimit, given: Mapping[st
 def by_file(found: Sequence[SearchHit], words: str) -> list[File]:
     """The hits with the lines that match `words` best, marked."""
     files: dict[tuple[str, str], File] = {}
-    wanted = query_terms(words)
     for hit in found:
-        lines = _lines(hit, words, wanted)
+        lines = _lines(hit, words)
         file = files.setdefault(
             (hit.repository, hit.path),
             File(hit.repository, hit.path, hit.language, hit.outdated, hit.meaning_indexed),
@@ -128,13 +128,11 @@ def by_file(found: Sequence[SearchHit], words: str) -> list[File]:
     return list(files.values())
 
 
-def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
-    snippet = best_snippet(hit.text, hit.start_line, words, SHOWN_LINES, hit.symbols)
+def _lines(hit: SearchHit, words: str) -> Lines:
+    snippet, rows = _shown(hit.text, hit.start_line, words, hit.language, tuple(hit.symbols))
     url = web_link(hit.url)
     start, end = snippet.start_line, snippet.lines[-1].number if snippet.lines else snippet.start_line
     is_part = (start, end) != (hit.start_line, hit.end_line)
-    rows = highlighted_lines([line.text for line in snippet.lines], hit.language)
-    rows = [marked(row, wanted) if line.matches else row for row, line in zip(rows, snippet.lines, strict=True)]
     shown = [each for each in hit.symbols if each.start_line <= end and start <= each.end_line][:SHOWN_SYMBOLS]
     return Lines(
         hit=hit,
@@ -150,6 +148,19 @@ def _lines(hit: SearchHit, words: str, wanted: Set[str]) -> Lines:
         symbols=[(each, lines_address(hit.repository, hit.path, each.start_line, each.end_line)) for each in shown],
         more_symbols=len(hit.symbols) - len(shown),
     )
+
+
+# People go back to a search, and narrow it: its hits stay the same then.
+@lru_cache(32 * PAGE_HITS)
+def _shown(
+    text: str, start_line: int, words: str, language: str | None, symbols: tuple[Symbol, ...]
+) -> tuple[Snippet, Sequence[Markup]]:
+    """The lines of a chunk that match `words` best, and their HTML."""
+    snippet = best_snippet(text, start_line, words, SHOWN_LINES, symbols)
+    wanted = query_terms(words)
+    rows = highlighted_lines([line.text for line in snippet.lines], language)
+    rows = [marked(row, wanted) if line.matches else row for row, line in zip(rows, snippet.lines, strict=True)]
+    return snippet, rows
 
 
 def marked(code: Markup, wanted: Set[str]) -> Markup:

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.embedding import sparse
-from reposync.embedding.sparse import AVERAGE_TERMS, B, K, document_vector, query_terms, query_vector, terms
+from reposync.embedding.sparse import (
+    AVERAGE_TERMS,
+    B,
+    K,
+    document_vector,
+    query_terms,
+    query_vector,
+    terms,
+    terms_in_lines,
+)
 
 WORDS = st.text(alphabet="abzAZ019_ .\n日本かな한é́Жd", max_size=60)
 
@@ -84,7 +93,7 @@ def test_a_query_weighs_each_term_of_any_text_once(text: str) -> None:
 
 
 def test_a_hostile_repository_cannot_fill_the_memory() -> None:
-    remembered = sparse._WordIds()
+    remembered = sparse._Remembered(sparse._ids)
     for start in range(0, sparse._REMEMBERED_WORDS + 10):
         remembered[f"w{start}" + "aB" * 31]
     assert len(remembered) <= sparse._REMEMBERED_WORDS
@@ -92,3 +101,9 @@ def test_a_hostile_repository_cannot_fill_the_memory() -> None:
     assert "x" * 100_000 not in remembered
     heaviest = max(sum(map(sys.getsizeof, ids)) + sys.getsizeof(ids) for ids in remembered.values())
     assert heaviest * sparse._REMEMBERED_WORDS < 64 << 20
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n")), max_size=6), st.text())
+def test_the_terms_of_a_line_are_those_it_has_by_itself(lines: list[str], query: str) -> None:
+    wanted = query_terms(f"{query} {' '.join(lines[:2])}")
+    assert terms_in_lines(lines, wanted) == [wanted & query_terms(line) for line in lines]
