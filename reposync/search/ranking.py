@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import Final
 
 from reposync.embedding.sparse import STOP_WORDS, name_parts, words
@@ -89,7 +89,12 @@ class Question:
         content = {_whole(word) for word in spoken if word.casefold() not in _QUESTION_WORDS}
         self.wholes = frozenset(content | compounds)
         named = [text.strip()] if self.is_identifier else filter(_LOOKS_LIKE_CODE.search, _IDENTIFIER.findall(text))
-        self._near: dict[str, Mapping[str, float]] = {}
+        # Asked for every part of 200 paths and 2,000 definitions, most of which repeat themselves.
+        by_start: dict[str, list[str]] = {}
+        for part in self.parts:
+            by_start.setdefault(part[:_SHORTEST_PREFIX], []).append(part)
+        self.near = cache(partial(_near, by_start))
+        self.says = cache(partial(_says, by_start))
         self._of_path: dict[str, tuple[float, float]] = {}
         self._of_folders: dict[str, float] = {}
         self.identifiers = frozenset(_whole(_LAST_NAME.split(each)[-1]) for each in named)
@@ -97,15 +102,6 @@ class Question:
     @cached_property
     def priors(self) -> list[tuple[re.Pattern[str], float]]:
         return [(path, factor) for path, factor, unless in _PRIORS if not unless.search(self.text)]
-
-    def near(self, part: str) -> Mapping[str, float]:
-        """The question's parts that match `part` of a name, 0 to 1 each."""
-        known = self._near.get(part)
-        if known is None:
-            # Asked for every part of 200 paths and 1,000 definitions, most of which repeat themselves.
-            found = {each: _match(part, each) for each in self.parts}
-            known = self._near[part] = {each: match for each, match in found.items() if match}
-        return known
 
     def of_path(self, path: str) -> tuple[float, float]:
         """What the path adds to a score, and its prior. Large files have many chunks among the candidates."""
@@ -117,9 +113,6 @@ class Question:
         if (known := self._of_folders.get(folders)) is None:
             known = self._of_folders[folders] = _coverage(self, _terms(folders))
         return known
-
-    def says(self, part: str) -> float:
-        return max(self.near(part).values(), default=0.0)
 
 
 def ranked(question: Question, found: Sequence[Candidate]) -> list[Candidate]:
@@ -187,11 +180,20 @@ def _coverage(question: Question, parts: Iterable[str]) -> float:
     return sum(best.values()) / len(question.parts)
 
 
+def _near(asked: Mapping[str, Sequence[str]], part: str) -> dict[str, float]:
+    """Those of `asked`, by their first characters, that match `part` of a name, 0 to 1 each."""
+    return {each: _match(part, each) for each in asked.get(part[:_SHORTEST_PREFIX], ()) if _match(part, each)}
+
+
+def _says(asked: Mapping[str, Sequence[str]], part: str) -> float:
+    return max(_near(asked, part).values(), default=0.0)
+
+
 def _match(one: str, other: str) -> float:
+    """Of two words that begin alike: 1 if they are the same, 0 if neither begins with the other."""
     if one == other:
         return 1.0
-    shorter, longer = (one, other) if len(one) < len(other) else (other, one)
-    return _PREFIX_MATCH * (len(shorter) >= _SHORTEST_PREFIX and longer.startswith(shorter))
+    return _PREFIX_MATCH * (one.startswith(other) or other.startswith(one))
 
 
 @lru_cache(1 << 13)
