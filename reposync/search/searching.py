@@ -6,9 +6,10 @@ import asyncio
 import difflib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, Protocol
 
 from reposync.config.settings import Configuration
@@ -16,14 +17,14 @@ from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, IndexUnavailable, UsageError
-from reposync.search.query import SearchText, read_query
+from reposync.search.query import read_query
 from reposync.search.ranking import Question, ranked
-from reposync.search.scope import TRIES, IndexParts, nothing_indexed, scope_of
+from reposync.search.scope import TRIES, IndexParts, Scope, nothing_indexed, scope_of
 from reposync.search.similar import Excerpt, Place, excerpt_of
 from reposync.store.database import Database
 from reposync.store.index_queries import findable, indexed_files, indexed_meaning, searched_repository
 from reposync.store.manifest import Manifests
-from reposync.supervision import in_thread
+from reposync.supervision import end, in_thread
 from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, IndexQuery, SearchHit
 
 log = logging.getLogger(__name__)
@@ -81,48 +82,67 @@ class Searching:
             excerpt = await self._excerpt(asked.like, repository)
             asked = replace(asked, words=excerpt.text)
             order = {"rank": excerpt.others}
-        scope = await scope_of(self._parts, repository, version)
-        query: IndexQuery | None = None
-        met = _Met(self._parts.database)
-        for attempt in range(1, TRIES + 1):
-            found = []
-            for physical in sorted(scope.collections):
-                index = self._parts.index(physical)
-                spec = await index.spec()
-                if spec is not None:
-                    query = query or await _query(asked, path_glob, language, limit)
-                    full = replace(query, dense=await self._dense(asked.words, spec), **order)
-                    found.append((index, scope.limited(full, physical, met.unwanted)))
-            try:
-                answers = await asyncio.gather(*(index.search(each) for index, each in found))
-            except CollectionMissing:  # dropped after its last version was replaced
-                if attempt == TRIES:
-                    raise
-                scope = await scope_of(self._parts, repository, version)
-                continue
-            # The best candidate of each collection has a score of about 1: those of different ones are comparable.
-            hits = sorted((hit for answer in answers for hit in answer), key=lambda hit: -hit.score)[:limit]
-            may_be_shown = scope.served is None or await met.may_be_shown(hits)
-            # The points of a version that was retired meanwhile may have been removed before they were read.
-            searched, scope = scope, await scope_of(self._parts, repository, version)
-            if may_be_shown and searched.lasts(scope):
-                break
-        if not found and scope.collections:
-            raise IndexUnavailable(
-                "There is nothing to search: the index is missing, or was damaged and set aside.",
-                remedy="The next `reposync sync` rebuilds it, and its run says why.",
-            )
-        if not found:
+        read_scope = partial(scope_of, self._parts, repository, version)
+        scope = await read_scope()
+        if not scope.collections:
             raise nothing_indexed()
-        hits = [hit for hit in hits if hit.version not in met.unwanted]
-        outdated = await self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits])
+        known = canonical(language) if language else None
+        words = await in_thread(lambda: query_vector(asked.words))
+        query = IndexQuery(
+            words, path_glob=path_glob, language=known, symbol=asked.symbol, kind=asked.kind, limit=limit, **order
+        )
+        # Begun while the collection is described, whose model is nearly always the configured one.
+        embedded = asyncio.ensure_future(self._embedded(asked.words))
+        try:
+            hits, scope = await self._hits(query, asked.words, embedded, scope, read_scope)
+        finally:
+            await end(embedded)
         # A live version with words only has one beside it that is being built.
         may_lack = scope.served is None or scope.served.hidden
         meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits}) if may_lack else {}
-        return [
-            replace(hit, outdated=(hit.version, hit.path) in outdated, meaning_indexed=meaning.get(hit.version))
-            for hit in hits
-        ]
+        return [replace(hit, meaning_indexed=meaning.get(hit.version)) for hit in hits]
+
+    async def _hits(
+        self,
+        query: IndexQuery,
+        text: str,
+        embedded: Awaitable[Matrix],
+        scope: Scope,
+        read_scope: Callable[[], Awaitable[Scope]],
+    ) -> tuple[list[SearchHit], Scope]:
+        """The best of all collections, and the scope in which they were found: it still holds afterwards."""
+        met = _Met(self._parts.database)
+        for attempt in range(1, TRIES + 1):
+            indexes = {physical: self._parts.index(physical) for physical in sorted(scope.collections)}
+            specs = await asyncio.gather(*(index.spec() for index in indexes.values()))
+            found = {
+                physical: replace(query, dense=await self._dense(text, spec, embedded))
+                for physical, spec in zip(indexes, specs, strict=True)
+                if spec is not None
+            }
+            try:
+                answers = await asyncio.gather(
+                    *(indexes[at].search(scope.limited(each, at, met.unwanted)) for at, each in found.items())
+                )
+            except CollectionMissing:  # dropped after its last version was replaced
+                if attempt == TRIES:
+                    raise
+                scope = await read_scope()
+                continue
+            # The best candidate of each collection has a score of about 1: those of different ones are comparable.
+            hits = sorted(chain.from_iterable(answers), key=lambda hit: -hit.score)[: query.limit]
+            may_be_shown, outdated = await asyncio.gather(
+                met.may_be_shown(hits if scope.served else ()),
+                self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits]),
+            )
+            # The points of a version that was retired meanwhile may have been removed before they were read.
+            searched, scope = scope, await read_scope()
+            if may_be_shown and searched.lasts(scope):
+                break
+        if not found:
+            raise _nothing_to_search() if scope.collections else nothing_indexed()
+        shown = [hit for hit in hits if hit.version not in met.unwanted]
+        return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in shown], scope
 
     async def _excerpt(self, place: Place, searched: str | Sequence[str] | None) -> Excerpt:
         """`searched`: what is searched; a path without one is looked for there first."""
@@ -147,13 +167,17 @@ class Searching:
             "words_weight": _IDENTIFIER_WORDS_WEIGHT if question.is_identifier else WORDS_WEIGHT,
         }
 
-    async def _dense(self, text: str, spec: EmbeddingSpec) -> Matrix | None:
-        """The text's vectors by the collection's model. None without one, and if it is not configured any more and
-        cannot be used: only words are searched until the configured model is live."""
+    async def _embedded(self, text: str) -> Matrix:
+        return await self._parts.embedder().embed_query(text)
+
+    async def _dense(self, text: str, spec: EmbeddingSpec, embedded: Awaitable[Matrix]) -> Matrix | None:
+        """The text's vectors by the collection's model, `embedded` if that is the configured one. None without a model,
+        and if it is not configured any more and cannot be used: only words are searched until the configured one is
+        live."""
         if not spec.dimension:
             return None
         if not await self._is_former(spec):
-            return await self._parts.embedder().embed_query(text)
+            return await embedded
         if time.monotonic() >= self._ask_again.get(spec, 0.0):
             embedder = self._parts.embedder_for(spec, patient=False)
             try:
@@ -196,11 +220,11 @@ class _Met:
         return may
 
 
-async def _query(asked: SearchText, path_glob: str | None, language: str | None, limit: int) -> IndexQuery:
-    """For words alone. Only if something is indexed: it imports numpy."""
-    known = canonical(language) if language else None
-    words = await in_thread(lambda: query_vector(asked.words))
-    return IndexQuery(words, path_glob=path_glob, language=known, symbol=asked.symbol, kind=asked.kind, limit=limit)
+def _nothing_to_search() -> IndexUnavailable:
+    return IndexUnavailable(
+        "There is nothing to search: the index is missing, or was damaged and set aside.",
+        remedy="The next `reposync sync` rebuilds it, and its run says why.",
+    )
 
 
 def canonical(language: str) -> str:
