@@ -7,6 +7,7 @@ chunk defines it, or that a test only uses it. Weights were chosen on the develo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, partial
@@ -93,6 +94,7 @@ class Question:
         by_start: dict[str, list[str]] = {}
         for part in self.parts:
             by_start.setdefault(part[:_SHORTEST_PREFIX], []).append(part)
+        self.starts = by_start.keys()
         self.near = cache(partial(_near, by_start))
         self.says = cache(partial(_says, by_start))
         self._of_path: dict[str, tuple[float, float]] = {}
@@ -100,8 +102,9 @@ class Question:
         self.identifiers = frozenset(_whole(_LAST_NAME.split(each)[-1]) for each in named)
 
     @cached_property
-    def priors(self) -> list[tuple[re.Pattern[str], float]]:
-        return [(path, factor) for path, factor, unless in _PRIORS if not unless.search(self.text)]
+    def priors(self) -> list[float]:
+        """The factor of each of `_PRIORS`."""
+        return [1.0 if unless.search(self.text) else factor for _, factor, unless in _PRIORS]
 
     def of_path(self, path: str) -> tuple[float, float]:
         """What the path adds to a score, and its prior. Large files have many chunks among the candidates."""
@@ -133,13 +136,13 @@ def _scored(question: Question, chunk: Candidate) -> Candidate:
 def definition_match(question: Question, names: Iterable[str]) -> float:
     """How well the question names one of the definitions, 0 to 1."""
     best = 0.0
-    for name in names:
-        whole, parts = _name(name)
+    for whole, parts, starts in map(_name, names):
         if whole in question.identifiers:
             return _WHOLE
         if whole in question.wholes:
             match = _COMPOUND if len(parts) > 1 else _WORD * (len(whole) >= _SHORTEST_WORD)
-        elif parts and len(whole) >= _SHORTEST_WORD and all(map(question.says, parts)):
+        # The first test is true of few names, and takes a tenth of the others.
+        elif starts <= question.starts and parts and len(whole) >= _SHORTEST_WORD and all(map(question.says, parts)):
             weight = _PARTS if len(parts) > 1 else _RELATED
             match = weight * sum(map(question.says, parts)) / len(parts)
         else:
@@ -155,20 +158,23 @@ def path_match(question: Question, path: str) -> float:
     folders, _, file = path.rpartition("/")
     stem = file.lstrip(".").split(".")[0]
     in_stem = _terms(stem)
-    match = sum(map(question.says, in_stem)) / len(in_stem) if in_stem else 0.0
+    near = list(filter(None, map(question.near, in_stem)))
+    match = sum(max(each.values()) for each in near) / len(in_stem) if near else 0.0
     match = 1.0 if _whole(stem) in question.wholes else match
-    said = {asked for part in in_stem for asked in question.near(part)}
+    said = set().union(*near)
     enough = min(1.0, max(1, len(said)) / len(question.parts) / _ENOUGH_SAID)
     return _FILE_NAME * match * enough + _FOLDERS * question.of_folders(folders)
 
 
 def path_prior(question: Question, path: str) -> float:
     """A factor of at most 1 for paths whose files seldom answer, unless the question asks for them."""
-    factor = 1.0
-    for pattern, each in question.priors:
-        if pattern.search(path):
-            factor *= each
-    return factor
+    return math.prod(question.priors[number] for number in _seldom_answers(path))
+
+
+@lru_cache(1 << 13)
+def _seldom_answers(path: str) -> list[int]:
+    """Those of `_PRIORS` that the path matches."""
+    return [number for number, (pattern, *_) in enumerate(_PRIORS) if pattern.search(path)]
 
 
 def _coverage(question: Question, parts: Iterable[str]) -> float:
@@ -202,8 +208,10 @@ def _terms(text: str) -> frozenset[str]:
 
 
 @lru_cache(1 << 14)
-def _name(name: str) -> tuple[str, tuple[str, ...]]:
-    return _whole(name), name_parts(name)
+def _name(name: str) -> tuple[str, tuple[str, ...], frozenset[str]]:
+    """As one word; its parts; the first characters of each, by which a question finds its own."""
+    parts = name_parts(name)
+    return _whole(name), parts, frozenset(each[:_SHORTEST_PREFIX] for each in parts)
 
 
 def _whole(name: str) -> str:
