@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -50,15 +50,19 @@ class Scope:
 
 
 async def scope_of(
-    parts: IndexParts, repository: str | Sequence[str] | None = None, version: Literal["live", "building"] = "live"
+    parts: IndexParts,
+    repository: str | Sequence[str] | None = None,
+    version: Literal["live", "building"] = "live",
+    ids: Collection[str] = (),
 ) -> Scope:
-    """Of one repository, of several, or of all (None or empty): then only live versions. Raises RepositoryNotFound,
+    """Of one repository, of several, or of all (None or empty): then only live versions, and whether points with these
+    `ids` may be shown. Raises RepositoryNotFound,
     NothingIndexed if one has no such version, and what index and store raise."""
     if repository:
         names = [repository] if isinstance(repository, str) else dict.fromkeys(repository)
         found = [await version_of(parts.database, each, VersionState(version)) for each in names]
         return Scope(frozenset(each for each, _ in found), versions=frozenset(each for _, each in found))
-    every = await search_scope(parts.database)
+    every = await search_scope(parts.database, ids)
     # An alias may lead to one of the other collections, which is searched only once.
     behind = [await parts.index(name).resolve() for name in sorted(every.names)]
     return Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)

@@ -16,15 +16,14 @@ from reposync.config.settings import Configuration
 from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
-from reposync.errors import EmbeddingError, IndexUnavailable, UsageError
+from reposync.errors import EmbeddingError, IndexUnavailable, UsageError, VectorIndexError
 from reposync.search.query import read_query
 from reposync.search.ranking import Question, ranked
 from reposync.search.scope import TRIES, IndexParts, Scope, nothing_indexed, scope_of
 from reposync.search.similar import Excerpt, Place, excerpt_of
-from reposync.store.database import Database
-from reposync.store.index_queries import findable, indexed_files, indexed_meaning, searched_repository
+from reposync.store.index_queries import indexed_files, indexed_meaning, searched_repository
 from reposync.store.manifest import Manifests
-from reposync.supervision import end, in_thread
+from reposync.supervision import in_thread
 from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, IndexQuery, SearchHit
 
 log = logging.getLogger(__name__)
@@ -52,6 +51,8 @@ class Searching:
     def __init__(self, parts: SearchParts) -> None:
         self._parts = parts
         self._ask_again: dict[EmbeddingSpec, float] = {}
+        # Of collections, which do not change what they were made for. Read again after an error.
+        self._specs: dict[str, EmbeddingSpec] = {}
 
     async def words(self, text: str, *, repository: str | Sequence[str] | None = None, like: str | None = None) -> str:
         """What the lines of hits are compared with: the words of the query, or the code that hits are like. Raises as
@@ -91,12 +92,7 @@ class Searching:
         query = IndexQuery(
             words, path_glob=path_glob, language=known, symbol=asked.symbol, kind=asked.kind, limit=limit, **order
         )
-        # Begun while the collection is described, whose model is nearly always the configured one.
-        embedded = asyncio.ensure_future(self._embedded(asked.words))
-        try:
-            hits, scope = await self._hits(query, asked.words, embedded, scope, read_scope)
-        finally:
-            await end(embedded)
+        hits, scope = await self._hits(query, asked.words, scope, read_scope)
         # A live version with words only has one beside it that is being built.
         may_lack = scope.served is None or scope.served.hidden
         meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits}) if may_lack else {}
@@ -106,38 +102,38 @@ class Searching:
         self,
         query: IndexQuery,
         text: str,
-        embedded: Awaitable[Matrix],
         scope: Scope,
-        read_scope: Callable[[], Awaitable[Scope]],
+        read_scope: Callable[..., Awaitable[Scope]],
     ) -> tuple[list[SearchHit], Scope]:
         """The best of all collections, and the scope in which they were found: it still holds afterwards."""
-        met = _Met(self._parts.database)
+        met = _Met()
         for attempt in range(1, TRIES + 1):
-            indexes = {physical: self._parts.index(physical) for physical in sorted(scope.collections)}
-            specs = await asyncio.gather(*(index.spec() for index in indexes.values()))
-            found = {
-                physical: replace(query, dense=await self._dense(text, spec, embedded))
-                for physical, spec in zip(indexes, specs, strict=True)
-                if spec is not None
-            }
+            found = []
+            for physical in sorted(scope.collections):
+                index = self._parts.index(physical)
+                spec = self._specs.get(physical) or await index.spec()
+                if spec is not None:
+                    self._specs[physical] = spec
+                    full = replace(query, dense=await self._dense(text, spec))
+                    found.append((index, scope.limited(full, physical, met.unwanted)))
             try:
-                answers = await asyncio.gather(
-                    *(indexes[at].search(scope.limited(each, at, met.unwanted)) for at, each in found.items())
-                )
-            except CollectionMissing:  # dropped after its last version was replaced
-                if attempt == TRIES:
+                answers = await asyncio.gather(*(index.search(each) for index, each in found))
+            except VectorIndexError as error:
+                self._specs.clear()
+                # A collection is dropped after its last version was replaced.
+                if attempt == TRIES or not isinstance(error, CollectionMissing):
                     raise
                 scope = await read_scope()
                 continue
             # The best candidate of each collection has a score of about 1: those of different ones are comparable.
             hits = sorted(chain.from_iterable(answers), key=lambda hit: -hit.score)[: query.limit]
-            may_be_shown, outdated = await asyncio.gather(
-                met.may_be_shown(hits if scope.served else ()),
+            # The points of a version that was retired meanwhile may have been removed before they were read.
+            searched = scope
+            scope, outdated = await asyncio.gather(
+                read_scope(ids=met.unwanted.union(hit.version for hit in hits)),
                 self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits]),
             )
-            # The points of a version that was retired meanwhile may have been removed before they were read.
-            searched, scope = scope, await read_scope()
-            if may_be_shown and searched.lasts(scope):
+            if met.may_be_shown(hits, scope) and searched.lasts(scope):
                 break
         if not found:
             raise _nothing_to_search() if scope.collections else nothing_indexed()
@@ -167,17 +163,13 @@ class Searching:
             "words_weight": _IDENTIFIER_WORDS_WEIGHT if question.is_identifier else WORDS_WEIGHT,
         }
 
-    async def _embedded(self, text: str) -> Matrix:
-        return await self._parts.embedder().embed_query(text)
-
-    async def _dense(self, text: str, spec: EmbeddingSpec, embedded: Awaitable[Matrix]) -> Matrix | None:
-        """The text's vectors by the collection's model, `embedded` if that is the configured one. None without a model,
-        and if it is not configured any more and cannot be used: only words are searched until the configured one is
-        live."""
+    async def _dense(self, text: str, spec: EmbeddingSpec) -> Matrix | None:
+        """The text's vectors by the collection's model. None without one, and if it is not configured any more and
+        cannot be used: only words are searched until the configured model is live."""
         if not spec.dimension:
             return None
         if not await self._is_former(spec):
-            return await embedded
+            return await self._parts.embedder().embed_query(text)
         if time.monotonic() >= self._ask_again.get(spec, 0.0):
             embedder = self._parts.embedder_for(spec, patient=False)
             try:
@@ -203,18 +195,18 @@ class Searching:
 class _Met:
     """Versions whose points were found. `unwanted`: those that must not be found, although the filter allowed them."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self) -> None:
         self._unknown: set[str] = set()
         self.unwanted: set[str] = set()
 
-    async def may_be_shown(self, hits: Sequence[SearchHit]) -> bool:
-        ids = {hit.version for hit in hits}
-        asked = ids | self.unwanted
-        known = await findable(self._database, asked) if asked else {}
+    def may_be_shown(self, hits: Sequence[SearchHit], scope: Scope) -> bool:
+        """`scope`: read since, with the ids of the hits and of `unwanted`."""
+        if scope.served is None:
+            return True
+        known = scope.served.findable
         unwanted = {each for each, is_findable in known.items() if not is_findable}
         # Either it is being removed, and is not found again, or its points are of a different installation.
-        unknown = ids - known.keys()
+        unknown = {hit.version for hit in hits} - known.keys()
         may = unwanted == self.unwanted and unknown <= self._unknown
         self.unwanted, self._unknown = unwanted, self._unknown | unknown
         return may

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    CompoundSelect,
+    Select,
     Text,
     and_,
+    case,
     cast,
     func,
     literal,
@@ -39,7 +40,8 @@ MAX_KEYS = 1_000
 class SearchScope:
     """What can be searched at one moment. `collections`: physical collections with a live version; `names`: collections
     that only programs before 0.2 have synced to. `hidden`: ids of versions that searches must exclude, by physical
-    collection. `last_live_at`: when a version became live last.
+    collection. `last_live_at`: when a version became live last. `findable`: whether searches may return points with
+    these ids; an unknown id is left out: its points belong to a removed repository, or to a different installation.
 
     A version that becomes live was in `hidden` before, or is newer than both readings and changes `last_live_at`."""
 
@@ -47,6 +49,7 @@ class SearchScope:
     names: frozenset[str]
     hidden: Mapping[str, frozenset[str]]
     last_live_at: str | None
+    findable: Mapping[str, bool] = field(default_factory=dict)
 
     def hidden_in(self, physical: str) -> frozenset[str]:
         return self.hidden.get(physical, frozenset())
@@ -68,9 +71,9 @@ class SearchedRepository:
     versions: Mapping[VersionState | str, tuple[str, str]]
 
 
-async def search_scope(database: Database) -> SearchScope:
-    """One exchange."""
-    rows = await database.rows(_SEARCH_SCOPE)
+async def search_scope(database: Database, ids: Collection[str] = ()) -> SearchScope:
+    """One exchange. `ids`: those in `findable`."""
+    rows = await database.rows(union_all(*_SEARCH_SCOPE, *(_findable(ids) if ids else ())))
     hidden: dict[str, set[str]] = {}
     for row in rows:
         if row.kind == "hidden":
@@ -80,6 +83,7 @@ async def search_scope(database: Database) -> SearchScope:
         names=frozenset(row.place for row in rows if row.kind == "name"),
         hidden={physical: frozenset(ids) for physical, ids in hidden.items()},
         last_live_at=next((row.place for row in rows if row.kind == "last"), None),
+        findable={row.id: row.place == "yes" for row in rows if row.kind == "findable"},
     )
 
 
@@ -195,19 +199,19 @@ async def stored_files(
     return [StoredFile(*row) for row in await database.rows(query)]
 
 
-async def findable(database: Database, ids: Collection[str]) -> dict[str, bool]:
-    """Whether searches may return points with these version ids now. Unknown ids are left out: their points belong to a
-    removed repository, or to a different installation."""
+def _findable(ids: Collection[str]) -> list[Select[tuple[str, str, str]]]:
     each, version = REPOSITORIES.c, VERSIONS.c
-    known = select(version.id, version.state == _LIVE).where(version.id.in_(sorted(ids)))
+
+    def answer(id_: ColumnElement[str], is_findable: ColumnElement[bool]) -> Select[tuple[str, str, str]]:
+        return select(literal("findable"), case((is_findable, "yes"), else_="no"), id_).where(id_.in_(sorted(ids)))
+
     # A program before 0.2 writes under the repository's id, even if a different version is live now.
     has_first = select(version.id).where(version.id == each.id).exists()
     has_any = select(version.id).where(version.repository_id == each.id).exists()
-    first = select(each.id, ~has_any).where(each.id.in_(sorted(ids)), ~has_first)
-    return {row[0]: bool(row[1]) for row in await database.rows(union_all(known, first))}
+    return [answer(version.id, version.state == _LIVE), answer(each.id, ~has_any).where(~has_first)]
 
 
-def _search_scope() -> CompoundSelect[tuple[str, str, str]]:
+def _search_scope() -> list[Select[tuple[str, str, str]]]:
     each, version = REPOSITORIES.c, VERSIONS.c
     # One index probe for each collection; `SELECT DISTINCT` would read the entries of all versions.
     live = select(func.min(version.physical).label("physical")).where(version.state == _LIVE).cte(recursive=True)
@@ -221,7 +225,7 @@ def _search_scope() -> CompoundSelect[tuple[str, str, str]]:
     last = select(literal("last"), cast(func.max(version.live_at), Text), null())
     physical = live.c.physical.label("place")
     found = select(literal("live").label("kind"), physical, cast(null(), Text).label("id")).where(physical.is_not(None))
-    return union_all(found, hidden, name.where(unversioned, ~has_version), last)
+    return [found, hidden, name.where(unversioned, ~has_version), last]
 
 
 _SEARCH_SCOPE = _search_scope()

@@ -1,13 +1,14 @@
-"""One search: candidates by words and by meaning, fused and ranked here, then the texts of the best. Qdrant cannot
-match globs over paths: it leaves out most of the other paths by their tokens, and the rest is matched here. Every
-request is bounded."""
+"""One search: candidates by words and by meaning, fused here; the best of these are ranked, and the texts of the best
+of those are read. Qdrant reads whole points, 7,000 characters each, whatever is selected of them: so each step reads as
+few as it needs. Qdrant cannot match globs over paths: it leaves out most of the other paths by their tokens, and the
+rest is matched here. Every request is bounded."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from reposync.errors import UsageError, VectorIndexError
 from reposync.supervision import in_thread
@@ -15,7 +16,7 @@ from reposync.symbol import read_symbols
 from reposync.vectors.limits import RequestLimits, within
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
-from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, SearchHit
+from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, PointId, SearchHit
 from reposync.vectors.request_bodies import Filter, any_of_array, equals, is_empty, one_of
 from reposync.wildmatch import PathPatterns, check_pattern
 
@@ -24,6 +25,8 @@ from reposync.wildmatch import PathPatterns, check_pattern
 _MIN_CANDIDATES = 100
 _CANDIDATES_PER_HIT = 4
 _MAX_CANDIDATES = 4_096
+# Of the fused candidates: those that are ranked.
+_RANKED_SHARE = 0.6
 # Exponent of BM25 scores beside cosines: the words of a sentence are in many chunks, whose scores are not far below the
 # best.
 _STEEPNESS = 1.5
@@ -33,8 +36,8 @@ _GROWTH = 8
 _MAX_PATHS = 10_000
 # Of those that match, in one request: a server accepts 32 MiB.
 _MAX_PATH_CHARS = 5_000_000
-# What their order depends on; everything else is read of the hits alone.
-_OF_CANDIDATES = [
+# What the ranking depends on; everything else is read of the hits alone.
+_OF_RANKED = [
     *(Payload.REPOSITORY_ID, Payload.REPOSITORY, Payload.PATH, Payload.START_LINE, Payload.END_LINE),
     Payload.SYMBOL_NAME,
 ]
@@ -42,6 +45,19 @@ _OF_HITS = [Payload.TEXT, Payload.LANGUAGE, Payload.URL, Payload.COMMIT, Payload
 
 Request = Callable[[str, str, str, Any], Awaitable[Any]]
 """What it does, for messages; method, path and body."""
+
+
+class _Fused(NamedTuple):
+    """A point that was found, and the two parts of its score."""
+
+    id: PointId
+    point: dict[str, Any]
+    words: float
+    meaning: float
+
+    @property
+    def score(self) -> float:
+        return self.words + self.meaning
 
 
 class Search:
@@ -71,16 +87,17 @@ class Search:
         """Best first."""
         if self._limit < 1:
             return []
-        found = await self._candidates(self._wanted) if self._glob is None else await self._matching(self._glob)
-        ranked = self._query.rank(found) if self._query.rank is not None else found
+        found = await self._fused(self._wanted) if self._glob is None else await self._matching(self._glob)
+        candidates = await self._candidates(found[: max(self._limit, round(self._wanted * _RANKED_SHARE))])
+        ranked = self._query.rank(candidates) if self._query.rank is not None else candidates
         return await self._with_texts(passages(ranked)[: self._limit])
 
-    async def _matching(self, glob: PathPatterns) -> list[Candidate]:
+    async def _matching(self, glob: PathPatterns) -> list[_Fused]:
         """If too few of the best candidates match, only the matching paths are searched. If there are too many paths to
         list, a file that matches may be missed: it is not among the best candidates."""
         wanted = self._wanted
         while True:
-            found = await self._candidates(wanted)
+            found = await self._fused(wanted)
             matching = await in_thread(partial(_of_glob, found, glob))
             if len(matching) >= self._limit or len(found) < wanted:
                 return matching
@@ -91,7 +108,7 @@ class Search:
         if paths is None:
             return matching
         self._filter = _filter(self._query, [one_of(Payload.PATH, paths)])
-        return await self._candidates(self._wanted) if paths else []
+        return await self._fused(self._wanted) if paths else []
 
     async def _paths(self, glob: PathPatterns) -> list[str] | None:
         """All paths that match; None if there are too many. Exact counts would take a count for each path, and a server
@@ -105,8 +122,8 @@ class Search:
         fit = len(matching) <= self._max_values and sum(map(len, matching)) <= _MAX_PATH_CHARS
         return matching if fit else None
 
-    async def _candidates(self, limit: int) -> list[Candidate]:
-        """The best by words and the best by meaning, fused, without texts."""
+    async def _fused(self, limit: int) -> list[_Fused]:
+        """The best by words and the best by meaning."""
         query = self._query
         sparse, dense = query.sparse, query.dense
         by_words, by_meaning = await asyncio.gather(
@@ -121,20 +138,28 @@ class Search:
         return _fused(by_words, by_meaning, query.words_weight)
 
     async def _best(self, limit: int, nearest: dict[str, Any]) -> list[dict[str, Any]]:
-        body = nearest | {"filter": self._filter, "limit": limit, "with_payload": _OF_CANDIDATES}
+        payload = False if self._glob is None else [Payload.PATH]
+        body = nearest | {"filter": self._filter, "limit": limit, "with_payload": payload}
         answer = await self._request("search", "POST", "/points/query", body)
         points: list[dict[str, Any]] = answer["points"]
         return points
 
+    async def _candidates(self, found: Sequence[_Fused]) -> list[Candidate]:
+        points = await self._read("read the candidates", [each.id for each in found], _OF_RANKED)
+        # A point may be deleted in between: then it is none.
+        return [_candidate(each, points[each.id]) for each in found if each.id in points]
+
+    async def _read(self, what: str, ids: Sequence[PointId], payload: Sequence[str]) -> dict[PointId, dict[str, Any]]:
+        if not ids:
+            return {}
+        points = await self._request(what, "POST", "/points", {"ids": ids, "with_payload": payload})
+        return {point["id"]: point for point in points}
+
     async def _with_texts(self, found: Sequence[Passage]) -> list[SearchHit]:
         """Texts are fetched for hits only."""
-        if not found:
-            return []
         chunks = {chunk.id: chunk for each in found for chunk in each.chunks}
-        body = {"ids": list(chunks), "with_payload": _OF_HITS}
-        points = await self._request("read the results", "POST", "/points", body)
-        completed = {point["id"]: _hit(chunks[point["id"]], point["payload"]) for point in points}
-        # A point may be deleted in between: then it is not a hit.
+        points = await self._read("read the results", list(chunks), _OF_HITS)
+        completed = {number: _hit(chunks[number], point["payload"]) for number, point in points.items()}
         return [each.shown(completed) for each in found if each.best.id in completed]
 
 
@@ -160,13 +185,13 @@ async def _nothing() -> list[dict[str, Any]]:
     return []
 
 
-def _of_glob(found: Sequence[Candidate], glob: PathPatterns) -> list[Candidate]:
-    return [each for each in found if glob.match(each.path) is not None]
+def _of_glob(found: Sequence[_Fused], glob: PathPatterns) -> list[_Fused]:
+    return [each for each in found if glob.match(_metadata(each.point)["path"]) is not None]
 
 
 def _fused(
     by_words: Sequence[dict[str, Any]], by_meaning: Sequence[dict[str, Any]], words_weight: float
-) -> list[Candidate]:
+) -> list[_Fused]:
     """The points of both lists, best first, scores at most 1.
 
     A sum of scores, and not of reciprocal ranks: it keeps how much better the first is than the second. BM25 scores are
@@ -182,7 +207,7 @@ def _fused(
     share = 1.0 - weight if by_words else 1.0
     meaning = {point["id"]: share * ((point["score"] - lowest) / spread if spread else 1.0) for point in by_meaning}
     points = {point["id"]: point for point in (*by_words, *by_meaning)}
-    found = [_candidate(each, words.get(number, 0.0), meaning.get(number, 0.0)) for number, each in points.items()]
+    found = [_Fused(number, each, words.get(number, 0.0), meaning.get(number, 0.0)) for number, each in points.items()]
     return sorted(found, key=lambda each: -each.score)
 
 
@@ -227,18 +252,18 @@ def _metadata(point: dict[str, Any]) -> dict[str, Any]:
     return metadata
 
 
-def _candidate(point: dict[str, Any], words: float, meaning: float) -> Candidate:
+def _candidate(fused: _Fused, point: dict[str, Any]) -> Candidate:
     metadata = _metadata(point)
     return Candidate(
-        id=point["id"],
+        id=fused.id,
         version=metadata["repository_id"],
         repository=metadata["repository"],
         path=metadata["path"],
         start_line=metadata["start_line"],
         end_line=metadata["end_line"],
         names=_names(metadata.get("symbols")),
-        score=words + meaning,
-        parts={"words": words, "meaning": meaning},
+        score=fused.score,
+        parts={"words": fused.words, "meaning": fused.meaning},
     )
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import event
 from reposync.config.database_url import sqlite_url
 from reposync.errors import RunNotFound
 from reposync.store.database import Database
-from reposync.store.index_queries import findable, search_scope, searched_repository
+from reposync.store.index_queries import search_scope, searched_repository
 from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures
 from reposync.store.status import WAITING, RunStatus, RunTrigger
@@ -164,7 +164,10 @@ PLACE = "https://gitlab.example.com/platform/payments"
     ("operation", "indexes"),
     [
         (lambda store: search_scope(store.database), {"ix_index_versions_physical", "ix_index_versions_live_at"}),
-        (lambda store: findable(store.database, ["1", "2"]), set()),
+        (
+            lambda store: search_scope(store.database, ["1", "2"]),
+            {"ix_index_versions_physical", "ix_index_versions_live_at"},
+        ),
         (lambda store: searched_repository(store.database, "payments"), set()),
         (
             lambda store: store.repositories.of_project(1, [PLACE, f"{PLACE}.git"]),

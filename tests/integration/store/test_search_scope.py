@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from reposync.errors import RepositoryNotFound
-from reposync.store.index_queries import SearchScope, findable, search_scope, searched_repository
+from reposync.store.index_queries import SearchScope, search_scope, searched_repository
 from reposync.store.tables import VersionState
 from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 
@@ -78,7 +78,7 @@ async def test_a_repository_that_older_programs_alone_have_synced_is_searched_by
     found = await search_scope(store.database)
 
     assert (found.names, found.collections) == ({"code"}, set())
-    assert await findable(store.database, [row.id]) == {row.id: True}
+    assert (await search_scope(store.database, [row.id])).findable == {row.id: True}
     assert (await searched_repository(store.database, "payments")).collection == "code"
     assert (await searched_repository(store.database, "never synced")).collection is None
 
@@ -91,7 +91,7 @@ async def test_what_an_old_pod_writes_is_not_found_if_no_version_has_that_id_any
 
     await store.synced_by_an_old_pod("payments")
 
-    assert await findable(store.database, [run.repository_id, second.id]) == {
+    assert (await search_scope(store.database, [run.repository_id, second.id])).findable == {
         run.repository_id: False,
         second.id: True,
     }
@@ -101,13 +101,16 @@ async def test_points_may_be_found_as_long_as_their_version_is_live(store: Store
     run = await store.running()
     live = await store.publishes(run)
     building = await store.building(run, settings_key="settings-2")
-    assert await findable(store.database, [live.id, building.id, "unknown"]) == {live.id: True, building.id: False}
+    assert (await search_scope(store.database, [live.id, building.id, "unknown"])).findable == {
+        live.id: True,
+        building.id: False,
+    }
 
     await store.publishes(run, building)
 
-    assert await findable(store.database, [live.id, building.id]) == {live.id: False, building.id: True}
+    assert (await search_scope(store.database, [live.id, building.id])).findable == {live.id: False, building.id: True}
     await store.repositories.remove("payments")
-    assert await findable(store.database, [live.id, building.id]) == {}
+    assert (await search_scope(store.database, [live.id, building.id])).findable == {}
 
 
 async def test_a_search_within_a_repository_uses_the_requested_version(store: Store) -> None:
