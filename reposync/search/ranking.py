@@ -90,7 +90,7 @@ class Question:
         content = {_whole(word) for word in spoken if word.casefold() not in _QUESTION_WORDS}
         self.wholes = frozenset(content | compounds)
         named = [text.strip()] if self.is_identifier else filter(_LOOKS_LIKE_CODE.search, _IDENTIFIER.findall(text))
-        # Asked for every part of 200 paths and 2,000 definitions, most of which repeat themselves.
+        # Asked for every part of 80 paths and 700 definitions, many of which repeat themselves.
         by_start: dict[str, list[str]] = {}
         for part in self.parts:
             by_start.setdefault(part[:_SHORTEST_PREFIX], []).append(part)

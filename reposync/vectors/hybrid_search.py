@@ -26,7 +26,7 @@ _MIN_CANDIDATES = 100
 _CANDIDATES_PER_HIT = 4
 _MAX_CANDIDATES = 4_096
 # Of the fused candidates: those that are ranked.
-_RANKED_SHARE = 0.6
+_RANKED_SHARE = 0.8
 # Exponent of BM25 scores beside cosines: the words of a sentence are in many chunks, whose scores are not far below the
 # best.
 _STEEPNESS = 1.5

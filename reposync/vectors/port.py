@@ -168,7 +168,7 @@ class Candidate:
     parts: Mapping[str, float]
 
     def scored(self, score: float, parts: Mapping[str, float]) -> Candidate:
-        """A tenth of the time of `dataclasses.replace`, for 200 candidates of each search."""
+        """A tenth of the time of `dataclasses.replace`, for the candidates of each search."""
         place = (self.id, self.version, self.repository, self.path, self.start_line, self.end_line)
         return Candidate(*place, self.names, score, parts)
 
