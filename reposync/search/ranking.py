@@ -188,7 +188,7 @@ def _coverage(question: Question, parts: Iterable[str]) -> float:
 
 def _near(asked: Mapping[str, Sequence[str]], part: str) -> dict[str, float]:
     """Those of `asked`, by their first characters, that match `part` of a name, 0 to 1 each."""
-    return {each: _match(part, each) for each in asked.get(part[:_SHORTEST_PREFIX], ()) if _match(part, each)}
+    return {each: match for each in asked.get(part[:_SHORTEST_PREFIX], ()) if (match := _match(part, each))}
 
 
 def _says(asked: Mapping[str, Sequence[str]], part: str) -> float:

@@ -56,8 +56,8 @@ async def scope_of(
     ids: Collection[str] = (),
 ) -> Scope:
     """Of one repository, of several, or of all (None or empty): then only live versions, and whether points with these
-    `ids` may be shown. Raises RepositoryNotFound,
-    NothingIndexed if one has no such version, and what index and store raise."""
+    `ids` may be shown. Raises RepositoryNotFound, NothingIndexed if one has no such version, and what index and store
+    raise."""
     if repository:
         names = [repository] if isinstance(repository, str) else dict.fromkeys(repository)
         found = [await version_of(parts.database, each, VersionState(version)) for each in names]

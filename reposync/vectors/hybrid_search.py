@@ -87,7 +87,7 @@ class Search:
         """Best first."""
         if self._limit < 1:
             return []
-        found = await self._fused(self._wanted) if self._glob is None else await self._matching(self._glob)
+        found = await self._nearest(self._wanted) if self._glob is None else await self._matching(self._glob)
         candidates = await self._candidates(found[: max(self._limit, round(self._wanted * _RANKED_SHARE))])
         ranked = self._query.rank(candidates) if self._query.rank is not None else candidates
         return await self._with_texts(passages(ranked)[: self._limit])
@@ -97,7 +97,7 @@ class Search:
         list, a file that matches may be missed: it is not among the best candidates."""
         wanted = self._wanted
         while True:
-            found = await self._fused(wanted)
+            found = await self._nearest(wanted)
             matching = await in_thread(partial(_of_glob, found, glob))
             if len(matching) >= self._limit or len(found) < wanted:
                 return matching
@@ -108,7 +108,7 @@ class Search:
         if paths is None:
             return matching
         self._filter = _filter(self._query, [one_of(Payload.PATH, paths)])
-        return await self._fused(self._wanted) if paths else []
+        return await self._nearest(self._wanted) if paths else []
 
     async def _paths(self, glob: PathPatterns) -> list[str] | None:
         """All paths that match; None if there are too many. Exact counts would take a count for each path, and a server
@@ -122,7 +122,7 @@ class Search:
         fit = len(matching) <= self._max_values and sum(map(len, matching)) <= _MAX_PATH_CHARS
         return matching if fit else None
 
-    async def _fused(self, limit: int) -> list[_Fused]:
+    async def _nearest(self, limit: int) -> list[_Fused]:
         """The best by words and the best by meaning."""
         query = self._query
         sparse, dense = query.sparse, query.dense
