@@ -25,6 +25,8 @@ _ABORT_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 _DRAIN_POLLS = 100
 _BACKLOG = 512
+# Of the loop: accept, make the transport, connection_made, the first step of the task that it may start.
+_ACCEPTING_TURNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,20 @@ async def serve_http(
         yield HttpAddress(bound[0], bound[1])
     finally:
         stopping.set()
-        server.close()
+        await stop_accepting(server)
         await _shut_down(state, limits.grace_seconds)
+
+
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Close `server` once the connections it has accepted exist: asyncio (Python 3.11) forgets those that it accepts
+    in the same turn, with their sockets open, and the others would not be known to whoever closes them all."""
+    for listener in server.sockets:
+        asyncio.get_running_loop().remove_reader(listener)
+    try:
+        for _ in range(_ACCEPTING_TURNS):
+            await asyncio.sleep(0)
+    finally:
+        server.close()
 
 
 async def _shut_down(state: ServerState, grace_seconds: float) -> None:

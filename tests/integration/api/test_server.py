@@ -179,6 +179,19 @@ async def test_no_open_connection_holds_up_the_end(
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_client_that_connects_as_the_daemon_ends_is_not_left_waiting(app: FastAPI, turns: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        address = await stack.enter_async_context(serve_http(app, "127.0.0.1", 0, limits=QUICK_END))
+        # Not asyncio's, which would take turns of the loop: the server accepts it in the first one.
+        with socket.create_connection((address.host, address.port), timeout=20) as late:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await stack.aclose()
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.to_thread(late.recv, 1) == b""
+
+
 async def test_an_answer_under_way_is_finished_when_the_daemon_ends(app: FastAPI) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
