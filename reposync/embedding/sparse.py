@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
-from itertools import chain, pairwise
+from itertools import accumulate, chain, compress, pairwise
+from operator import not_
 from typing import Final, TypeVar
 
 import mmh3
@@ -77,18 +79,23 @@ def query_terms(text: str) -> frozenset[str]:
 
 def terms_in_lines(lines: Sequence[str], wanted: frozenset[str]) -> list[frozenset[str]]:
     """Those of `wanted` that each line has."""
-    distinct = list(set(words("\n".join(lines))))
+    found: list[frozenset[str]] = [frozenset()] * len(lines)
+    text = "\n".join(lines)
+    if not text.isascii():
+        found = [found[0] if line.isascii() else wanted & query_terms(line) for line in lines]
+        text = "\n".join(line if line.isascii() else "" for line in lines)
+    # Each word with a space on both sides, at its offset in the text.
+    spaced = f" {text.translate(_ASCII_SEPARATORS)} "
+    ends = list(accumulate(len(line) + 1 for line in text.split("\n")))
+    distinct = list(set(spaced.split()))
     # Most words have none: that is found out without a line of Python for each.
     has_none = map(wanted.isdisjoint, map(_terms_of, distinct))
-    found = {word: wanted.intersection(_terms_of(word)) for word, no in zip(distinct, has_none, strict=True) if not no}
-    none: frozenset[str] = frozenset()
-
-    def terms_in(line: str) -> frozenset[str]:
-        if line.isascii() and not any(word in line for word in found):
-            return none
-        return none.union(*map(found.__getitem__, found.keys() & words(line)))
-
-    return list(map(terms_in, lines))
+    for word in compress(distinct, map(not_, has_none)):
+        terms = wanted.intersection(_terms_of(word))
+        at = -1
+        while (at := spaced.find(f" {word} ", at + 1)) >= 0:
+            found[bisect_right(ends, at)] |= terms
+    return found
 
 
 def document_vector(text: str, *, path: str | None = None, names: Iterable[str] = ()) -> SparseVector:

@@ -7,8 +7,10 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 from typing import Final
 
 from reposync.embedding.sparse import query_terms, terms_in_lines
@@ -68,10 +70,12 @@ class MatchedLines:
         if len(lines) > 1 and not lines[-1]:
             lines.pop()
         found = terms_in_lines([line[:_LOOKED_AT] for line in lines], query_terms(query))
-        frequency = Counter(term for terms in found for term in terms)
-        self._weights = {term: math.log(1 + (len(lines) + 0.5) / (count + 0.5)) for term, count in frequency.items()}
+        frequency = Counter(chain.from_iterable(found))
+        weights = {term: math.log(1 + (len(lines) + 0.5) / (count + 0.5)) for term, count in frequency.items()}
         self._found = found
-        self._line_weights = [self._weight(terms) for terms in found]
+        # Many lines have the same terms.
+        self._weight = cache(lambda terms: sum(map(weights.__getitem__, terms)))
+        self._line_weights = list(map(self._weight, found))
 
     def snippet(self, max_lines: int, symbols: Sequence[Symbol] = ()) -> Snippet:
         """The window of at most `max_lines` lines with the most weight of distinct terms. If its best line is in a
@@ -91,9 +95,6 @@ class MatchedLines:
             SnippetLine(start_line + at, _shown(lines[at], found[at]), bool(found[at])) for at in range(first, last)
         )
         return Snippet(start_line + first, shown, start_line + best)
-
-    def _weight(self, terms: Collection[str]) -> float:
-        return sum(self._weights[term] for term in terms)
 
     def _window(self, size: int) -> tuple[int, int]:
         """First line of the best window, and the one after its last."""

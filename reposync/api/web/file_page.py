@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from reposync.api.auth import Principal, Role
 from reposync.api.routing import FILE, ApiParts, Router
-from reposync.api.web.rendering import Renderer, highlighted_lines, web_link
+from reposync.api.web.highlighting import highlighted_lines
+from reposync.api.web.rendering import Renderer, web_link
 from reposync.search.reading import FileText, read_file
 from reposync.symbol import Symbol
 from reposync.vectors.overlaps import url_of_lines

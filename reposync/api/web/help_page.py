@@ -21,7 +21,8 @@ from markupsafe import Markup
 
 import reposync
 from reposync.api.routing import ApiParts, Router
-from reposync.api.web.rendering import Renderer, highlighted_lines
+from reposync.api.web.highlighting import highlighted_lines
+from reposync.api.web.rendering import Renderer
 
 INDEX = "README"
 _ANCHOR = re.compile(r'<a id="[a-z0-9-]+">|</a>|<br>')

@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from fastapi import Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from pygments import highlight  # type: ignore[import-untyped]
-from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
-from pygments.lexers import TextLexer, get_lexer_by_name  # type: ignore[import-untyped]
-from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 from starlette.responses import HTMLResponse
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
@@ -31,13 +27,8 @@ from reposync.telemetry.health import Health
 from reposync.words import ago, duration, escape_unprintable, until
 
 IDLE_REFRESH_SECONDS = 5
-MAX_HIGHLIGHTED_CHARS = 12_000
-"""A lexer may take long for text that is not quite in its language."""
-MAX_HIGHLIGHTED_OF_FILE = 100_000
-"""Of the part of a file on a page, which has up to 25 times as many bytes with its tags."""
 STATIC = files("reposync.api.web") / "static"
 
-_FORMATTER = HtmlFormatter(nowrap=True)
 # Relative times change by themselves; that is no change of a page.
 _VOLATILE = re.compile(r"data-relative>[^<]*<")
 _NOTICES = {
@@ -170,56 +161,9 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def code_block(rows: Sequence[Markup], first_line: int) -> Markup:
-    """Highlighted lines with their numbers in the file."""
-    width = len(str(first_line + len(rows) - 1))
-    numbered = (f'<span class="linenos">{at:>{width}}</span>{row}\n' for at, row in enumerate(rows, first_line))
-    html = f'<div class="highlight"><pre><code>{"".join(numbered)}</code></pre></div>'
-    return Markup(html)  # noqa: S704 - rows are HTML
-
-
-def highlighted_lines(lines: Sequence[str], language: str | None) -> list[Markup]:
-    """Each line as HTML with classes, the first `MAX_HIGHLIGHTED_OF_FILE` characters of them. Highlighted in pieces,
-    which begin at a line without indentation if possible."""
-    shown = [_visible(each.removesuffix("\r")) for each in lines]
-    rows: list[Markup] = []
-    start = done = 0
-    while start < len(shown):
-        end, length = start, 0
-        while end < len(shown) and (end == start or length + len(shown[end]) < MAX_HIGHLIGHTED_CHARS):
-            length += len(shown[end]) + 1
-            end += 1
-        if end < len(shown):
-            tops = (at for at in range(end, start + (end - start) // 2, -1) if shown[at][:1].strip(" \t})]"))
-            end = next(tops, end)
-        text = "\n".join(shown[start:end])
-        done += len(text)
-        lexer = _lexer(language if done <= MAX_HIGHLIGHTED_OF_FILE else None)
-        piece = highlight(text, lexer, _FORMATTER)
-        found = [Markup(each) for each in piece.removesuffix("\n").split("\n")]  # noqa: S704 - Pygments escapes
-        rows += found if len(found) == end - start else map(escape, shown[start:end])
-        start = end
-    return rows
-
-
 def web_link(url: str | None) -> str | None:
     """Links come from the configuration; a browser must not open anything but a web page."""
     return url if url is not None and url.startswith(("https://", "http://")) else None
-
-
-def _visible(text: str) -> str:
-    """Tabs stay; characters that would move the cursor or change the writing direction are made visible."""
-    return re.sub(r"[^\t\n]+", lambda found: escape_unprintable(found[0]), text)
-
-
-@lru_cache(maxsize=64)
-def _lexer(language: str | None) -> object:
-    if language is not None:
-        try:
-            return get_lexer_by_name(language.lower().replace(" ", ""), stripnl=False)
-        except ClassNotFound:
-            pass
-    return TextLexer(stripnl=False)
 
 
 def prose(text: str) -> Markup:

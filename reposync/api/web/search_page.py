@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -18,7 +17,8 @@ from reposync.api.auth import Principal, Role
 from reposync.api.concurrency import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
 from reposync.api.routing import ApiParts, Router
 from reposync.api.web.file_page import lines_address
-from reposync.api.web.rendering import Renderer, code_block, highlighted_lines, web_link
+from reposync.api.web.highlighting import code_block, snippet_rows
+from reposync.api.web.rendering import Renderer, web_link
 from reposync.app.application import Application
 from reposync.embedding.sparse import query_terms
 from reposync.errors import RepoSyncError, StoreUnavailable
@@ -32,8 +32,6 @@ PAGE_HITS = 10
 SHOWN_LINES = 8
 SHOWN_SYMBOLS = 6
 _FILTERS = ("repository", "path", "language")
-# Tags and entities, which stay as they are; words.
-_HTML_PIECE = re.compile(r"(<[^>]*>|&[^;\s]{1,10};)|(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +155,7 @@ def _shown(
 ) -> tuple[Snippet, Sequence[Markup]]:
     """The lines of a chunk that match `words` best, and their HTML."""
     snippet = best_snippet(text, start_line, words, SHOWN_LINES, symbols)
-    wanted = query_terms(words)
-    rows = highlighted_lines([line.text for line in snippet.lines], language)
-    rows = [marked(row, wanted) if line.matches else row for row, line in zip(rows, snippet.lines, strict=True)]
-    return snippet, rows
-
-
-def marked(code: Markup, wanted: Set[str]) -> Markup:
-    """HTML with the words marked that have a term of the query."""
-
-    def mark(piece: re.Match[str]) -> str:
-        word = piece[2]
-        return f"<mark>{word}</mark>" if word and not wanted.isdisjoint(query_terms(word)) else piece[0]
-
-    return Markup(_HTML_PIECE.sub(mark, code))  # noqa: S704 - only marks are added between the tags
+    return snippet, snippet_rows([line.text for line in snippet.lines], language, query_terms(words))
 
 
 def _facets(
