@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING, Final
 
-from reposync.content.grammars import grammar_of, load
+from reposync.content.grammars import GRAMMAR_LANGUAGES, grammar_of, load
 from reposync.symbol import Symbol
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ def symbols_of(text: str, language: str | None, first_line: int) -> tuple[Symbol
         symbols += [Symbol(name, kind, first_line + start, first_line + end) for start, end, name, kind in found]
         first_line += piece.count("\n")
     return tuple(symbols[:MAX_SYMBOLS])
+
+
+def has_definitions(language: str | None) -> bool:
+    """Whether a chunk in `language` may have any."""
+    return language in _SEARCHED or language in GRAMMAR_LANGUAGES
 
 
 def _pieces(text: str) -> Iterator[str]:

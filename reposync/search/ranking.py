@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, partial
 from typing import Final
 
+from reposync.content.symbols import has_definitions
 from reposync.embedding.sparse import STOP_WORDS, name_parts, words
 from reposync.vectors.port import Candidate
 
@@ -65,10 +66,9 @@ _PRIORS: Final = (
     ),
 )
 
-
-_NAMES_ONLY: Final = re.compile(r"(?:^|/)(?:__init__\.pyi?|index\.[jt]sx?|package-info\.java)$|\.d\.ts$")
-_NAMES_ONLY_PRIOR: Final = 0.8
-"""Files that only name what others define, if they define nothing."""
+_NO_DEFINITION: Final = 0.6
+"""Of the fused score, for a chunk that defines nothing in a language with definitions: imports, names, calls. What the
+path adds is not changed: macros, tables and set-up code are answers, if the file is the right one."""
 
 
 class Question:
@@ -127,10 +127,11 @@ def ranked(question: Question, found: Sequence[Candidate]) -> list[Candidate]:
 def _scored(question: Question, chunk: Candidate) -> Candidate:
     definition = _DEFINITION * definition_match(question, chunk.names)
     path, prior = question.of_path(chunk.path)
-    if not chunk.names and _NAMES_ONLY.search(chunk.path):
-        prior *= _NAMES_ONLY_PRIOR
-    parts = {**chunk.parts, "definition": definition, "path": path, "prior": prior}
-    return chunk.scored((chunk.score + definition + path) * prior, parts)
+    fused, parts = chunk.score, chunk.parts
+    if not chunk.names and has_definitions(chunk.language):
+        fused, parts = fused * _NO_DEFINITION, {name: part * _NO_DEFINITION for name, part in parts.items()}
+    parts = {**parts, "definition": definition, "path": path, "prior": prior}
+    return chunk.scored((fused + definition + path) * prior, parts)
 
 
 def definition_match(question: Question, names: Iterable[str]) -> float:

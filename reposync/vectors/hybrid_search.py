@@ -39,9 +39,9 @@ _MAX_PATH_CHARS = 5_000_000
 # What the ranking depends on; everything else is read of the hits alone.
 _OF_RANKED = [
     *(Payload.REPOSITORY_ID, Payload.REPOSITORY, Payload.PATH, Payload.START_LINE, Payload.END_LINE),
-    Payload.SYMBOL_NAME,
+    *(Payload.LANGUAGE, Payload.SYMBOL_NAME),
 ]
-_OF_HITS = [Payload.TEXT, Payload.LANGUAGE, Payload.URL, Payload.COMMIT, Payload.SYMBOLS]
+_OF_HITS = [Payload.TEXT, Payload.URL, Payload.COMMIT, Payload.SYMBOLS]
 
 Request = Callable[[str, str, str, Any], Awaitable[Any]]
 """What it does, for messages; method, path and body."""
@@ -261,6 +261,7 @@ def _candidate(fused: _Fused, point: dict[str, Any]) -> Candidate:
         path=metadata["path"],
         start_line=metadata["start_line"],
         end_line=metadata["end_line"],
+        language=metadata["language"],
         names=_names(metadata.get("symbols")),
         score=fused.score,
         parts={"words": fused.words, "meaning": fused.meaning},
@@ -280,7 +281,7 @@ def _hit(chunk: Candidate, payload: dict[str, Any]) -> SearchHit:
         path=chunk.path,
         start_line=chunk.start_line,
         end_line=chunk.end_line,
-        language=metadata["language"],
+        language=chunk.language,
         score=chunk.score,
         text=payload[Payload.TEXT],
         url=metadata["url"],

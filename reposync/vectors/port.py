@@ -163,13 +163,14 @@ class Candidate:
     path: str
     start_line: int
     end_line: int
+    language: str | None
     names: Sequence[str]
     score: float
     parts: Mapping[str, float]
 
     def scored(self, score: float, parts: Mapping[str, float]) -> Candidate:
         """A tenth of the time of `dataclasses.replace`, for the candidates of each search."""
-        place = (self.id, self.version, self.repository, self.path, self.start_line, self.end_line)
+        place = (self.id, self.version, self.repository, self.path, self.start_line, self.end_line, self.language)
         return Candidate(*place, self.names, score, parts)
 
 

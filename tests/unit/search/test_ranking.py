@@ -10,8 +10,8 @@ from reposync.search.ranking import Question, ranked
 from reposync.vectors.port import Candidate
 
 
-def hit(path: str, *names: str, score: float = 0.5) -> Candidate:
-    return Candidate(path, "v", "r", path, 1, 9, names, score, {"words": score})
+def hit(path: str, *names: str, score: float = 0.5, language: str | None = None) -> Candidate:
+    return Candidate(path, "v", "r", path, 1, 9, language, names, score, {"words": score})
 
 
 def first(question: str, *hits: Candidate) -> str:
@@ -70,10 +70,26 @@ def test_code_that_only_uses_the_answer_comes_after_it_unless_it_is_asked_for(pa
     assert first(f"{asking} how a session expires", hit(path, score=0.55), answer) == path
 
 
-def test_a_file_that_only_names_what_others_define_comes_after_them() -> None:
-    question, answer = "session store", hit("src/store/core.py", "connect", score=0.5)
-    assert first(question, hit("src/store/__init__.py", score=0.55), answer) == "src/store/core.py"
-    assert first(question, hit("src/store/__init__.py", "open", score=0.55), answer) == "src/store/__init__.py"
+@pytest.mark.parametrize("language", ["python", "ocaml"])
+def test_code_that_only_names_what_others_define_comes_after_them(language: str) -> None:
+    question, answer = "session store", hit("src/store/core.py", "connect", score=0.5, language=language)
+    names, defines = (hit("src/store/__init__.py", *each, score=0.55, language=language) for each in ((), ("open",)))
+    assert first(question, names, answer) == "src/store/core.py"
+    assert first(question, defines, answer) == "src/store/__init__.py"
+
+
+@pytest.mark.parametrize("language", ["markdown", "yaml", None])
+def test_text_without_definitions_counts_in_full_where_there_are_none(language: str | None) -> None:
+    text, code = hit("docs.md", score=0.55, language=language), hit("a.py", "main", score=0.5, language="python")
+    assert first("expired sessions", text, code) == "docs.md"
+
+
+def test_the_parts_of_a_score_say_how_it_came_about() -> None:
+    found = [hit("src/session.py", score=0.5, language="python"), hit("tests/session.py", "session", score=0.4)]
+    for each in ranked(Question("session"), found):
+        parts = dict(each.parts)
+        prior = parts.pop("prior")
+        assert each.score == pytest.approx(sum(parts.values()) * prior)
 
 
 def test_words_that_every_question_has_name_nothing() -> None:

@@ -33,7 +33,9 @@ def hits_of(text: str, size: int = 200, overlap: int = 40, path: str = "a.py") -
 
 
 def candidates(hits: Sequence[SearchHit]) -> list[Candidate]:
-    return [Candidate(id(hit), "", "r", hit.path, hit.start_line, hit.end_line, [], hit.score, {}) for hit in hits]
+    return [
+        Candidate(id(hit), "", "r", hit.path, hit.start_line, hit.end_line, None, [], hit.score, {}) for hit in hits
+    ]
 
 
 def shown(hits: Sequence[SearchHit]) -> list[SearchHit]:
