@@ -37,8 +37,7 @@ def main() -> None:
         api(pod) as client,
         httpx.Client(base_url=str(pod.url), headers={"Accept": "text/html"}, timeout=60) as browser,
     ):
-        form = browser.get("/login").text.partition('name="csrf" value="')[2].partition('"')[0]
-        browser.post("/login", data={"token": TOKEN, "csrf": form}, follow_redirects=True).raise_for_status()
+        browser.post("/login", data={"token": TOKEN}, follow_redirects=True).raise_for_status()
         paths = {**addresses(client), **{each: f"/static/{each}" for each in STATIC}}
         for page, path in paths.items():
             answers = [

@@ -21,7 +21,6 @@ from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
 from itsdangerous import BadSignature, TimestampSigner
 
-from reposync.api.csrf import check_csrf, csrf_of, is_form
 from reposync.api.errors import AccessDenied, LoginNeeded, RoleMissing
 from reposync.api.throttle import Throttle
 from reposync.config.sections import HttpConfig
@@ -34,10 +33,9 @@ ANONYMOUS = "anonymous"
 SESSION_SECONDS = 12 * 3600
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
-_SESSION, _LOGIN = "reposync-session", "reposync-login"
+_SESSION = "reposync-session"
 _PRINCIPAL = "reposync.principal"
 """Key of the request's scope for its Principal, or for the error in place of one."""
-_LOGIN_SECONDS = 3600
 _MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
 # Clocks of pods differ: a session may have begun on another pod a moment from now.
 _SKEW_SECONDS = 60.0
@@ -54,14 +52,11 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent the request. `by`: `anybody` if no tokens are configured. `csrf`: what the pages of this session send
-    with every change, masked, as form field `csrf` or header X-CSRF-Token; empty if it is not checked. `name`: for the
-    history; a token's number is its position in REPOSYNC_API_TOKEN. `credential`: identifies the token or session
-    without revealing it."""
+    """Who sent the request. `by`: `anybody` if no tokens are configured. `name`: for the history; a token's number is
+    its position in REPOSYNC_API_TOKEN. `credential`: identifies the token or session without revealing it."""
 
     role: Role
     by: Literal["anybody", "token", "session"]
-    csrf: str = ""
     name: str = ANONYMOUS
     credential: str = ""
 
@@ -75,11 +70,9 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`id`: identifies the session without revealing its cookie. `csrf`: what its pages send with every change; other
-    sites cannot know it."""
+    """`id`: identifies the session without revealing its cookie."""
 
     id: str
-    csrf: str
     token: Token
 
 
@@ -93,7 +86,7 @@ class Token:
         self.name = f"token {number}"
         self.key_id = key_id_of(token)
         self.digest = digest(token.secret.get_secret_value())
-        self._csrf, self._name = _derived(secret, "csrf"), _derived(secret, "session name")
+        self._name = _derived(secret, "session name")
         self._signer = TimestampSigner(
             _derived(secret, "session"), salt=b"reposync.session", key_derivation="hmac", digest_method=hashlib.sha256
         )
@@ -108,8 +101,7 @@ class Token:
             return None
         if not -_SKEW_SECONDS <= time.time() - begun_at.timestamp() <= SESSION_SECONDS:
             return None
-        session_id = hmac.digest(self._name, nonce, hashlib.sha256).hex()[:32]
-        return Session(session_id, hmac.digest(self._csrf, nonce, hashlib.sha256).hex(), self)
+        return Session(hmac.digest(self._name, nonce, hashlib.sha256).hex()[:32], self)
 
 
 class Tokens:
@@ -173,11 +165,7 @@ class Access:
         throttle: Throttle | None = None,
         ended: EndedSessions | None = None,
     ) -> None:
-        parsed = [ApiToken.parse(token) if isinstance(token, str) else token for token in tokens]
-        self._tokens = Tokens(parsed)
-        # CSRF tokens of the login form, which has no session yet, are derived from a cookie that is set with the form.
-        held = "\n".join(sorted(token.secret.get_secret_value() for token in parsed))
-        self._login_key = _derived(held.encode(), "login form") if held else secrets.token_bytes(32)
+        self._tokens = Tokens(ApiToken.parse(token) if isinstance(token, str) else token for token in tokens)
         self._ended = ended or EndedInMemory()
         self._throttle = throttle or Throttle()
         self.config = config or HttpConfig()
@@ -188,7 +176,7 @@ class Access:
 
     def requires(self, role: Role) -> Any:
         """A dependency of routes that require the role; its value is the Principal. Raises AccessDenied, RoleMissing,
-        TooManyAttempts, CsrfRefused."""
+        TooManyAttempts."""
         return Depends(Admission(self, role))
 
     def page(self, role: Role = Role.READ) -> Any:
@@ -196,21 +184,13 @@ class Access:
         return Depends(Admission(self, role, is_page=True))
 
     async def admit(self, request: Request, role: Role) -> Principal:
-        """Decides by the head of the request. Raises AccessDenied, RoleMissing, TooManyAttempts, CsrfRefused,
-        StoreUnavailable."""
+        """Decides by the head of the request. Raises AccessDenied, RoleMissing, TooManyAttempts, StoreUnavailable."""
         principal = await self.principal(request)
         if principal is None:
             raise AccessDenied("This needs a token.", remedy="Send `Authorization: Bearer TOKEN`.")
         if principal.role < role:
             raise RoleMissing(f"This token may {principal.role.name.lower()}, but not {role.name.lower()}.")
-        if not is_form(request):
-            await self.check_csrf(request, principal)
         return principal
-
-    async def check_csrf(self, request: Request, principal: Principal) -> None:
-        """The body must have been read if it is a form. Raises CsrfRefused."""
-        if principal.by == "session" and request.method not in SAFE_METHODS:
-            check_csrf(await csrf_of(request), principal.csrf)
 
     async def principal(self, request: Request) -> Principal | None:
         """None if the request has no valid credential. Determined once per request. Raises AccessDenied for a wrong
@@ -243,50 +223,32 @@ class Access:
         session = self.session(request)
         if session is None or await self._ended.has_ended(session.id):
             return None
-        return Principal(session.token.role, "session", session.csrf, f"{session.token.name}, in a browser", session.id)
+        return Principal(session.token.role, "session", f"{session.token.name}, in a browser", session.id)
 
     def session(self, request: Request) -> Session | None:
         """The session of the request's cookie, signed out or not."""
-        return self._tokens.session(request.cookies.get(self._cookie_name(request, _SESSION), ""))
+        return self._tokens.session(request.cookies.get(self._cookie_name(request), ""))
 
-    def login_form(self, request: Request) -> tuple[str, str]:
-        """The CSRF token of the login form, and the cookie that `keep_login_form` sets with it: the current one if it
-        is valid, because the form may be open in two tabs."""
-        current = request.cookies.get(self._cookie_name(request, _LOGIN), "")
-        cookie = current if re.fullmatch(r"[\w-]{22}", current) else secrets.token_urlsafe(16)
-        return self._login_csrf(cookie), cookie
-
-    def keep_login_form(self, request: Request, response: Response, cookie: str) -> None:
-        self._set_cookie(request, response, _LOGIN, cookie, _LOGIN_SECONDS)
-
-    def may_log_in(self, request: Request) -> bool:
-        """Whether the form is worth reading: it has its cookie. Raises TooManyAttempts."""
+    def check_attempts(self, request: Request) -> None:
+        """Raises TooManyAttempts."""
         self._throttle.admit(_client(request))
-        return self._cookie_name(request, _LOGIN) in request.cookies
 
-    def log_in(self, request: Request, response: Response, secret: str, csrf: str) -> None:
-        """Begin a session with the browser that gets `response`. Raises AccessDenied, TooManyAttempts, CsrfRefused."""
-        cookie = request.cookies.get(self._cookie_name(request, _LOGIN), "")
-        check_csrf(csrf if cookie else "", self._login_csrf(cookie))
-        self._set_cookie(request, response, _SESSION, self._verified(request, secret).begin(), SESSION_SECONDS)
-        self._set_cookie(request, response, _LOGIN, "", 0)
+    def log_in(self, request: Request, response: Response, secret: str) -> None:
+        """Begin a session with the browser that gets `response`. Raises AccessDenied, TooManyAttempts."""
+        self._set_cookie(request, response, self._verified(request, secret).begin(), SESSION_SECONDS)
 
     async def log_out(self, request: Request, response: Response) -> None:
-        """End the session of this browser, on every pod. Raises CsrfRefused, StoreUnavailable."""
+        """End the session of this browser, on every pod. Raises StoreUnavailable."""
         session = self.session(request)
         if session is not None:
-            check_csrf(await csrf_of(request), session.csrf)
             await self._ended.end(session.id)
-            self._set_cookie(request, response, _SESSION, "", 0)
+            self._set_cookie(request, response, "", 0)
 
-    def _set_cookie(self, request: Request, response: Response, name: str, value: str, seconds: int) -> None:
+    def _set_cookie(self, request: Request, response: Response, value: str, seconds: int) -> None:
         # Not `samesite=strict`: a link to a run in a chat would lead to the login.
         secure, path = self._is_secure(request), self.config.root_path or "/"
-        name = self._cookie_name(request, name)
+        name = self._cookie_name(request)
         response.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="lax")
-
-    def _login_csrf(self, cookie: str) -> str:
-        return hmac.digest(self._login_key, _bytes(cookie), hashlib.sha256).hex()
 
     def _verified(self, request: Request, secret: str) -> Token:
         checked = self._throttle.admit(_client(request))
@@ -297,11 +259,11 @@ class Access:
         self._throttle.failed(_client(request), digest(secret), checked)
         raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
 
-    def _cookie_name(self, request: Request, name: str) -> str:
+    def _cookie_name(self, request: Request) -> str:
         """With the prefixes that make browsers reject the cookie from other hosts and over plain http."""
         if not self._is_secure(request):
-            return name
-        return f"__Secure-{name}" if self.config.root_path else f"__Host-{name}"
+            return _SESSION
+        return f"__Secure-{_SESSION}" if self.config.root_path else f"__Host-{_SESSION}"
 
     def _is_secure(self, request: Request) -> bool:
         if self.config.secure_cookies is not None:
@@ -311,8 +273,8 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A dependency that admits requests. `Route` calls `admit` before it reads the body, and `check_form` after it:
-    FastAPI would read the body before it calls any dependency."""
+    """A dependency that admits requests. `Route` calls `admit` before it reads the body, which FastAPI does before it
+    calls any dependency."""
 
     access: Access
     role: Role
@@ -330,10 +292,8 @@ class Admission:
             raise LoginNeeded(error.message, login_address(root, onward)) from error
 
     async def __call__(self, request: Request, _: Annotated[Any, Security(_documented)]) -> Principal:
-        # Checked again, for routes that are not a `Route`: a forgotten route class must not let anybody in.
-        principal = await self.admit(request)
-        await self.access.check_csrf(request, principal)
-        return principal
+        # Again, for routes that are not a `Route`: a forgotten route class must not let anybody in.
+        return await self.admit(request)
 
 
 def admitted(request: Request) -> Principal:

@@ -67,10 +67,6 @@ class TooManyAttempts(ApiError, code="TOO_MANY_ATTEMPTS", status=429):
         self.details = {"wait_seconds": self.wait_seconds}
 
 
-class CsrfRefused(ApiError, code="CSRF_REFUSED", status=403):
-    """The request has a session cookie but no CSRF token of that session."""
-
-
 class CrossSiteRefused(ApiError, code="CROSS_SITE_REFUSED", status=403):
     """A page of another site made the browser send this request."""
 
@@ -167,8 +163,6 @@ EVERYWHERE = (
     *(StoreUnavailable, TooManyConnections, Starting, ShuttingDown, Unexpected),
 )
 """Errors of every route of the API."""
-CHANGING = (CsrfRefused, CrossSiteRefused)
-"""Errors of routes that change something."""
 WITH_BODY = (BodyUnreadable, BodyTooSlow, MediaTypeUnsupported)
 """Errors of routes that read a JSON body."""
 

@@ -27,13 +27,13 @@ from reposync.api import concurrency
 from reposync.api.auth import Access, Admission, Role
 from reposync.api.concurrency import ConcurrencyLimit
 from reposync.api.errors import (
-    CHANGING,
     EVERYWHERE,
     WITH_BODY,
     BodiesBusy,
     BodyTooLarge,
     BodyTooSlow,
     BodyUnreadable,
+    CrossSiteRefused,
     MediaTypeUnsupported,
     Responses,
     described,
@@ -94,7 +94,7 @@ class ApiParts:
         self, *errors: type[RepoSyncError], has_body: bool = False, also: Responses | None = None
     ) -> dict[str, Any]:
         """As `reads`, of a route that changes something. `also`: further responses."""
-        kinds = (*errors, *CHANGING, *(WITH_BODY if has_body else ()), *EVERYWHERE)
+        kinds = (*errors, CrossSiteRefused, *(WITH_BODY if has_body else ()), *EVERYWHERE)
         return {
             "dependencies": [self.access.requires(Role.OPERATE)],
             "responses": {**(also or {}), **described(*kinds)},
@@ -208,12 +208,11 @@ class Route(APIRoute):
         limits, takes_json = self.body_limits, self.body_field is not None
 
         async def admitted(request: Request) -> Response:
-            principals = [await admission.admit(request) for admission in admissions]
+            for admission in admissions:
+                await admission.admit(request)
             # No route uses the body of a GET, and none needs to wait for it.
             if limits is not None and request.method not in ("GET", "HEAD"):
                 request = await with_body(request, limits)
-            for admission, principal in zip(admissions, principals, strict=True):
-                await admission.access.check_csrf(request, principal)
             if takes_json:
                 await _check_json(request)
             return await handle(request)

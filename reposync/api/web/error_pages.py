@@ -15,7 +15,6 @@ _NO_PAGES = ("/api", "/static", "/healthz", "/readyz", "/metrics", "/openapi.jso
 # Heading and advice, by code, otherwise by status.
 _ADVICE: dict[str | int, tuple[str, str]] = {
     "FORBIDDEN": ("You may read, but not change this", "Log out, and log in with a token that may operate."),
-    "CSRF_REFUSED": ("This page was too old", "Go back, load the page again, and press the button once more."),
     "CROSS_SITE_REFUSED": ("This came from another site", "If it was you, open reposync and do it there."),
     "HOST_NOT_ALLOWED": ("This server has a different name", "Use one of its own names."),
     "SHUTTING_DOWN": ("reposync is restarting", "This page reloads by itself."),
@@ -43,7 +42,6 @@ _ADVICE: dict[str | int, tuple[str, str]] = {
 _OTHERWISE = ("This did not work", "Try again, or start with the repositories.")
 # In place of messages that are written for programs.
 _MESSAGES = {
-    "CSRF_REFUSED": "Nothing was done. The button belongs to a different session, or to one that has ended.",
     "CROSS_SITE_REFUSED": "Nothing was done.",
 }
 

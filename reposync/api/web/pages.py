@@ -11,8 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from fastapi import APIRouter, Request, Response
 
 from reposync.api.auth import ANONYMOUS, Principal, Role, admitted, local_address, login_address
-from reposync.api.csrf import CSRF_FIELD
-from reposync.api.errors import EVERYWHERE, AccessDenied, CsrfRefused, TooManyAttempts
+from reposync.api.errors import EVERYWHERE, AccessDenied, TooManyAttempts
 from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, with_body
 from reposync.api.web.file_page import file_page
@@ -145,12 +144,12 @@ def _type_of(schema: Mapping[str, Any]) -> str:
 
 
 def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    """`GET /login`, `POST /login` with the form fields `token`, `csrf` and `next`, and `POST /logout` with `csrf`.
+    """`GET /login`, `POST /login` with the form fields `token` and `next`, and `POST /logout`.
 
-    A failed login leads back to the form. The query gives the reason, `failed`: `token`, `csrf` or `attempts` (with
-    `wait`, in seconds).
+    A failed login leads back to the form. The query gives the reason, `failed`: `token` or `attempts` (with `wait`, in
+    seconds).
     """
-    # Forms are read by the handlers: not before it is clear that the client can have a session, or begin one.
+    # The handler reads the form, if the client may still try a token.
     routes = Router(route_class=UnreadRoute)
     access, root = parts.access, renderer.root
 
@@ -159,25 +158,18 @@ def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         if not access.has_tokens:
             return _redirect(f"{root}/")
         query = request.query_params
-        csrf, cookie = access.login_form(request)
-        onward, problem = query.get("next", ""), _problem(query)
-        response = renderer.page(request, "login.html", None, csrf=csrf, problem=problem, next=onward)
-        access.keep_login_form(request, response, cookie)
-        return response
+        return renderer.page(request, "login.html", None, problem=_problem(query), next=query.get("next", ""))
 
     @routes.post("/login")
     async def log_in(request: Request) -> Response:
         onward = f"{root}/"
         try:
-            if access.has_tokens and not access.may_log_in(request):
-                return _redirect(login_address(root, onward, failed="csrf"))
+            access.check_attempts(request)
             form = _fields(await (await with_body(request, FORM)).form())
             onward = local_address(form.get("next", ""), root)
             response = _redirect(onward)
             if access.has_tokens:
-                access.log_in(request, response, form.get("token", "").strip(), form.get(CSRF_FIELD, ""))
-        except CsrfRefused:
-            return _redirect(login_address(root, onward, failed="csrf"))
+                access.log_in(request, response, form.get("token", "").strip())
         except AccessDenied:
             return _redirect(login_address(root, onward, failed="token"))
         except TooManyAttempts as error:
@@ -187,8 +179,7 @@ def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
     @routes.post("/logout")
     async def log_out(request: Request) -> Response:
         response = _redirect(f"{root}/login" if access.has_tokens else f"{root}/")
-        if access.session(request) is not None:
-            await access.log_out(await with_body(request, FORM), response)
+        await access.log_out(request, response)
         return response
 
     return routes
@@ -199,7 +190,6 @@ def _problem(query: Mapping[str, str]) -> str | None:
     wait = f"{wait} s" if wait.isdecimal() and len(wait) < 5 else "a minute"
     return {
         "token": "This token is unknown.",
-        "csrf": "The form was too old. Please try again.",
         "attempts": f"Too many wrong tokens came from your address. Please wait {wait}.",
     }.get(query.get("failed", ""))
 

@@ -19,7 +19,6 @@ from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
 from reposync.api.auth import Principal
-from reposync.api.csrf import CSRF_FIELD, masked
 from reposync.api.errors import help_path
 from reposync.api.etags import CACHING, is_known
 from reposync.api.routing import ApiParts
@@ -63,14 +62,11 @@ class Renderer:
     ) -> Response:
         """`principal` is None for an unknown client, who gets no links to pages that need a login. `values` override
         what all pages have in common."""
-        csrf = principal.csrf if principal is not None else values.pop("csrf", "")
-        shown_csrf = masked(csrf)
         common = {
             "root": self.root,
             "static": self._static,
             "version": self._version,
             "here": request.scope["path"].removeprefix(self.root) or "/",
-            "csrf_field": lambda: Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, shown_csrf),
             "signed_in": principal is not None,
             "has_login": principal is not None and principal.by == "session",
             "may_operate": principal is not None and principal.may_operate,
@@ -82,8 +78,7 @@ class Renderer:
         content = html.encode("utf-8", "replace")
         if status != 200:
             return HTMLResponse(content, status)
-        # The mask of the token is new each time; a page of a different session is a different page.
-        same = _VOLATILE.sub("", html.replace(shown_csrf, csrf) if csrf else html)
+        same = _VOLATILE.sub("", html)
         tag = f'W/"{hashlib.sha256(same.encode("utf-8", "replace")).hexdigest()[:24]}"'
         headers = {"ETag": tag, **CACHING}
         if is_known(request, tag):

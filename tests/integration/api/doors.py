@@ -12,7 +12,6 @@ from fastapi import Request
 
 from reposync.api.app import create_app
 from reposync.api.auth import Access, Principal, Role
-from reposync.api.csrf import masked
 from reposync.api.server import serve_http
 from reposync.telemetry.health import Health
 from tests.integration.api.conftest import Daemon
@@ -34,14 +33,13 @@ async def server(access: Access, *, health: Health | None = None, **options: Any
 
     @app.post("/test/operate", dependencies=[access.requires(Role.OPERATE)])
     async def operate(request: Request) -> dict[str, list[str]]:
-        # The check of the form leaves it readable.
         return {"fields": sorted((await request.form()).keys())}
 
     @app.get("/test/page")
     async def page(request: Request, principal: Principal = shows) -> dict[str, Any]:
         address = str(request.url_for("page"))
         who = [principal.role.name, principal.by, request.client.host if request.client else None]
-        return {"csrf": masked(principal.csrf), "address": address, "who": who}
+        return {"address": address, "who": who}
 
     hooks = {"response": [is_documented]}
     async with (
@@ -61,8 +59,4 @@ def code_of(answer: httpx.Response) -> str:
 
 
 async def log_in(client: httpx.AsyncClient, token: str, *, root: str = "", **fields: str) -> httpx.Response:
-    """As a browser does, with the form that the page shows."""
-    shown = await client.get(f"{root}/login")
-    assert shown.status_code == 200
-    csrf = shown.text.partition('name="csrf" value="')[2].partition('"')[0]
-    return await client.post(f"{root}/login", data={"token": token, "csrf": csrf, **fields})
+    return await client.post(f"{root}/login", data={"token": token, **fields})

@@ -125,7 +125,7 @@ async def test_no_body_is_read_before_the_client_is_admitted(root: str) -> None:
         asked = [(method.upper(), path) for path, methods in described.items() for method in methods]
         below = "/api/v1/repositories/x/api/v1/webhooks/gitlab"
         asked += [("PATCH", below), ("PATCH", below.replace("/webhooks", "%2Fwebhooks")), ("DELETE", below)]
-        asked += [("POST", path) for path in ("/login", "/logout", "/actions/sync", "/no/such/page", "/healthz")]
+        asked += [("POST", path) for path in ("/logout", "/actions/sync", "/no/such/page", "/healthz")]
         statuses = {}
         for method, path in asked:
             if method != "GET":
@@ -137,7 +137,6 @@ async def test_no_body_is_read_before_the_client_is_admitted(root: str) -> None:
     assert refused == {
         # There is no database behind this server, and so no secret of a webhook.
         ("POST", "/api/v1/webhooks/gitlab"): 503,
-        ("POST", "/login"): 303,
         ("POST", "/logout"): 303,
         ("POST", "/actions/sync"): 303,
         ("POST", "/no/such/page"): 404,

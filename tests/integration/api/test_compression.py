@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from reposync.api.compression import MIN_BYTES
-from tests.fixtures.showcase import LIVE, Showcase
-from tests.integration.api.test_pages_over_http import BROWSER, NO_TLS, OPERATOR, ask, csrf_of, logged_in
+from tests.fixtures.showcase import Showcase
+from tests.integration.api.test_pages_over_http import BROWSER, NO_TLS, ask
 
 REPOSITORY = "/api/v1/repositories/compressed"
 DEFINITION = {"name": "compressed", "git": "https://93.184.215.14/team/handbook.git", "branch": "next"}
@@ -110,23 +110,3 @@ def test_a_page_of_another_site_learns_nothing_from_the_size_of_a_page(url: str)
         assert not is_compressed(ask("GET", f"{url}/?name=guess", headers={**BROWSER, "Sec-Fetch-Site": site}))
     for site in ("same-origin", "none"):
         assert is_compressed(ask("GET", f"{url}/?name=guess", headers={**BROWSER, "Sec-Fetch-Site": site}))
-
-
-def test_the_token_of_the_forms_looks_different_each_time_and_each_one_works(showcase: Showcase) -> None:
-    with showcase.served(f"operate:{OPERATOR}") as url, logged_in(url, OPERATOR) as client:
-        pages = [client.get("/locks") for _ in range(3)]
-        tokens = [csrf_of(each) for each in pages]
-        assert len(set(tokens)) == 3
-        # No part that a session always has.
-        assert not any(
-            len(set(each)) == 1 for each in zip(*(re.findall(".{16}", token) for token in tokens), strict=True)
-        )
-        assert len({each.headers["etag"] for each in pages}) == 1, "a new mask is no change of the page"
-        for token in tokens:
-            pressed = client.post("/actions/pause", data={"name": LIVE, "csrf": token})
-            assert pressed.status_code == 303, pressed.text
-            client.post("/actions/resume", data={"name": LIVE, "csrf": token})
-
-        with logged_in(url, OPERATOR) as other:
-            assert other.get("/locks").headers["etag"] != pages[0].headers["etag"]
-            assert other.post("/actions/pause", data={"name": LIVE, "csrf": tokens[0]}).status_code == 403

@@ -27,13 +27,6 @@ async def browser() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def csrf_of(browser: httpx.AsyncClient) -> str:
-    answer = await browser.get("/test/page")
-    assert answer.status_code == 200, answer.headers.get("location")
-    csrf: str = answer.json()["csrf"]
-    return csrf
-
-
 def cookies_set(answer: httpx.Response) -> dict[str, Morsel[str]]:
     jar: SimpleCookie = SimpleCookie()
     for line in answer.headers.get_list("set-cookie"):
@@ -61,7 +54,6 @@ async def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(browser:
     assert (session["httponly"], session["samesite"], session["path"]) == (True, "lax", "/")
     assert (session["max-age"], session["secure"], session["domain"]) == ("43200", "", "")
     assert READER not in session.value
-    assert cookies["reposync-login"]["max-age"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -79,15 +71,7 @@ async def test_over_https_the_cookie_never_goes_over_plain_http_and_it_stays_und
 ) -> None:
     config = HttpConfig(root_path=root, trusted_proxies=("127.0.0.1",), secure_cookies=secure)
     async with server(Access(TOKENS, config), headers=headers) as browser:
-        form = await browser.get(f"{root}/login")
-        # httpx knows that this is no https, and would keep such cookies to itself.
-        given = {name: morsel.value for name, morsel in cookies_set(form).items()}
-        csrf = form.text.partition('name="csrf" value="')[2].partition('"')[0]
-        answer = await browser.post(
-            f"{root}/login",
-            data={"token": READER, "csrf": csrf, "next": f"{root}/runs"},
-            headers={"Cookie": "; ".join(f"{key}={value}" for key, value in given.items())},
-        )
+        answer = await log_in(browser, READER, root=root, next=f"{root}/runs")
         assert answer.headers["location"] == f"{root}/runs"
         session = cookies_set(answer)[name]
         assert (session["path"], bool(session["secure"])) == (root or "/", name != "reposync-session")
@@ -116,60 +100,32 @@ async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
         assert shown.status_code == 200
 
 
-async def test_a_foreign_login_form_is_refused(browser: httpx.AsyncClient) -> None:
-    for fields in ({}, {"csrf": ""}, {"csrf": "f" * 64}):
-        browser.cookies.clear()
-        answer = await browser.post("/login", data={"token": OPERATOR, **fields})
-        assert answer.headers["location"] == "/login?failed=csrf"
-    # Shown to another browser.
-    async with httpx.AsyncClient(base_url=browser.base_url) as other:
-        csrf = (await other.get("/login")).text.partition('name="csrf" value="')[2].partition('"')[0]
-    await browser.get("/login")
-    answer = await browser.post("/login", data={"token": OPERATOR, "csrf": csrf})
-    assert answer.headers["location"] == "/login?failed=csrf"
-    assert "reposync-session" not in browser.cookies
-
-
-async def test_a_session_changes_nothing_without_its_csrf_token(browser: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},  # a different port of this machine, or a sibling subdomain
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+async def test_no_page_of_another_site_logs_in_or_uses_the_session(
+    browser: httpx.AsyncClient, elsewhere: dict[str, str]
+) -> None:
     await log_in(browser, OPERATOR)
-    csrf = await csrf_of(browser)
+    for path in ("/login", "/logout", "/test/operate"):
+        answer = await browser.post(path, data={"token": READER}, headers=elsewhere)
+        assert (answer.status_code, code_of(answer)) == (403, "CROSS_SITE_REFUSED")
+        assert "set-cookie" not in answer.headers
 
-    refusals = [
-        await browser.post("/test/operate"),
-        await browser.post("/test/operate", headers={"X-CSRF-Token": csrf[:-1]}),
-        await browser.post("/test/operate", data={"csrf": "f" * 64}),
-        await browser.post("/test/operate", data={"other": csrf}),
-        await browser.post("/test/operate", params={"csrf": csrf}),
-        await browser.post("/test/operate", files={"csrf": ("name", csrf)}),
-        await browser.post("/test/operate", json={"csrf": csrf}),
-    ]
-    assert {(answer.status_code, code_of(answer)) for answer in refusals} == {(403, "CSRF_REFUSED")}
+    own = {"Sec-Fetch-Site": "same-origin", "Origin": str(browser.base_url).rstrip("/")}
+    assert (await browser.post("/test/operate", data={"name": "api"}, headers=own)).json() == {"fields": ["name"]}
 
-    assert (await browser.post("/test/operate", headers={"X-CSRF-Token": csrf})).status_code == 200
-    by_form = await browser.post("/test/operate", data={"csrf": csrf, "name": "api"})
-    assert by_form.json() == {"fields": ["csrf", "name"]}
-    foreign = await browser.post("/test/operate", data={"csrf": csrf}, headers={"Origin": "http://evil.example"})
-    assert (foreign.status_code, code_of(foreign)) == (403, "CROSS_SITE_REFUSED")
 
-    browser.cookies.clear()
+async def test_logging_out_ends_the_session(browser: httpx.AsyncClient) -> None:
     await log_in(browser, OPERATOR)
-    of_another = await browser.post("/test/operate", headers={"X-CSRF-Token": csrf})
-    assert (of_another.status_code, code_of(of_another)) == (403, "CSRF_REFUSED")
-    browser.cookies.clear()
-    await log_in(browser, READER)
-    by_reader = await browser.post("/test/operate", headers={"X-CSRF-Token": await csrf_of(browser)})
-    assert (by_reader.status_code, code_of(by_reader)) == (403, "FORBIDDEN")
+    answer = await browser.post("/logout")
 
-
-async def test_logging_out_needs_the_csrf_token_and_ends_the_session(browser: httpx.AsyncClient) -> None:
-    await log_in(browser, OPERATOR)
-    csrf = await csrf_of(browser)
-
-    forced = await browser.post("/logout")
-    assert (forced.status_code, code_of(forced)) == (403, "CSRF_REFUSED")
-    assert (await browser.get("/test/page")).status_code == 200
-
-    answer = await browser.post("/logout", data={"csrf": csrf})
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert (await browser.get("/test/page")).status_code == 303
     # Twice does no harm.
@@ -184,17 +140,17 @@ async def test_a_copied_cookie_ends_with_its_session_on_every_pod(database_url: 
         server(Access(TOKENS, ended=StoredEndedSessions(lambda: there))) as other_pod,
     ):
         await log_in(browser, OPERATOR)
-        copied, csrf = dict(browser.cookies), await csrf_of(browser)
+        copied = dict(browser.cookies)
         other_pod.cookies.update(copied)
         assert (await other_pod.get("/test/read")).status_code == 200
 
-        await browser.post("/logout", data={"csrf": csrf})
+        await browser.post("/logout")
 
         for pod in (browser, other_pod):
             pod.cookies.update(copied)
             assert (await pod.get("/test/page")).status_code == 303
             assert (await pod.get("/test/read")).status_code == 401
-            assert (await pod.post("/test/operate", headers={"X-CSRF-Token": csrf})).status_code == 401
+            assert (await pod.post("/test/operate")).status_code == 401
         # Another session of the same token goes on.
         other_pod.cookies.clear()
         await log_in(other_pod, OPERATOR)
@@ -216,16 +172,16 @@ async def test_without_the_database_no_cookie_is_accepted() -> None:
 
 async def test_a_session_of_one_pod_is_one_of_all_pods_and_ends_when_its_token_goes(browser: httpx.AsyncClient) -> None:
     await log_in(browser, OPERATOR)
-    cookies, csrf = dict(browser.cookies), await csrf_of(browser)
+    cookies = dict(browser.cookies)
 
     async with server(Access(reversed(TOKENS)), cookies=cookies) as another:
         assert (await another.get("/test/page")).status_code == 200
-        assert (await another.post("/test/operate", data={"csrf": csrf})).status_code == 200
+        assert (await another.post("/test/operate")).status_code == 200
     async with server(Access([TOKENS[0], "a-token-that-is-new-here"]), cookies=cookies) as rotated:
         assert (await rotated.get("/test/page")).status_code == 303
         assert (await rotated.get("/test/read")).status_code == 401
     async with server(Access([f"read:{OPERATOR}"]), cookies=cookies) as demoted:
-        answer = await demoted.post("/test/operate", data={"csrf": csrf})
+        answer = await demoted.post("/test/operate")
         assert (answer.status_code, code_of(answer)) == (403, "FORBIDDEN")
 
 
