@@ -126,10 +126,8 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
             task.exception()  # retrieved, so that asyncio does not log it
 
 
-async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
-    """The result of `work`. If cancelled, it ends when the thread does: threads cannot be stopped, and a caller that
-    bounds their number would start the next one too early."""
-    future = asyncio.get_running_loop().run_in_executor(executor, work)
+async def to_the_end(future: asyncio.Future[T]) -> T:
+    """The result of `future`. If cancelled, it ends when `future` does."""
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -137,3 +135,9 @@ async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> 
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({future})
         raise
+
+
+async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
+    """The result of `work`. If cancelled, it ends when the thread does: threads cannot be stopped, and a caller that
+    bounds their number would start the next one too early."""
+    return await to_the_end(asyncio.get_running_loop().run_in_executor(executor, work))

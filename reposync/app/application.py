@@ -23,7 +23,7 @@ from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, former_config
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import Execution, ExecutionPolicy
-from reposync.runs.locks import NoLocks, RunLocks, stale_by
+from reposync.runs.locks import RunLocks
 from reposync.runs.presence import Presence
 from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
 from reposync.runs.reporting import Observer
@@ -334,12 +334,12 @@ def start_engine(configuration: Configuration) -> None:
 def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) -> RunLocks:
     url = configuration.settings.redis_url
     if url is None:
-        return NoLocks()
+        return RunLocks()
     # Imported here: the client takes 0.1 s.
     from reposync.runs.redis_locks import RedisLocks
 
     daemon = configuration.registry.daemon
-    return RedisLocks(url, watchdog_seconds=daemon.lock_watchdog_seconds, is_stale=stale_by(runs), observer=observer)
+    return RedisLocks(url, runs, watchdog_seconds=daemon.lock_watchdog_seconds, observer=observer)
 
 
 def embedder_config(registry: Registry) -> EmbedderConfig:

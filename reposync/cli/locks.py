@@ -92,15 +92,15 @@ def _cells(each: Lock) -> Iterator[Cell]:
 
 @contextlib.asynccontextmanager
 async def _open_locks(database: Database) -> AsyncGenerator[tuple[RunLocks, Runs], None]:
-    from reposync.runs.locks import NoLocks, stale_by
+    from reposync.runs.locks import RunLocks
     from reposync.store.runs import Runs
 
     runs, url = Runs(database), settings().redis_url
-    found: RunLocks = NoLocks()
+    found = RunLocks()
     if url is not None:
         from reposync.runs.redis_locks import RedisLocks
 
-        found = RedisLocks(url, is_stale=stale_by(runs))
+        found = RedisLocks(url, runs)
     try:
         yield found, runs
     finally:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import builtins
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -67,8 +67,7 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """A lock as stored in Redis. `ttl_seconds` None: it never expires. Bytes of `value` that are not text are
-    surrogates (PEP 383)."""
+    """A lock as stored in Redis. `ttl_seconds` None: it never expires."""
 
     repository_id: str
     value: str
@@ -87,64 +86,44 @@ class LockRecord:
         return by + (", without an expiry" if self.ttl_seconds is None else f", for {self.ttl_seconds:.0f} s more")
 
 
-IsStale = Callable[[LockHolder], Awaitable[bool]]
-"""Whether a holder's run has ended or was taken over, so that its lock may be replaced. Raises nothing."""
-
-
 class LockGuard(Protocol):
     async def watch(self) -> None:
         """Keep the lock until cancelled. Raises LockLost if it cannot be kept: then the sync must end."""
 
 
-class RunLocks(Protocol):
-    def guard(self, run: Run) -> AbstractAsyncContextManager[LockGuard]:
-        """Hold the lock of `run`'s repository; this process has claimed the run. Entering raises LockHeld if a live
-        worker holds it; without Redis, only the database's claim guards. Leaving releases the lock within a second, and
-        raises nothing."""
-
-    async def list(self) -> list[LockRecord]:
-        """All locks, by repository id. Raises RedisUnavailable."""
-
-    async def release(self, repository_id: str, value: str) -> bool:
-        """Remove the lock if its value is exactly this; returns whether it was removed. Raises RedisUnavailable."""
-
-    async def close(self) -> None:
-        """Raises nothing."""
-
-
-class NoLocks:
-    """Without Redis: only the database's claim guards."""
+class RunLocks:
+    """Without Redis: only the database's claim guards. `RedisLocks` has locks."""
 
     @asynccontextmanager
     async def guard(self, run: Run) -> AsyncGenerator[LockGuard, None]:
+        """Hold the lock of `run`'s repository; this process has claimed the run. Entering raises LockHeld if a live
+        worker holds it. Leaving releases the lock within a second, and raises nothing."""
         yield self
 
     async def watch(self) -> None:
         await asyncio.Event().wait()
 
     async def list(self) -> builtins.list[LockRecord]:
+        """All locks, by repository id. Raises RedisUnavailable."""
         return []
 
     async def release(self, repository_id: str, value: str) -> bool:
+        """Remove the lock if its value is exactly this; returns whether it was removed. Raises RedisUnavailable."""
         return False
 
     async def close(self) -> None:
-        return
+        """Raises nothing."""
 
 
-def stale_by(runs: Runs) -> IsStale:
-    """Decide by the database. A holder is respected if its run is unknown (a different installation shares the Redis)
-    or if the database does not answer."""
-
-    async def is_stale(holder: LockHolder) -> bool:
-        try:
-            async with asyncio.timeout(_JUDGEMENT_SECONDS):
-                run = await runs.get(holder.run_id)
-        except (RunNotFound, RunAmbiguous, StoreUnavailable, TimeoutError):
-            return False
-        return run.id == holder.run_id and not _holds(run, holder)
-
-    return is_stale
+async def is_stale(runs: Runs, holder: LockHolder) -> bool:
+    """Whether a holder's run has ended or was taken over, so that its lock may be replaced. Raises nothing. A holder is
+    respected if its run is unknown (a different installation shares the Redis) or if the database does not answer."""
+    try:
+        async with asyncio.timeout(_JUDGEMENT_SECONDS):
+            run = await runs.get(holder.run_id)
+    except (RunNotFound, RunAmbiguous, StoreUnavailable, TimeoutError):
+        return False
+    return not _holds(run, holder)
 
 
 def _holds(run: Run, holder: LockHolder) -> bool:
@@ -279,9 +258,9 @@ def _shown(record: LockRecord | None, run: Run | None, names: Mapping[str, str],
     lease_until = run.lease_until if run and state in (LockState.HELD, LockState.DATABASE) else None
     return Lock(
         repository=names.get(identity) or (run.repository if run else None),
-        repository_id=_text(identity),
+        repository_id=identity,
         state=state,
-        holder=_text(holder.worker if holder else record.value if record else ""),
+        holder=holder.worker if holder else record.value if record else "",
         pod=holder.pod if holder else None,
         run_id=holder.run_id if holder else None,
         attempt=holder.attempt if holder else None,
@@ -290,8 +269,3 @@ def _shown(record: LockRecord | None, run: Run | None, names: Mapping[str, str],
         lease_seconds=(lease_until - now).total_seconds() if lease_until else None,
         record=record,
     )
-
-
-def _text(value: str) -> str:
-    """Bytes that are not text as escapes: JSON has no surrogates."""
-    return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -12,13 +12,9 @@ import builtins
 import contextlib
 import logging
 import os
-import re
-import socket
-import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -31,16 +27,17 @@ from redis.backoff import NoBackoff
 from reposync.clock import elapsed_seconds
 from reposync.config.sections import LOCK_SECONDS
 from reposync.errors import ConfigError, LockHeld, LockLost, RedisUnavailable
-from reposync.runs.locks import LOCK_PREFIX, IsStale, LockHolder, LockRecord
+from reposync.runs.locks import LOCK_PREFIX, LockHolder, LockRecord, RunLocks, is_stale
 from reposync.runs.reporting import Observer
 from reposync.store.run import Run
+from reposync.store.runs import Runs
+from reposync.supervision import Backoff, to_the_end
 from reposync.words import escape_unprintable
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PROBE_KEY = "reposync:lock:probe"
 CONNECT_SECONDS = 1.0
 # A call may include connecting, or checking an idle connection.
 CALL_SECONDS = 1.5
@@ -49,89 +46,52 @@ CLOSE_SECONDS = 1.0
 MAX_CONNECTIONS = 4
 # An idle connection is checked before use: firewalls drop them silently.
 HEALTH_CHECK_SECONDS = 30
-SCAN_COUNT = 1_000
 # Scanning all keys of a Redis that is shared with something much larger would take too long.
 SCAN_SECONDS = 20.0
+SCAN_COUNT = 1_000
 MAX_LISTED = 10_000
-# Shares of the time to live: when the sync must end because the lock could not be extended, and the longest watchdog
-# interval that leaves time for retries before that.
+# Share of the time to live after which the sync must end because the lock could not be extended.
 LOST_AFTER = 0.8
-LONGEST_INTERVAL = 0.75
 # A lock whose value changes more often than this while we try to replace a dead holder's is in use.
 REPLACE_TRIES = 5
-# PTTL's answer if there is no key; -1 if the key never expires.
-_GONE = -2
+# Pauses while Redis is unavailable: short at first, so that the lock is visible again soon.
+_RETRY_SECONDS = 1.0, 5.0
 _LONGEST_REASON_CHARS = 200
-# Redis says nothing useful about these, or the client library hides what it says.
-_CODES = {
-    "NOAUTH": "it requires a password",
-    "WRONGPASS": "it rejects the user name or the password",
-    "NOPERM": "its user may not use these commands or keys",
-    "READONLY": "it is a read-only replica",
-    "LOADING": "it is still loading its data",
-    "OOM": "its memory is full",
-    "MOVED": "it is one node of a cluster: name a single server or a proxy",
-}
-_CODE = re.compile(rf"\b({'|'.join(_CODES)})\b")
 
 # redis-py's Lock has no compare-and-set, and cannot tell a lock that is gone from one that another holder has.
-# ARGV: our value, milliseconds, "new" if the key may be created, and the value that may be replaced, if any.
+# ARGV: our value, milliseconds, and the value that may be replaced, if any. Returns the other value and its PTTL.
 _TAKE = """
-local held = redis.pcall('get', KEYS[1])
-if type(held) == 'table' then held = '' end
-if held == ARGV[1] or (held and held == ARGV[4]) or (not held and ARGV[3] == 'new') then
-  redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
-  return {'held'}
-end
-if not held then return {'gone'} end
-return {'other', held, redis.call('pttl', KEYS[1])}
+local held = redis.call('get', KEYS[1])
+if held and held ~= ARGV[1] and held ~= ARGV[3] then return {held, redis.call('pttl', KEYS[1])} end
+redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
+return {}
 """
-_RELEASE = """
-local held = redis.pcall('get', KEYS[1])
-if type(held) == 'table' then held = '' end
-if held == ARGV[1] then return redis.call('del', KEYS[1]) end
-return 0
-"""
+_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
 
-class RedisLocks:
-    """The locks of a process, with its one client. Changes of Redis's state are reported to `observer`. See
-    `RunLocks`."""
+class RedisLocks(RunLocks):
+    """The locks of a process, with its one client. Changes of Redis's state are reported to `observer`."""
 
     def __init__(
         self,
         url: str,
+        runs: Runs,
         *,
         ttl_seconds: float = LOCK_SECONDS,
         watchdog_seconds: float | None = None,
-        is_stale: IsStale,
         observer: Observer | None = None,
     ) -> None:
         """`url`: redis://, rediss:// or unix://; it is connected to when it is first used. `watchdog_seconds`: interval
         at which a lock is extended to its full `ttl_seconds`; None: a third of it.
 
-        Raises ConfigError for an interval that cannot work or a URL, without any part of it."""
+        Raises ConfigError for a URL that cannot be used, without any part of it."""
+        self.runs = runs
         self.ttl_seconds = ttl_seconds
         self.watchdog_seconds = ttl_seconds / 3 if watchdog_seconds is None else watchdog_seconds
-        self.is_stale = is_stale
         self.observer = observer or Observer()
-        longest = ttl_seconds * LONGEST_INTERVAL
-        if not 0 < self.watchdog_seconds <= longest:
-            raise ConfigError(
-                f"A lock that expires after {ttl_seconds:g} s cannot be kept by extending it every "
-                f"{self.watchdog_seconds:g} s.",
-                remedy=f"Extend it at least every {longest:g} s.",
-            )
-        options = _options(url)
-        pool = BlockingConnectionPool(**options)
-        try:
-            # Finds out whether the options are valid; it does not connect.
-            pool.connection_class(**pool.connection_kwargs)
-        except (TypeError, ValueError, AttributeError, exceptions.RedisError):
-            raise ConfigError("REDIS_URL has an option that Redis's client does not know or understand.") from None
-        host, port = options.get("host", "localhost"), options.get("port", 6379)
-        self._where = options.get("path") or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        self._redis = Redis.from_pool(pool)
+        self._redis = _client(url)
+        options = self._redis.connection_pool.connection_kwargs
+        self._where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
         self._trouble: str | None = ""
         """Why Redis cannot be used, None if it can; empty before the first call."""
 
@@ -159,40 +119,54 @@ class RedisLocks:
             await guard.acquire()
             yield guard
         finally:
-            await guard.release()
+            await to_the_end(asyncio.create_task(guard.release(), name=f"release of the lock of run {run.id}"))
 
     async def ping(self) -> float:
         """How long Redis takes to answer, in seconds. Uses the script of a lock: a replica, a full server and one whose
         user may not write would answer a PING. Raises RedisUnavailable."""
         started = time.monotonic()
-        await self.call(lambda redis: _take(redis, PROBE_KEY, "1", "1000", "new"))
+        await self.take(LOCK_PREFIX.replace("repository", "probe"), "1", 1.0)
         return time.monotonic() - started
+
+    async def take(self, key: str, value: str, ttl_seconds: float, replacing: str | None = None) -> LockRecord | None:
+        """Create, extend or replace the lock; None if it is ours now, else the other holder's. Raises
+        RedisUnavailable."""
+        arguments = value, int(ttl_seconds * 1_000), replacing or value
+
+        async def take(redis: Redis) -> LockRecord | None:
+            # EVAL and not EVALSHA: a few hundred bytes more, but a restarted Redis needs no reload of the script.
+            match await redis.eval(_TAKE, 1, key, *arguments):
+                case []:
+                    return None
+                case [str(other), int(left)]:
+                    return _record(key, other, left)
+            raise exceptions.InvalidResponse
+
+        return await self.call(take)
 
     async def list(self) -> builtins.list[LockRecord]:
         """At most 10,000."""
-        found: dict[str, LockRecord] = {}
-        cursor = 0
-        deadline = time.monotonic() + SCAN_SECONDS
-        while True:
-            cursor, keys = await self.call(partial(_scan, cursor=cursor))
-            for record in await self.call(partial(_read, keys=keys)) if keys else []:
-                found[record.repository_id] = record
-            if cursor == 0 or len(found) >= MAX_LISTED:
-                return [found[key] for key in sorted(found)][:MAX_LISTED]
-            if time.monotonic() > deadline:
-                raise RedisUnavailable(
-                    f"Redis has so many keys that its locks were not found within {SCAN_SECONDS:.0f} s.",
-                    remedy="Give reposync a Redis, or a database number, of its own.",
-                )
+
+        async def read(redis: Redis) -> builtins.list[LockRecord]:
+            keys = set[str]()
+            async for key in redis.scan_iter(LOCK_PREFIX + "*", SCAN_COUNT):
+                keys.add(str(key))
+                if len(keys) == MAX_LISTED:
+                    break
+            async with redis.pipeline(transaction=False) as pipeline:
+                for key in sorted(keys):
+                    pipeline.get(key)
+                    pipeline.pttl(key)
+                answers = await pipeline.execute()
+            found = zip(sorted(keys), answers[::2], answers[1::2], strict=True)
+            return [_record(key, value, left) for key, value, left in found if value is not None]
+
+        return await self.call(read, SCAN_SECONDS)
 
     async def release(self, repository_id: str, value: str, within: float = CALL_SECONDS) -> bool:
-        async def release(redis: Redis) -> bool:
-            removed: Any = await redis.eval(_RELEASE, 1, LOCK_PREFIX + repository_id, value)
-            if removed not in (0, 1):
-                raise exceptions.InvalidResponse
-            return bool(removed)
-
-        return await self.call(release, within)
+        key = LOCK_PREFIX + repository_id
+        removed: object = await self.call(lambda redis: redis.eval(_RELEASE, 1, key, value), within)
+        return removed == 1
 
     async def close(self) -> None:
         with contextlib.suppress(exceptions.RedisError, OSError, TimeoutError):
@@ -206,7 +180,7 @@ class RedisGuard:
     def __init__(self, locks: RedisLocks, run: Run) -> None:
         self._locks = locks
         self._run = run
-        self._value = LockHolder.of(run).value
+        self._holder = LockHolder.of(run)
         # When the lock was last known to be ours for a full time to live; None: never.
         self._held_since: float | None = None
 
@@ -228,83 +202,52 @@ class RedisGuard:
 
     async def watch(self) -> None:
         """Extend the lock until cancelled. Raises LockLost."""
-        failures = 0 if self._held_since is not None else 1
-        ttl_seconds = self._locks.ttl_seconds
+        backoff = Backoff(*_RETRY_SECONDS)
+        pause = backoff.next_seconds() if self._held_since is None else self._locks.watchdog_seconds
         while True:
-            pause = retry_pause(ttl_seconds, failures) if failures else self._locks.watchdog_seconds
             await asyncio.sleep(min(pause, self._remaining_seconds()))
             if self._remaining_seconds() <= 0:
-                raise self._lost("unreachable", f"it could not be extended for {ttl_seconds * LOST_AFTER:.0f} s")
+                seconds = self._locks.ttl_seconds * LOST_AFTER
+                raise self._lost("unreachable", f"it could not be extended for {seconds:.0f} s")
             try:
                 async with asyncio.timeout(self._remaining_seconds() if self._held_since is not None else None):
                     await self._keep()
             except (RedisUnavailable, TimeoutError):
-                failures += 1
+                pause = backoff.next_seconds()
             else:
-                failures = 0
+                backoff.reset()
+                pause = self._locks.watchdog_seconds
 
     async def release(self) -> None:
-        """Takes at most a second, also while this task is cancelled; raises nothing else. A lock that could not be
-        removed is replaced by the next run of the repository, because its holder is stale by then."""
-        task = asyncio.create_task(self._drop(), name=f"release of the lock of run {self._run.id}")
-        cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-
-    async def _drop(self) -> None:
+        """Takes at most a second. A lock that could not be removed is replaced by the next run of the repository,
+        because its holder is stale by then."""
         try:
-            await self._locks.release(self._run.repository_id, self._value, RELEASE_SECONDS)
+            await self._locks.release(self._run.repository_id, self._holder.value, RELEASE_SECONDS)
         except RedisUnavailable as error:
             log.info("the lock of %s was not released: %s", self._run.repository, error)
 
     async def _keep(self) -> None:
-        if await self._try(new=False) == "held":
-            return
-        # Redis restarted empty, or the lock was released by hand or lost while this process was frozen: the database
-        # decides.
-        if await self._locks.is_stale(LockHolder.of(self._run)):
+        # A lock that is gone is taken again (Redis restarted empty, or it was released by hand), unless the run is not
+        # ours any more.
+        if await is_stale(self._locks.runs, self._holder):
             raise self._lost("superseded", "a different worker has taken the run over, or the run has ended")
-        other = await self._take()
-        if other is not None:
+        if (other := await self._take()) is not None:
             raise self._lost("taken", str(other))
-        log.info("the lock of %s was taken again", self._run.repository)
 
     async def _take(self) -> LockRecord | None:
         """None: it is ours. A stale holder, such as our own killed attempt, is replaced; a value that changed in
         between is judged again."""
-        replacing: str | None = None
-        tries = 0
-        while True:
-            taken = await self._try(new=True, replacing=replacing)
-            if not isinstance(taken, LockRecord):
+        other: LockRecord | None = None
+        for _ in range(REPLACE_TRIES):
+            since, key = elapsed_seconds(), LOCK_PREFIX + self._run.repository_id
+            replacing = other.value if other is not None else None
+            other = await self._locks.take(key, self._holder.value, self._locks.ttl_seconds, replacing)
+            if other is None:
+                self._held_since = since
                 return None
-            tries += 1
-            holder = taken.holder
-            if tries == REPLACE_TRIES or holder is None or not await self._is_over(holder):
-                return taken
-            replacing = taken.value
-
-    async def _try(self, *, new: bool, replacing: str | None = None) -> str | LockRecord:
-        since = elapsed_seconds()
-        arguments = [self._value, str(int(self._locks.ttl_seconds * 1_000)), "new" if new else ""]
-        if replacing is not None:
-            arguments.append(replacing)
-        key = LOCK_PREFIX + self._run.repository_id
-        taken = await self._locks.call(lambda redis: _take(redis, key, *arguments))
-        if taken == "held":
-            self._held_since = since
-        return taken
-
-    async def _is_over(self, holder: LockHolder) -> bool:
-        """An earlier attempt of our own run has ended, or ours could not have begun."""
-        if holder.run_id == self._run.id and holder.attempt < self._run.attempt:
-            return True
-        return await self._locks.is_stale(holder)
+            if other.holder is None or not await is_stale(self._locks.runs, other.holder):
+                break
+        return other
 
     def _remaining_seconds(self) -> float:
         if self._held_since is None:
@@ -318,43 +261,6 @@ class RedisGuard:
         return LockLost(f"The sync of {self._run.repository!r} was stopped because it lost its Redis lock: {why}.")
 
 
-def retry_pause(ttl_seconds: float, failures: int) -> float:
-    """Before the next try while Redis is unavailable: short at first, so that the lock is visible again soon."""
-    longest = min(5.0, ttl_seconds / 6)
-    return min(longest, min(1.0, ttl_seconds / 20) * 2.0 ** min(failures - 1, 10))
-
-
-async def _take(redis: Redis, key: str, *arguments: str) -> str | LockRecord:
-    # EVAL and not EVALSHA: a few hundred bytes more, but a restarted Redis needs no reload of the script.
-    match await redis.eval(_TAKE, 1, key, *arguments):
-        case ["held" | "gone" as taken]:
-            return str(taken)
-        case ["other", str(value), int(milliseconds)]:
-            return _record(key, value, milliseconds)
-    raise exceptions.InvalidResponse
-
-
-async def _scan(redis: Redis, *, cursor: int) -> tuple[int, list[str]]:
-    position, keys = await redis.scan(cursor, match=LOCK_PREFIX + "*", count=SCAN_COUNT)
-    return int(position), [str(key) for key in keys]
-
-
-async def _read(redis: Redis, *, keys: list[str]) -> list[LockRecord]:
-    async with redis.pipeline(transaction=False) as pipeline:
-        for key in keys:
-            pipeline.get(key)
-            pipeline.pttl(key)
-        answers = await pipeline.execute(raise_on_error=False)
-    records = []
-    for key, value, milliseconds in zip(keys, answers[::2], answers[1::2], strict=True):
-        for answer in (value, milliseconds):
-            if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-                raise answer
-        if value is not None and milliseconds != _GONE:
-            records.append(_record(key, value if isinstance(value, str) else "", milliseconds))
-    return records
-
-
 def _record(key: str, value: str, milliseconds: int) -> LockRecord:
     return LockRecord(key.removeprefix(LOCK_PREFIX), value, milliseconds / 1_000 if milliseconds >= 0 else None)
 
@@ -362,23 +268,19 @@ def _record(key: str, value: str, milliseconds: int) -> LockRecord:
 # The client ----------------------------------------------------------------------------------------------------------
 
 
-def _options(url: str) -> dict[str, Any]:
-    """The options of the URL, overridden by those that every call relies on."""
+def _client(url: str) -> Redis:
     parts = urlsplit(url)
     if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
         raise ConfigError(
             "REDIS_URL cannot be read as an address.",
             remedy="Write the characters / ? # @ of a user name or password as %2F %3F %23 %40.",
         )
-    try:
-        options: dict[str, Any] = dict(parse_url(url))
-    except ValueError:
-        raise ConfigError("REDIS_URL cannot be read as an address of a Redis server.") from None
-    return {
+    options: dict[str, Any] = {
         "max_connections": MAX_CONNECTIONS,
         "health_check_interval": HEALTH_CHECK_SECONDS,
         "client_name": f"reposync:{os.getpid()}",
-        **options,
+    }
+    fixed: dict[str, Any] = {
         "timeout": CONNECT_SECONDS,
         "socket_connect_timeout": CONNECT_SECONDS,
         # Each call as a whole has a timeout. With one here the client sends through asyncio.wait_for, which before
@@ -388,46 +290,26 @@ def _options(url: str) -> dict[str, Any]:
         # Supported by every server since 1.2, without the additional handshake of version 3.
         "protocol": 2,
         "decode_responses": True,
-        "encoding": "utf-8",
-        # Other programs may have stored bytes that are not text; they are returned unchanged.
-        "encoding_errors": "surrogateescape",
+        "encoding_errors": "replace",
     }
+    try:
+        pool = BlockingConnectionPool(**options | dict(parse_url(url)) | fixed)
+        # Finds out whether the options are valid; it does not connect.
+        pool.connection_class(**pool.connection_kwargs)
+    except (TypeError, ValueError, AttributeError, exceptions.RedisError):
+        raise ConfigError("REDIS_URL is no address of a Redis server, or has an option that is not known.") from None
+    return Redis.from_pool(pool)
 
 
 def _reason(error: BaseException) -> str:
     """What failed, without anything that was sent."""
-    chain: list[BaseException] = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
-        chain.append(cause)
-    for each in chain:
-        if isinstance(each, ssl.SSLCertVerificationError):
-            return f"its certificate is not accepted ({each.verify_message})"
-        if isinstance(each, ssl.SSLError):
-            return f"TLS fails ({(each.reason or 'no reason given').replace('_', ' ').lower()})"
-        if isinstance(each, socket.gaierror):
-            return f"its name cannot be looked up ({(each.strerror or 'no reason given').lower()})"
-    if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
+    if isinstance(error, TimeoutError | exceptions.TimeoutError):
         return "it does not answer in time"
-    if isinstance(error, exceptions.AuthenticationError | exceptions.ResponseError):
-        return _answered(error)
-    for each in chain:
-        if isinstance(each, OSError) and each.errno is not None:
-            return os.strerror(each.errno).lower() if each.errno > 0 else "the network fails"
-    if isinstance(error, exceptions.ConnectionError) and not isinstance(error, exceptions.InvalidResponse):
-        return "the connection was closed"
-    return f"what answers there does not speak Redis's protocol ({type(error).__name__})"
-
-
-def _answered(error: exceptions.RedisError) -> str:
-    # The client removes the code from errors that it has a class for; a script's error contains it.
-    code = getattr(error, "status_code", None)
-    if code not in _CODES:
-        found = _CODE.search(str(error))
-        code = found[1] if found else "WRONGPASS" if isinstance(error, exceptions.AuthenticationError) else None
-    if code is not None:
-        return _CODES[code]
+    if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, exceptions.RedisError | OSError):
+        return f"what answers there does not speak Redis's protocol ({type(error).__name__})"
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, ConnectionError | FileNotFoundError) and cause.errno:
+        return os.strerror(cause.errno).lower()
     # Redis repeats the arguments of a command that it does not know, for example a password.
-    answer = str(error).partition(", with args beginning with")[0]
-    if "unknown command" in answer and "eval" in answer.lower():
-        return "it is a Sentinel, or EVAL is disabled: name the Redis server itself"
-    return f"it answers {escape_unprintable(answer[:_LONGEST_REASON_CHARS])!r}"
+    said = str(error).partition(", with args beginning with")[0]
+    return escape_unprintable(said[:_LONGEST_REASON_CHARS]).rstrip(". ")

@@ -6,7 +6,6 @@ from datetime import datetime
 
 import httpx
 
-from reposync.runs.locks import stale_by
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
@@ -46,7 +45,7 @@ async def test_without_redis_the_runs_at_work_are_shown_and_force_ends_one(world
 async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
     world: World, redis_server: RedisServer
 ):
-    locks = RedisLocks(redis_server.url, is_stale=stale_by(world.app.runs))
+    locks = RedisLocks(redis_server.url, world.app.runs)
     world.app.locks = locks
     try:
         async with serving(world.app) as client:

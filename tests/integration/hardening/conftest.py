@@ -15,6 +15,7 @@ from reposync.runs.redis_locks import RedisLocks
 from reposync.sources.factory import open_source
 from reposync.sources.spec import GitLabProject, RemoteGit
 from reposync.store.database import Database
+from reposync.store.runs import Runs
 from reposync.vectors.index import open_index
 from reposync.vectors.port import CollectionMissing, IndexSettings
 from tests.acceptance.conftest import person, repository  # noqa: F401
@@ -90,13 +91,10 @@ async def ask_qdrant(url: str, ca_file: Path | None, seconds: float) -> object:
         await index.close()
 
 
-async def _never_stale(_: object) -> bool:
-    return False
-
-
 async def ask_redis(url: str, ca_file: Path | None, seconds: float) -> object:
     scheme, _, rest = url.partition("://")
-    client = RedisLocks(f"{'rediss' if scheme == 'https' else 'redis'}://:{SECRET}@{rest}/0", is_stale=_never_stale)
+    address = f"{'rediss' if scheme == 'https' else 'redis'}://:{SECRET}@{rest}/0"
+    client = RedisLocks(address, Runs(None))  # type: ignore[arg-type]
     try:
         return await client.call(lambda redis: redis.ping(), within=seconds)
     finally:

@@ -11,7 +11,7 @@ from reposync.app.daemon import MetricsObserver
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost
 from reposync.runs.execution import Execution, ExecutionPolicy
-from reposync.runs.locks import NoLocks, stale_by
+from reposync.runs.locks import RunLocks
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
@@ -73,7 +73,7 @@ async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
     redis_server: RedisServer,  # noqa: F811
 ) -> None:
     runs = Runs(database)
-    locks = RedisLocks(redis_server.url, is_stale=stale_by(runs), observer=observer)
+    locks = RedisLocks(redis_server.url, runs, observer=observer)
     try:
         redis_server.stop()
         for number in range(3):
@@ -99,7 +99,7 @@ async def test_a_lease_that_ran_out_is_no_lost_redis_lock_and_the_lost_attempt_c
     run = await running(database, runs)
     frozen_since = elapsed_seconds() - 60.0
     policy = ExecutionPolicy(60.0, retry_seconds=10.0)
-    execution = Execution(runs, run, NoLocks(), policy, observer, claimed_since=frozen_since)
+    execution = Execution(runs, run, RunLocks(), policy, observer, claimed_since=frozen_since)
     with pytest.raises(LeaseLost):
         await execution.perform(Writes().make)
     assert counted(metrics, "lock_losses_total") == 0

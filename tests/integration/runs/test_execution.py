@@ -14,7 +14,7 @@ from sqlalchemy import update
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceElsewhere, SourceUnavailable
 from reposync.runs.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, ExecutionPolicy
-from reposync.runs.locks import LockGuard, NoLocks
+from reposync.runs.locks import LockGuard, RunLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
@@ -64,7 +64,7 @@ async def claimed(runs: Runs, database: Database) -> Run:
 
 def execution(runs: Runs, run: Run, *, claimed_seconds_ago: float = 0.0) -> Execution:
     since = elapsed_seconds() - claimed_seconds_ago
-    return Execution(runs, run, NoLocks(), POLICY, Observer(), claimed_since=since)
+    return Execution(runs, run, RunLocks(), POLICY, Observer(), claimed_since=since)
 
 
 async def test_an_attempt_whose_claim_was_answered_in_time_writes(database: Database) -> None:
@@ -225,7 +225,7 @@ async def test_a_command_without_workers_says_at_once_that_it_cannot(database: D
     run = await claimed(runs, database)
     (request,) = (await runs.requests([run.id]))[run.id]
     terms = ExecutionPolicy(LEASE_SECONDS, request_id=request.id, elsewhere=False)
-    alone = Execution(runs, run, NoLocks(), terms, Observer())
+    alone = Execution(runs, run, RunLocks(), terms, Observer())
 
     ended = await alone.perform(Unable().make)
 
@@ -275,7 +275,7 @@ async def is_cancelled_from_within() -> None:
     await future
 
 
-class LocksWith(NoLocks):
+class LocksWith(RunLocks):
     """Whose watchdog does this."""
 
     def __init__(self, watch: Callable[[], Awaitable[None]]) -> None:
@@ -337,7 +337,7 @@ async def test_a_heartbeat_that_dies_of_a_defect_ends_the_run_for_retry_and_says
     terms = ExecutionPolicy(3.0, retry_seconds=10.0)
     runs = NoHeartbeats(database, defect)
 
-    ended = await Execution(runs, run, NoLocks(), terms, Observer()).perform(Goes().make)
+    ended = await Execution(runs, run, RunLocks(), terms, Observer()).perform(Goes().make)
 
     ended_for_retry(ended, "heartbeat", cause, caplog.text)
 
@@ -353,7 +353,7 @@ async def test_an_observer_with_a_defect_ends_the_run_for_retry(
     runs = Runs(database)
     run = await claimed(runs, database)
 
-    ended = await Execution(runs, run, NoLocks(), POLICY, Raises()).perform(Writes().make)
+    ended = await Execution(runs, run, RunLocks(), POLICY, Raises()).perform(Writes().make)
 
     assert (ended.status, ended.error_code) == (RunStatus.RETRYING, "INTERNAL_ERROR")
     assert str(ended.error_message).startswith("TypeError; the log has the details under ")

@@ -1,6 +1,5 @@
 """What stands in a lock, how it is kept, and what an address of Redis may look like."""
 
-import asyncio
 import uuid
 
 import pytest
@@ -8,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.errors import ConfigError
-from reposync.runs.locks import LockHolder, NoLocks
-from reposync.runs.redis_locks import RedisLocks, retry_pause
-from reposync.runs.reporting import Observer
+from reposync.runs.locks import LockHolder
+from reposync.runs.redis_locks import RedisLocks
+from reposync.store.runs import Runs
 
 RUN = "0b8a3c1e-2d4f-4a6b-8c0d-1e2f3a4b5c6d"
 WORKERS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.isprintable)
@@ -44,16 +43,6 @@ def test_the_pod_is_the_first_part_of_a_worker(worker: str, pod: str) -> None:
     assert LockHolder(worker, RUN, 1).pod == pod
 
 
-@pytest.mark.parametrize("interval", [0.0, -1.0, 1351.0, 1800.0, float("nan")])
-def test_an_interval_that_cannot_keep_a_lock_alive_is_refused(interval: float) -> None:
-    with pytest.raises(ConfigError, match="1350"):
-        RedisLocks("redis://localhost", watchdog_seconds=interval, is_stale=_never)
-
-
-def test_unavailable_redis_is_tried_again_after_a_second_at_first_and_five_at_most() -> None:
-    assert [retry_pause(1800.0, failures) for failures in (1, 2, 3, 4, 1_000)] == [1.0, 2.0, 4.0, 5.0, 5.0]
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -69,21 +58,6 @@ def test_unavailable_redis_is_tried_again_after_a_second_at_first_and_five_at_mo
 )
 def test_an_address_that_cannot_be_used_is_refused_without_being_repeated(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        RedisLocks(url, is_stale=_never, observer=Observer())
+        RedisLocks(url, Runs(None))  # type: ignore[arg-type]
     assert "REDIS_URL" in str(refused.value)
     assert "geheimnis" not in str(refused.value)
-
-
-async def _never(holder: LockHolder) -> bool:
-    return False
-
-
-async def test_without_redis_a_guard_lets_the_sync_run_and_never_ends_it() -> None:
-    locks = NoLocks()
-    async with locks.guard(None) as guard:  # type: ignore[arg-type]
-        watch = asyncio.create_task(guard.watch())
-        done, _ = await asyncio.wait({watch}, timeout=0.01)
-        assert not done
-        watch.cancel()
-    assert await locks.list() == []
-    assert not await locks.release("id", "value")

@@ -7,7 +7,6 @@ import contextlib
 import shutil
 import time
 import uuid
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,8 @@ import redis
 
 from reposync.config.database_url import sqlite_url
 from reposync.runs import redis_locks
-from reposync.runs.locks import LOCK_PREFIX, IsStale, LockHolder, stale_by
-from reposync.runs.redis_locks import RedisGuard, RedisLocks
+from reposync.runs.locks import LOCK_PREFIX, LockHolder
+from reposync.runs.redis_locks import RedisLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
@@ -32,24 +31,10 @@ from tests.fixtures.redis_server import redis_server, redis_url  # noqa: F401
 PATIENCE_SECONDS = 20.0
 
 
-@pytest.fixture(autouse=True)
-def patient_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock that could not be given back within a second is left to its time to live. On a busy machine giving it
-    back may take longer than that."""
-    monkeypatch.setattr(redis_locks, "RELEASE_SECONDS", PATIENCE_SECONDS)
-
-
-@pytest.fixture
-def silent_server(patient_release: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody will answer, so that patience is in vain."""
-    monkeypatch.setattr(redis_locks, "RELEASE_SECONDS", 1.0)
-
-
 @dataclass
 class Log:
     """An execution log on a database of its own."""
 
-    url: str
     database: Database
     repository_ids: set[str] = field(default_factory=set)
 
@@ -57,26 +42,16 @@ class Log:
     def runs(self) -> Runs:
         return Runs(self.database)
 
-    @property
-    def is_stale(self) -> IsStale:
-        return stale_by(self.runs)
-
-    async def running(
-        self, name: str | None = None, worker: str = "pod-1:1:aaaaaa", lease_seconds: float = 60.0
-    ) -> Run:
+    async def running(self, name: str | None = None, worker: str = "pod-1:1:aaaaaa") -> Run:
         """A run that `worker` has claimed, of a repository that no other test has."""
-        queued = await self.queued(name)
-        run = await self.runs.claim(worker, lease_seconds, run_id=queued.id)
-        assert run is not None
-        return run
-
-    async def queued(self, name: str | None = None) -> Run:
         name = name or f"repository-{uuid.uuid4()}"
         await Repositories(self.database).register(
             Registration(name=name, location="/nowhere", source="path", origin="command", collection="code")
         )
-        run, _ = await self.runs.enqueue(name, RunTrigger.COMMAND)
-        self.repository_ids.add(run.repository_id)
+        queued, _ = await self.runs.enqueue(name, RunTrigger.COMMAND)
+        self.repository_ids.add(queued.repository_id)
+        run = await self.runs.claim(worker, 60.0, run_id=queued.id)
+        assert run is not None
         return run
 
     async def taken_over(self, run: Run, worker: str = "pod-2:2:bbbbbb") -> Run:
@@ -93,15 +68,10 @@ class Heard(Observer):
 
     reported: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    counted: Counter[str] = field(default_factory=Counter)
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         if name == "lock_losses":
             self.reported.append(f"lost: {labels[0]}")
-        self.counted[name] += 1
-
-    def observe(self, name: str, seconds: float, *labels: str) -> None:
-        self.counted[name] += 1
 
     def lock_unavailable(self, reason: str) -> None:
         self.reported.append("unavailable")
@@ -111,30 +81,22 @@ class Heard(Observer):
         self.reported.append("available")
 
 
-@dataclass
-class Watched:
-    """A guard with its watchdog at work."""
-
-    guard: RedisGuard
-    watchdog: asyncio.Task[None]
-
-    async def lost(self) -> str:
-        """What the watchdog raised, once it has."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await asyncio.wait({self.watchdog})
-        return f"{type(self.watchdog.exception()).__name__}: {self.watchdog.exception()}"
-
-
 @contextlib.asynccontextmanager
-async def watched(locks: RedisLocks, run: Run) -> AsyncIterator[Watched]:
-    """As the worker does it."""
+async def watched(locks: RedisLocks, run: Run) -> AsyncIterator[asyncio.Task[None]]:
+    """The guard of a run with its watchdog at work, as a worker has it."""
     async with locks.guard(run) as guard:
         watchdog = asyncio.create_task(guard.watch())
         try:
-            yield Watched(guard, watchdog)
+            yield watchdog
         finally:
             watchdog.cancel()
             await asyncio.gather(watchdog, return_exceptions=True)
+
+
+async def lost(watchdog: asyncio.Task[None]) -> str:
+    """What the watchdog raised, once it has."""
+    await asyncio.wait({watchdog}, timeout=PATIENCE_SECONDS)
+    return f"{type(watchdog.exception()).__name__}: {watchdog.exception()}"
 
 
 OpenLocks = Callable[..., RedisLocks]
@@ -143,9 +105,8 @@ OpenLocks = Callable[..., RedisLocks]
 @pytest.fixture
 async def log(tmp_path: Path, upgraded_sqlite_file: Path) -> AsyncIterator[Log]:  # noqa: F811
     shutil.copyfile(upgraded_sqlite_file, tmp_path / "reposync.db")
-    url = sqlite_url(tmp_path / "reposync.db")
-    async with await Database.open(url) as database:
-        yield Log(url, database)
+    async with await Database.open(sqlite_url(tmp_path / "reposync.db")) as database:
+        yield Log(database)
 
 
 @pytest.fixture
@@ -163,18 +124,14 @@ async def heard() -> Heard:
 
 
 @pytest.fixture
-async def open_locks(log: Log, heard: Heard) -> AsyncIterator[OpenLocks]:
+async def open_locks(log: Log, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenLocks]:
     """Locks on a Redis, judged by the execution log, closed at the end."""
     opened: list[RedisLocks] = []
+    # On a busy machine giving a lock back may take longer than a second.
+    monkeypatch.setattr(redis_locks, "RELEASE_SECONDS", 5.0)
 
     def open_one(url: str, ttl_seconds: float = 60.0, watchdog_seconds: float | None = 0.2) -> RedisLocks:
-        locks = RedisLocks(
-            url,
-            ttl_seconds=ttl_seconds,
-            watchdog_seconds=watchdog_seconds,
-            is_stale=log.is_stale,
-            observer=heard,
-        )
+        locks = RedisLocks(url, log.runs, ttl_seconds=ttl_seconds, watchdog_seconds=watchdog_seconds, observer=heard)
         opened.append(locks)
         return locks
 

@@ -17,6 +17,7 @@ from tests.integration.runs.lock.conftest import (
     OpenLocks,
     foreign_value,
     key,
+    lost,
     until,
     value,
     watched,
@@ -43,14 +44,14 @@ async def test_a_lock_that_vanished_while_the_claim_stands_is_taken_again(
     run = await log.running()
     locks = open_locks(redis_server.url)
     with redis_server.client() as server:
-        async with watched(locks, run) as sync:
+        async with watched(locks, run) as watchdog:
             if how == "flushed":
                 server.flushall()
             else:
                 assert await locks.release(run.repository_id, value(run))
             await until(lambda: server.get(key(run)) == value(run), "taken again")
             assert server.pttl(key(run)) > 50_000
-            assert not sync.watchdog.done()
+            assert not watchdog.done()
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -59,14 +60,14 @@ async def test_a_restart_of_redis_is_survived_whether_it_comes_back_empty_or_not
 ) -> None:
     run = await log.running()
     with RedisServer(durable=durable) as redis_server:
-        async with watched(open_locks(redis_server.url), run) as sync:
+        async with watched(open_locks(redis_server.url), run) as watchdog:
             redis_server.kill()
             await until(lambda: "unavailable" in heard.reported, "noticed")
             redis_server.start()
             with redis_server.client() as server:
                 await until(lambda: heard.reported[-1] == "available" and bool(server.exists(key(run))), "held again")
                 assert server.get(key(run)) == value(run)
-            assert not sync.watchdog.done()
+            assert not watchdog.done()
 
 
 def cut(proxy: TcpProxy) -> None:
@@ -79,21 +80,17 @@ def interrupt(proxy: TcpProxy) -> None:
     proxy.up()
 
 
-def slow_down(proxy: TcpProxy) -> None:
-    proxy.delay(0.05)
-
-
-@pytest.mark.parametrize("disturb", [cut, interrupt, slow_down])
+@pytest.mark.parametrize("disturb", [cut, interrupt])
 async def test_a_disturbed_connection_does_not_end_the_sync(
     disturb: Callable[[TcpProxy], None], log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
 ) -> None:
     run = await log.running()
     with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
-        async with watched(open_locks(proxy.url), run) as sync:
+        async with watched(open_locks(proxy.url), run) as watchdog:
             disturb(proxy)
             server.pexpire(key(run), 10_000)
             await until(lambda: server.pttl(key(run)) > 50_000, "extended as before")
-            assert not sync.watchdog.done()
+            assert not watchdog.done()
         await until(lambda: not server.exists(key(run)), "released")
     assert "lost" not in "".join(heard.reported)
 
@@ -102,9 +99,9 @@ async def test_the_sync_must_end_before_the_lock_does_when_redis_does_not_answer
     log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
 ) -> None:
     run = await log.running()
-    async with watched(open_locks(redis_server.url, ttl_seconds=TTL_SECONDS), run) as sync:
+    async with watched(open_locks(redis_server.url, ttl_seconds=TTL_SECONDS), run) as watchdog:
         redis_server.freeze()
-        reported = await sync.lost()
+        reported = await lost(watchdog)
         redis_server.thaw()
         with redis_server.client() as server:
             assert server.get(key(run)) == value(run), "the lock was still ours when the sync was reported to end"
@@ -118,9 +115,9 @@ async def test_a_living_thief_ends_the_sync_and_keeps_the_lock(
 ) -> None:
     run = await log.running()
     thief = foreign_value()
-    async with watched(open_locks(redis_url), run) as sync:
+    async with watched(open_locks(redis_url), run) as watchdog:
         server.set(key(run), thief, px=30_000)
-        assert "elsewhere:9:ffffff" in await sync.lost()
+        assert "elsewhere:9:ffffff" in await lost(watchdog)
     assert server.get(key(run)) == thief
     assert server.pttl(key(run)) <= 30_000
     assert heard.reported[-1] == "lost: taken"
@@ -132,10 +129,10 @@ async def test_a_dead_holders_value_that_came_back_is_replaced(
     """As after the fail-over to a replica that had not heard of the last change."""
     first = await log.running()
     second = await log.taken_over(first)
-    async with watched(open_locks(redis_url), second) as sync:
+    async with watched(open_locks(redis_url), second) as watchdog:
         server.set(key(first), value(first), px=1_800_000)
         await until(lambda: server.get(key(second)) == value(second), "replaced")
-        assert not sync.watchdog.done()
+        assert not watchdog.done()
 
 
 @pytest.mark.parametrize("left", ["nothing", "the successor's lock", "the lock of a dead successor"])
@@ -143,7 +140,7 @@ async def test_a_run_that_was_taken_over_touches_the_lock_no_more(
     left: str, log: Log, open_locks: OpenLocks, heard: Heard, redis_url: str, server: redis.Redis
 ) -> None:
     first = await log.running()
-    async with watched(open_locks(redis_url), first) as sync:
+    async with watched(open_locks(redis_url), first) as watchdog:
         second = await log.taken_over(first)
         if left == "nothing":
             server.delete(key(first))
@@ -152,7 +149,7 @@ async def test_a_run_that_was_taken_over_touches_the_lock_no_more(
         else:
             server.set(key(second), LockHolder("pod-3:3:cccccc", first.id, 7).value, px=30_000)
         before = server.get(key(first))
-        assert "LockLost" in await sync.lost()
+        assert "LockLost" in await lost(watchdog)
     assert server.get(key(first)) == before
     assert heard.reported[-1] == "lost: superseded"
 
@@ -162,30 +159,15 @@ async def test_a_sync_that_began_without_redis_takes_its_lock_when_redis_is_back
 ) -> None:
     run = await log.running()
     redis_server.stop()
-    async with watched(open_locks(redis_server.url), run) as sync:
+    async with watched(open_locks(redis_server.url), run) as watchdog:
         assert heard.reported == ["unavailable"]
         redis_server.start()
         with redis_server.client() as server:
             await until(lambda: server.get(key(run)) == value(run), "the lock is seen")
         await until(lambda: heard.reported == ["unavailable", "available"], "reported")
-        assert not sync.watchdog.done()
+        assert not watchdog.done()
     with redis_server.client() as server:
         assert not server.exists(key(run))
-
-
-async def test_a_sync_that_began_without_redis_ends_when_it_finds_the_lock_in_living_hands(
-    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
-) -> None:
-    run = await log.running()
-    other = foreign_value()
-    with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
-        proxy.down()
-        async with watched(open_locks(proxy.url), run) as sync:
-            server.set(key(run), other)
-            proxy.up()
-            assert "elsewhere:9:ffffff" in await sync.lost()
-        assert server.get(key(run)) == other
-    assert heard.reported == ["unavailable", "available", "lost: taken"]
 
 
 async def test_a_sync_that_never_had_its_lock_is_not_ended_by_an_outage(
@@ -195,8 +177,8 @@ async def test_a_sync_that_never_had_its_lock_is_not_ended_by_an_outage(
     with TcpProxy(redis_server.url) as proxy:
         proxy.refuse()
         locks = open_locks(proxy.url, ttl_seconds=0.2, watchdog_seconds=None)
-        async with watched(locks, run) as sync:
+        async with watched(locks, run) as watchdog:
             tried = asyncio.get_running_loop().time() + 0.4  # twice the time to live
             await until(lambda: asyncio.get_running_loop().time() > tried, "time passes")
-            assert not sync.watchdog.done()
+            assert not watchdog.done()
     assert heard.reported == ["unavailable"]
