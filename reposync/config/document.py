@@ -17,7 +17,6 @@ MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 # Aliases let a small file expand to an enormous one ("billion laughs"): the expanded size counts.
 MAX_VALUES = 100_000
-MAX_NODES = 2 * MAX_VALUES  # for the parser, keys are nodes too
 
 EXTENSION = "x-"
 """Keys at the top of the file with this prefix are ignored: a place for anchors, as in Compose files."""
@@ -135,23 +134,10 @@ def _end_of(text: str) -> Place:
 def _composed(text: str, document: Document) -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
-    from ruamel.yaml.reader import ReaderError
 
     yaml = YAML(typ="safe", pure=True)
     yaml.max_depth = MAX_DEPTH
     yaml.composer.warn_double_anchors = False
-    compose, left = yaml.composer.compose_node, MAX_NODES
-
-    def compose_bounded(parent: Any, index: Any) -> Any:
-        # The parser is slow: it has to stop at the first node too many, not at the end of the file.
-        nonlocal left
-        left -= 1
-        if left < 0:
-            mark = yaml.composer.parser.peek_event().start_mark
-            raise _too_many(document, Place(mark.line + 1, mark.column + 1))
-        return compose(parent, index)
-
-    yaml.composer.compose_node = compose_bounded
     try:
         return yaml.compose(text)
     except MarkedYAMLError as error:
@@ -159,38 +145,18 @@ def _composed(text: str, document: Document) -> Any:
         opened = error.context_mark if re.search("unexpected end|<stream end>", str(error.problem)) else None
         mark = opened or error.problem_mark or error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
-        found = document.error(place, _syntax_message(error, text.split("\n")[place.line - 1 : place.line]))
-    except ReaderError as error:
-        found = document.error(
-            _end_of(text[: error.position]), "not YAML: a control character that YAML does not allow"
-        )
-    except (YAMLError, RecursionError, ValueError):
-        found = document.error(Place(1, 1), "not YAML that can be read")
+        is_deep = type(error).__name__ == "MaxDepthExceededError"
+        found = document.error(place, f"values are nested more than {MAX_DEPTH} deep" if is_deep else _NOT_YAML)
+    except (YAMLError, RecursionError, ValueError) as error:
+        found = document.error(_end_of(text[: getattr(error, "position", 0)]), _NOT_YAML)
     raise found
 
 
-def _too_many(document: Document, place: Place) -> RegistryErrors:
-    return document.error(place, f"more than {MAX_VALUES:,} values, aliases expanded")
-
-
-_SYNTAX = {
-    "another document": "a second document (`---`): a file holds one",
-    "undefined alias": "a value that starts with * is an alias in YAML: write it in quotes",
-    "cannot start": "not YAML: indent with spaces, not tabs, and write a value that starts with a special character in "
-    "quotes",
-    "mapping values are not allowed": "not YAML: a second `: ` in one line, or wrong indentation; a text that holds "
-    "`: ` needs quotes",
-    "": "not YAML: wrong indentation, or a missing quote, bracket, colon or dash",
-}
-
-
-def _syntax_message(error: Any, line: list[str]) -> str:
-    """Never the parser's own message: it quotes the file, which may hold a secret."""
-    if type(error).__name__ == "MaxDepthExceededError":
-        return f"values are nested more than {MAX_DEPTH} deep"
-    if "${" in "".join(line) and "flow" in f"{error.context} {error.problem}":
-        return "not YAML: inside { } and [ ] write a ${VARIABLE} in quotes"
-    return next(message for finding, message in _SYNTAX.items() if finding in str(error.problem))
+# Not the parser's own message: it quotes the file, which may hold a secret.
+_NOT_YAML = (
+    "not YAML: wrong indentation, a tab, or a missing quote, bracket, colon or dash; a text that starts with a special "
+    "character or holds `: ` needs quotes, and so does ${VARIABLE} inside { } and [ ]"
+)
 
 
 class _Reader:
@@ -227,7 +193,7 @@ class _Reader:
     def count_one(self, place: Place) -> None:
         self.count += 1
         if self.count > MAX_VALUES:
-            raise _too_many(self.document, place)
+            raise self.document.error(place, f"more than {MAX_VALUES:,} values, aliases expanded")
 
     def refuse(self, place: Place, loc: Loc, message: str) -> Any:
         """Record the problem and return the replacement of the value."""
@@ -243,9 +209,11 @@ class _Reader:
         for key, place, value, own in self.pairs(node):
             if not loc and key.startswith(EXTENSION):
                 continue
-            if key not in found:
+            if (*loc, key) not in self.document.keys:
                 self.document.keys[(*loc, key)] = place
                 found[key] = self.read(value, (*loc, key))
+                if found[key] == "" and isinstance(found[key], Interpolated):
+                    del found[key]  # `url: ${QDRANT_URL:-}` without the variable: as if it was left out
             elif own:
                 self.report(place, f"`{key}` is there already, in line {self.document.keys[(*loc, key)].line}")
         return found

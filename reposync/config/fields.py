@@ -1,15 +1,15 @@
 """The types of values in the registry: what each accepts, and the message if a value does not fit.
 
-Texts come from YAML, from variables (`Interpolated`) or from a program. Only a variable may be a text for a number, for
-true or for false: `size: ${SIZE}` is accepted, `size: "7000"` is not.
+Only a variable (`Interpolated`) may be a text for a number, for true or for false: `size: ${SIZE}` is accepted,
+`size: "7000"` is not.
 """
 
 from __future__ import annotations
 
+import json
 import os.path
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -20,15 +20,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     PlainSerializer,
     SecretStr,
     ValidationInfo,
     WithJsonSchema,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
 
 from reposync.config.references import (
     Interpolated,
@@ -58,6 +54,8 @@ _EMPTY_OR_DOTS = r"(?:.*/)?\.{0,2}(?:/.*)?"  # as a part of a path
 _COLLECTION = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}"
 _GROUP = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
 _PROJECT = _GROUP.removesuffix("*") + "+"
+# The rules of git-check-ref-format(1), as far as a server would not report the name as missing.
+_BRANCH = r"(?!refs/)(?![-/])(?!.*(?:\.\.|@\{|//))[^\x00-\x20\x7f~^:?*\[\\]*[^\x00-\x20\x7f~^:?*\[\\/.]"
 _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_DURATION_SECONDS = 366 * 86_400
@@ -135,31 +133,15 @@ def git_url(value: str) -> str:
 # Texts
 
 
-def _none_for_empty(value: Any) -> Any:
-    # `url: ${QDRANT_URL:-}` is null if the variable is not set.
-    return None if isinstance(value, Interpolated) and not value else value
-
-
-def _plain_text(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise InvalidValue("must be text" + (": write it in quotes" if isinstance(value, bool | int | float) else ""))
+def _text(value: str) -> str:
     if _CONTROL.search(value):
         raise InvalidValue("must not contain a line break or another control character")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue("is not valid Unicode text") from None
-    return str(value)
+    return str(value)  # not `Interpolated`
 
 
-def _prefix(value: Any) -> Any:
+def _prefix(value: str) -> str:
     """Several models need a line break at its end."""
-    if isinstance(value, str):
-        if len(value) > MAX_PREFIX_CHARS:
-            raise InvalidValue(f"must have at most {MAX_PREFIX_CHARS:,} characters; it has {len(value):,}")
-        if _CONTROL.search(value.replace("\n", "")):
-            raise InvalidValue("must not contain a control character other than a line break")
-    _plain_text(value.replace("\n", "") if isinstance(value, str) else value)
+    _text(value.replace("\n", ""))
     return str(value)
 
 
@@ -180,10 +162,10 @@ def _secret(value: Any, info: ValidationInfo) -> SecretStr | None:
         value = resolve_reference(reference, name, context["environ"], context["clear"])
     if value is None or isinstance(value, SecretStr):
         return value
-    if isinstance(value, Interpolated) and not value:
-        return None
+    if not isinstance(value, str):
+        raise InvalidValue("must be text")
     # A secret from a mounted file ends in the line break of the file.
-    text = _plain_text(value.rstrip("\r\n") if isinstance(value, str) else value)
+    text = _text(value.rstrip("\r\n"))
     if not text:
         raise InvalidValue("must not be empty; leave it out if none is needed")
     if reference is None and "file" in context:
@@ -207,26 +189,7 @@ def _header_secret(value: SecretStr | None) -> SecretStr | None:
     return value
 
 
-def _branch(value: str) -> str:
-    # The rules of git-check-ref-format(1).
-    wrong = (
-        not value
-        or re.search(r"[ ~^:?*\[\\]|\.\.|@\{|//", value)
-        or value.startswith(("-", "/"))
-        or value.endswith(("/", "."))
-        or value == "@"
-        or any(part.startswith(".") or part.endswith(".lock") for part in value.split("/"))
-    )
-    if wrong:
-        raise InvalidValue("is not a valid branch name in git")
-    if value.startswith("refs/"):
-        raise InvalidValue("must be the branch alone, without refs/heads/")
-    return value
-
-
 def _glob(value: str) -> str:
-    if len(value) > MAX_PATTERN_CHARS:
-        raise InvalidValue(f"must have at most {MAX_PATTERN_CHARS:,} characters; it has {len(value):,}")
     try:
         check_pattern(value)
     except ValueError as error:
@@ -249,9 +212,9 @@ def _globs(value: tuple[str, ...]) -> tuple[str, ...]:
 
 def _local_path(value: Any, info: ValidationInfo) -> Path:
     """Absolute; a relative path starts at `base` of the validation context, or at the current folder."""
-    text = str(value) if isinstance(value, Path) else _plain_text(value)
-    if not text:
-        raise InvalidValue("must not be empty; write . for the folder of this file")
+    if not isinstance(value, str | Path) or not str(value):
+        raise InvalidValue("must be a path; write . for the folder of this file")
+    text = _text(str(value))
     if "://" in text:
         raise InvalidValue("is an address: write it under `git`")
     try:
@@ -268,15 +231,15 @@ def _schedule(value: str) -> str:
     return value
 
 
-def _schedule_or_never(value: str) -> str:
-    return NEVER if is_never(value) else _schedule(value)
-
-
-def _never_for_null(value: Any) -> Any:
-    # The defaults apply only if the key is left out, or if its variable is not set.
+def _schedule_or_never(value: Any) -> Any:
+    # The defaults apply only if the key is left out.
     if isinstance(value, bool):
         raise InvalidValue(f"must be a schedule; write `{NEVER}` for a repository that is synced on request only")
-    return NEVER if value is None else _none_for_empty(value)
+    return NEVER if value is None or (isinstance(value, str) and is_never(value)) else value
+
+
+def _ticking(value: str | None) -> str | None:
+    return value if value is None or value == NEVER else _schedule(_text(value))
 
 
 def _timezone(value: str) -> str:
@@ -287,80 +250,55 @@ def _timezone(value: str) -> str:
 # Numbers and flags
 
 
-def _number(value: Any, kind: type[int] | type[float], words: str) -> Any:
-    if isinstance(value, Interpolated):
-        try:
-            return kind(value.strip())
-        except ValueError:
-            raise InvalidValue(f"must be {words}") from None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidValue(f"must be {words}" + (", without quotes" if isinstance(value, str) else ""))
-    if kind is int and isinstance(value, float) and not value.is_integer():
-        raise InvalidValue(f"must be {words}")
-    return value
+def _typed(value: Any) -> Any:
+    """The text of a variable as the number or flag that it spells."""
+    if not isinstance(value, Interpolated):
+        return value
+    try:
+        return json.loads(value.lower())
+    except ValueError:
+        return str(value)
 
 
 def _duration(value: Any) -> Any:
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match["count"]) * _UNIT_SECONDS[match["unit"]]
-    return _number(value, float, "a number of seconds, or a number with s, m, h or d, such as 24h")
-
-
-def _flag(value: Any) -> Any:
-    word = value.strip().lower() if isinstance(value, str) else ""
-    if isinstance(value, Interpolated) and word in ("true", "false"):
-        return word == "true"
-    if word in ("yes", "no", "on", "off", "y", "n"):
-        raise InvalidValue("must be true or false (yes, no, on, off are text in YAML 1.2)")
-    if not isinstance(value, bool):
-        raise InvalidValue("must be true or false")
+    value = _typed(value)
+    if isinstance(value, str):
+        raise InvalidValue("must be a number of seconds, or a number with s, m, h or d, such as 24h")
     return value
 
 
-def _pattern(pattern: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$|{VARIABLE}"})
+def matching(regex: str, words: str) -> AfterValidator:
+    """The whole text matches `regex`; `words`: the message if it does not."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(regex, value):
+            raise InvalidValue(words)
+        return str(value)
+
+    return AfterValidator(check)
 
 
-@dataclass(frozen=True)
-class Matching:
-    """A text all of which matches `pattern`; `words`: the message if it does not. The JSON schema has `shown`."""
-
-    pattern: str
-    words: str
-    shown: str | None = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._checked, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"type": "string", "pattern": f"^(?:{self.shown or self.pattern})$|{VARIABLE}"}
-
-    def _checked(self, value: Any) -> Any:
-        text = _plain_text(value)
-        if not re.fullmatch(self.pattern, text):
-            raise InvalidValue(self.words)
-        return text
+def pattern(regex: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^(?:{regex})$|{VARIABLE}"})
 
 
-_NOT_EMPTY = WithJsonSchema({"type": "string", "minLength": 1})
+NOT_EMPTY = WithJsonSchema({"type": "string", "minLength": 1})
 _NOT_EMPTY_OR_NULL = WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]})
 _HTTP = WithJsonSchema({"type": "string", "pattern": f"^https?://|{VARIABLE}"})
-_TEXT = BeforeValidator(_plain_text)
-# A key without a value: all of its entries may be commented out.
-_LIST = BeforeValidator(lambda value: () if value is None else value)
+_TEXT = AfterValidator(_text)
 
-Maybe = Annotated[T | None, BeforeValidator(_none_for_empty)]
-"""A value that may be null or left out."""
-Listing = Annotated[tuple[T, ...], _LIST]
-"""A list; null is an empty one."""
+Listing = Annotated[tuple[T, ...], BeforeValidator(lambda value: () if value is None else value)]
+"""A list; null is an empty one: all of its entries may be commented out."""
 OrDefaults = Annotated[T, BeforeValidator(lambda value: {} if value is None else value)]
 """A mapping all of whose keys have defaults; null is an empty one."""
 Words = Annotated[T, BeforeValidator(lambda value: str(value) if isinstance(value, str) else value)]
 """One of a fixed set of words."""
 
-AnyText = Annotated[str, _TEXT, WithJsonSchema({"type": "string"})]
-Text = Annotated[str, _TEXT, AfterValidator(_not_empty), _NOT_EMPTY]
-Prefix = Annotated[str, BeforeValidator(_prefix), WithJsonSchema({"type": "string", "maxLength": MAX_PREFIX_CHARS})]
+AnyText = Annotated[str, _TEXT]
+Text = Annotated[str, _TEXT, AfterValidator(_not_empty), NOT_EMPTY]
+Prefix = Annotated[str, Field(max_length=MAX_PREFIX_CHARS), AfterValidator(_prefix)]
 """May be empty, begin or end with a blank, and contain line breaks."""
 Secret = Annotated[
     SecretStr | None,
@@ -379,41 +317,43 @@ _PROJECT_WORDS = (
     "must be the path of a project with its group (group/project, group/subgroup/project), not its address, and must "
     "not end in .git or .atom"
 )
-Name = Annotated[str, Matching(rf"(?!{_EMPTY_OR_DOTS}$){_NAME}", _NAME_WORDS, _NAME)]
-Collection = Annotated[str, Matching(_COLLECTION, _COLLECTION_WORDS)]
-Project = Annotated[str, Matching(rf"(?!.*\.(?:git|atom)$){_PROJECT}", _PROJECT_WORDS, _PROJECT)]
-Group = Annotated[str, Matching(_GROUP, "must be the path of a group: group, or group/subgroup")]
-Branch = Annotated[str, _TEXT, AfterValidator(_branch), _pattern(r"[^\s~^:?*\[\\-][^\s~^:?*\[\\]*")]
-Glob = Annotated[str, _TEXT, AfterValidator(_glob), _pattern(r"(?!#).*[^\s/!].*")]
+Name = Annotated[str, matching(rf"(?!{_EMPTY_OR_DOTS}$){_NAME}", _NAME_WORDS), pattern(_NAME)]
+Collection = Annotated[str, matching(_COLLECTION, _COLLECTION_WORDS), pattern(_COLLECTION)]
+Project = Annotated[str, matching(rf"(?!.*\.(?:git|atom)$){_PROJECT}", _PROJECT_WORDS), pattern(_PROJECT)]
+Group = Annotated[str, matching(_GROUP, "must be the path of a group: group, or group/subgroup"), pattern(_GROUP)]
+Branch = Annotated[
+    str,
+    matching(_BRANCH, "is not a branch name in git; write it without refs/heads/"),
+    pattern(r"[^\s~^:?*\[\\-][^\s~^:?*\[\\]*"),
+]
+Glob = Annotated[str, Field(max_length=MAX_PATTERN_CHARS), _TEXT, AfterValidator(_glob), pattern(r"(?!#).*[^\s/!].*")]
 Globs = Annotated[tuple[Glob, ...], AfterValidator(_globs)]
-ListedGlobs = Annotated[Globs, _LIST]
+ListedGlobs = Annotated[Globs, BeforeValidator(lambda value: () if value is None else value)]
 BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url), _HTTP]
 BaseUrls = Annotated[str, _TEXT, AfterValidator(base_urls), _HTTP]
 GitLabUrl = Annotated[BaseUrl, AfterValidator(_gitlab_url), _HTTP]
 GitUrl = Annotated[str, _TEXT, AfterValidator(git_url), _HTTP]
-LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json"), _NOT_EMPTY]
-ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule), _NOT_EMPTY]
-_ScheduleOrNever = Annotated[str, _TEXT, AfterValidator(_schedule_or_never), _NOT_EMPTY]
-ScheduleOrNever = Annotated[_ScheduleOrNever, BeforeValidator(_never_for_null), _NOT_EMPTY_OR_NULL]
+LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json"), NOT_EMPTY]
+ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule), NOT_EMPTY]
+ScheduleOrNever = Annotated[str, BeforeValidator(_schedule_or_never), AfterValidator(_ticking), _NOT_EMPTY_OR_NULL]
 """A schedule, or `never` in any spelling; null is `never`."""
-MaybeScheduleOrNever = Annotated[_ScheduleOrNever | None, BeforeValidator(_never_for_null)]
+MaybeScheduleOrNever = Annotated[
+    str | None, BeforeValidator(_schedule_or_never), AfterValidator(_ticking), _NOT_EMPTY_OR_NULL
+]
 """The same, or None if the key is left out: for a field whose default is not validated."""
-Timezone = Annotated[str, _TEXT, AfterValidator(_timezone), _NOT_EMPTY]
+Timezone = Annotated[str, _TEXT, AfterValidator(_timezone), NOT_EMPTY]
 
-WHOLE = BeforeValidator(lambda value: _number(value, int, "a whole number"))
-DECIMAL = BeforeValidator(lambda value: _number(value, float, "a number"))
-ChunkSize = Annotated[int, Field(ge=SMALLEST_CHUNK, le=50_000), WHOLE]
-ChunkOverlap = Annotated[int, Field(ge=0, lt=50_000), WHOLE]
-FileBytes = Annotated[int, Field(ge=1, le=100_000_000), WHOLE]
-Count = Annotated[int, Field(ge=1, le=10_000), WHOLE]
-Dimensions = Annotated[int, Field(ge=1, le=65_536), WHOLE]
-WindowChars = Annotated[int, Field(ge=100, le=1_000_000), WHOLE]
-Attempts = Annotated[int, Field(ge=1, le=100), WHOLE]
-Seconds = Annotated[float, Field(gt=0, le=3600), DECIMAL]
-DaySeconds = Annotated[float, Field(gt=0, le=86_400), DECIMAL]
+TYPED = BeforeValidator(_typed)
+ChunkSize = Annotated[int, Field(strict=True, ge=SMALLEST_CHUNK, le=50_000), TYPED]
+ChunkOverlap = Annotated[int, Field(strict=True, ge=0, lt=50_000), TYPED]
+FileBytes = Annotated[int, Field(strict=True, ge=1, le=100_000_000), TYPED]
+Count = Annotated[int, Field(strict=True, ge=1, le=10_000), TYPED]
+Attempts = Annotated[int, Field(strict=True, ge=1, le=100), TYPED]
+Seconds = Annotated[float, Field(strict=True, gt=0, le=3600), TYPED]
+DaySeconds = Annotated[float, Field(strict=True, gt=0, le=86_400), TYPED]
 Duration = Annotated[
     float,
-    Field(ge=0, le=_LONGEST_DURATION_SECONDS),
+    Field(strict=True, ge=0, le=_LONGEST_DURATION_SECONDS),
     BeforeValidator(_duration),
     WithJsonSchema(
         {
@@ -425,4 +365,4 @@ Duration = Annotated[
     ),
 ]
 """Seconds; the file may also hold `90m`, `24h` or `7d`."""
-Flag = Annotated[bool, BeforeValidator(_flag)]
+Flag = Annotated[bool, Field(strict=True), TYPED]

@@ -36,19 +36,22 @@ Finding = tuple[Loc, str]
 """The path to a value, and a sentence about it."""
 
 _SECRET_KEYS = frozenset({"token", "webhook_secret", "webhook_signing", "api_key", "password"})
-_KINDS = {"tuple_type": "must be a list, such as [one, two]", "model_type": "must be a mapping of keys to values"}
-_BOUNDS = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}
-
-
-_SCHEDULE = "write `schedule`, which takes a crontab, `@every 10m`, `every 6 hours` or `never`"
-_REPOSITORIES = "write `repositories`: a list of entries, each with a `name` and a source"
-_KEYS_OF_OTHER_PROGRAMS = {
-    **{(section, key): _SCHEDULE for section in ("defaults", "repositories", "groups") for key in ("cron", "interval")},
-    **{("", key): _REPOSITORIES for key in ("repos", "projects")},
-    ("repositories", "url"): "write `git` for the https:// address of a repository, or `gitlab` and `project` for a "
-    "project of a listed server",
+_KINDS = {
+    "tuple_type": "must be a list, such as [one, two]",
+    "model_type": "must be a mapping of keys to values",
+    "string_type": "must be text: write it in quotes",
+    "string_unicode": "is not valid Unicode text",
+    "int_type": "must be a whole number, without quotes",
+    "float_type": "must be a number, without quotes",
+    "bool_type": "must be true or false",
+    "finite_number": "must be a number",
+    "string_too_long": "must have at most {:,} characters",
+    "greater_than_equal": "must be at least {:,}",
+    "greater_than": "must be more than {:,}",
+    "less_than_equal": "must be at most {:,}",
+    "less_than": "must be less than {:,}",
 }
-"""What to write instead, by section ("" is the top of the file) and key."""
+"""What is wrong, by pydantic's type of an error; with the number that it has in its context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +188,11 @@ def _same_source_twice(registry: Registry) -> Iterator[Finding]:
 def validation_problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:
     """The problems of `document`, checked as `model`. Values with a problem already are left out."""
     found = error.errors(include_url=False, include_input=False)
-    found = [details for details in found if details["type"] != "default_factory_not_called"]  # the overlap of no size
-    extra = {details["loc"] for details in found if details["type"] == "extra_forbidden"}
-    # The message about `url` already says that the source is missing, which the model reports at `path`.
-    reported = {(*loc[:-1], "path") for loc in extra if loc[-1] == "url"}
     return [
         document.problem_at(details["loc"], _sentence(details, document, model))
         for details in found
-        if details["loc"] in extra or not (details["loc"] in reported or document.is_unusable(details["loc"]))
+        if details["type"] != "default_factory_not_called"  # the overlap of no size
+        and (details["type"] == "extra_forbidden" or not document.is_unusable(details["loc"]))
     ]
 
 
@@ -203,7 +203,7 @@ def _sentence(details: ErrorDetails, document: Document, model: type[BaseModel],
     variables, which `Document.without_values` removes.
     """
     loc, kind, context = details["loc"], details["type"], details.get("ctx", {})
-    key, around = dotted(loc), dotted(loc[:-1])
+    key, around = dotted(loc) or "the file", dotted(loc[:-1])
     prefix = f"{around}: " if around else ""
     if kind == "extra_forbidden":
         return unknown_key(loc, within, model)
@@ -222,11 +222,9 @@ def _sentence(details: ErrorDetails, document: Document, model: type[BaseModel],
         expected = str(context["expected"])
         near = nearest(document.texts.get(loc, ""), re.findall(r"'([^']*)'", expected))
         return f"{key} must be {expected}{f'; did you mean `{near}`?' if near else ''}"
-    if kind in _BOUNDS or kind == "less_than":
-        bound = next(iter(context.values()))
-        return f"{key} must be {_BOUNDS.get(kind, 'less than')} {int(bound) if float(bound).is_integer() else bound:,}"
     if kind in _KINDS:
-        return f"{key} {_KINDS[kind]}" if loc else f"the file {_KINDS[kind]}, such as `repositories:`"
+        numbers = [value for value in context.values() if isinstance(value, int | float)]
+        return f"{key} {_KINDS[kind].format(*(int(each) if each == int(each) else each for each in numbers))}"
     return f"{key}: {details['msg']}"
 
 
@@ -245,18 +243,11 @@ def known_keys(loc: Loc, model: type[BaseModel]) -> tuple[str, ...]:
 
 def unknown_key(loc: Loc, within: Loc, model: type[BaseModel]) -> str:
     """The sentence about it. `within`: where in a `model` the checked value belongs."""
-    key, around, whole = str(loc[-1]), dotted(loc[:-1]), (*within, *loc)
+    key, around = str(loc[-1]), dotted(loc[:-1])
     # A whole line pasted in the wrong place may be the key: it is cut, because a secret may follow a space.
     shown = key if re.fullmatch(r"[\w.-]{1,40}", key) else f"{key.split()[0][:20] if key.split() else ''}…"
-    if key == "<<":
-        help_text = "; a quoted << is not a merge key: write <<: *name"
-    elif key.startswith("x-"):
-        help_text = "; keys that start with x- are ignored at the top of the file only"
-    elif instead := _KEYS_OF_OTHER_PROGRAMS.get((str(whole[0]) if len(whole) > 1 else "", key)):
-        help_text = f"; {instead}"
-    else:
-        help_text = suggestion(key, known_keys(whole[:-1], model))
-    return f"unknown key `{shown}`{f' in {around}' if around else ''}{help_text}"
+    known = known_keys((*within, *loc[:-1]), model)
+    return f"unknown key `{shown}`{f' in {around}' if around else ''}{suggestion(key, known)}"
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -284,19 +275,7 @@ def registry_of(documents: Sequence[Mapping[str, Any]], environ: Mapping[str, st
                 merged[section] += [each for each in value if entry_key(section, each) not in known]
             else:
                 merged.setdefault(section, value)
-    context = {"environ": environ, "clear": clear}
-    try:
-        return Registry.model_validate(merged, context=context)
-    except ValidationError as error:
-        unknown = [each["loc"] for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
-        if not unknown:
-            raise
-    for *around, key in unknown:
-        values: Any = merged
-        for part in around:
-            values = values[part]
-        del values[key]
-    return Registry.model_validate(merged, context=context)
+    return Registry.model_validate(merged, extra="ignore", context={"environ": environ, "clear": clear})
 
 
 def entry_key(section: str, entry: Mapping[str, Any]) -> str:

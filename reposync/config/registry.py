@@ -14,7 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reposync.config import fields
 from reposync.config.document import Loc
-from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
+from reposync.config.fields import ConfigModel, InvalidValue, Listing
 from reposync.config.references import Interpolated, SecretText, known_text, reference_to_credentials, split_credentials
 from reposync.config.schedule import NEVER, Schedule
 from reposync.config.sections import DaemonConfig, EmbeddingConfig, HttpConfig, IndexConfig, QdrantConfig, SearchConfig
@@ -50,7 +50,7 @@ class GitLabInstance(ConfigModel):
     name: fields.Name = Field(description="The name that repositories and groups use for this server.")
     url: fields.GitLabUrl = Field(description="Its address, without /api/v4.")
     token: fields.HeaderSecret = Field(None, description="Access token with read_api and read_repository.")
-    ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
+    ca_file: fields.LocalPath | None = Field(None, description="PEM file of the authority that signed its certificate.")
     webhook_secret: fields.HeaderSecret = Field(
         None, description="Secret token of its webhooks: at least 16 characters, the same in all of them."
     )
@@ -103,8 +103,8 @@ class Chunk(ConfigModel):
 class ChunkOverride(ConfigModel):
     """Overrides the defaults. What is left out comes from the defaults, except the overlap of a different size."""
 
-    size: Maybe[fields.ChunkSize] = None
-    overlap: Maybe[fields.ChunkOverlap] = Field(
+    size: fields.ChunkSize | None = None
+    overlap: fields.ChunkOverlap | None = Field(
         None, description="Default: a fifth of `size`, if that differs from the size of the defaults."
     )
 
@@ -134,23 +134,23 @@ class Repository(ConfigModel):
     """One repository: a project of a GitLab server, an https git repository, or a folder of this machine."""
 
     name: fields.Name = Field(description="The name that people and commands use.")
-    gitlab: Maybe[fields.Name] = Field(None, description="Name of the GitLab server; requires `project`.")
-    project: Maybe[fields.Project] = Field(None, description="group/project")
-    git: Maybe[fields.GitUrl] = Field(None, description="https:// address of a git repository.")
-    path: Maybe[fields.LocalPath] = Field(None, description="Folder; a relative one starts at the folder of this file.")
-    username: Maybe[fields.Text] = Field(None, description="With `git` and `password`; default: oauth2.")
+    gitlab: fields.Name | None = Field(None, description="Name of the GitLab server; requires `project`.")
+    project: fields.Project | None = Field(None, description="group/project")
+    git: fields.GitUrl | None = Field(None, description="https:// address of a git repository.")
+    path: fields.LocalPath | None = Field(None, description="Folder; a relative one starts at the folder of this file.")
+    username: fields.Text | None = Field(None, description="With `git` and `password`; default: oauth2.")
     password: fields.Secret = Field(None, description="With `git`: password or access token.")
-    branch: Maybe[fields.Branch] = Field(None, description="Default: the default branch.")
+    branch: fields.Branch | None = Field(None, description="Default: the default branch.")
     schedule: fields.MaybeScheduleOrNever = Field(
         None,
         validate_default=False,
         json_schema_extra=_without_default,
         description="Overrides `defaults.schedule`; never (null in the file): on request only.",
     )
-    timezone: Maybe[fields.Timezone] = None
-    collection: Maybe[fields.Collection] = None
+    timezone: fields.Timezone | None = None
+    collection: fields.Collection | None = None
     chunk: ChunkOverride | None = None
-    max_file_bytes: Maybe[fields.FileBytes] = None
+    max_file_bytes: fields.FileBytes | None = None
     include: fields.Globs | None = Field(None, description="Replaces the patterns of the defaults.")
     exclude: fields.Globs | None = Field(None, description="Replaces the patterns of the defaults.")
 
@@ -212,10 +212,10 @@ class Group(ConfigModel):
         json_schema_extra=_without_default,
         description="When each of the projects is synced; never (null): on request only.",
     )
-    timezone: Maybe[fields.Timezone] = Field(None, description="IANA time zone of both schedules.")
-    collection: Maybe[fields.Collection] = Field(None, description="Qdrant collection of the projects.")
+    timezone: fields.Timezone | None = Field(None, description="IANA time zone of both schedules.")
+    collection: fields.Collection | None = Field(None, description="Qdrant collection of the projects.")
     chunk: ChunkOverride | None = Field(None, description="How files of the projects are split.")
-    max_file_bytes: Maybe[fields.FileBytes] = Field(None, description="Larger files of the projects are skipped.")
+    max_file_bytes: fields.FileBytes | None = Field(None, description="Larger files of the projects are skipped.")
 
     def definition(self, name: str, project: str) -> dict[str, Any]:
         """The entry under `repositories` for a project of this group, ready for JSON. Keys that the group does not set

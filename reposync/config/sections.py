@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from reposync.config import fields
-from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
+from reposync.config.fields import ConfigModel, InvalidValue, Listing
 
 Provider = Literal["local", "openai", "tei", "ollama", "none"]
 Quantization = Literal["none", "int8", "binary", "turbo"]
@@ -50,36 +50,38 @@ class EmbeddingConfig(ConfigModel):
     provider: fields.Words[Provider] = Field(
         "local", description="local: the embedded model. openai, tei, ollama: a server. none: sparse search only."
     )
-    url: Maybe[fields.BaseUrl] = Field(None, description="The server; null with openai: api.openai.com.")
-    model: Maybe[fields.Text] = Field(None, description="Name of the model at the server.")
-    dimensions: Maybe[fields.Dimensions] = Field(None, description="Length of a vector; null: ask the server.")
+    url: fields.BaseUrl | None = Field(None, description="The server; null with openai: api.openai.com.")
+    model: fields.Text | None = Field(None, description="Name of the model at the server.")
+    dimensions: Annotated[int, Field(strict=True, ge=1, le=65_536), fields.TYPED] | None = Field(
+        None, description="Length of a vector; null: ask the server."
+    )
     api_key: fields.HeaderSecret = Field(None, description="Sent as Bearer token.")
-    ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
-    window: Maybe[fields.WindowChars] = Field(
+    ca_file: fields.LocalPath | None = Field(None, description="PEM file of the authority that signed its certificate.")
+    window: Annotated[int, Field(strict=True, ge=100, le=1_000_000), fields.TYPED] | None = Field(
         None, description="The most characters that the model reads at once; longer chunks get several vectors."
     )
-    query_prefix: Maybe[fields.Prefix] = Field(
+    query_prefix: fields.Prefix | None = Field(
         None, description="Stands before each query; null: as the model is known to need it; empty: nothing."
     )
-    document_prefix: Maybe[fields.Prefix] = Field(
+    document_prefix: fields.Prefix | None = Field(
         None, description="The same before each text of the index. A change builds a new version of the index."
     )
-    query_prompt_name: Maybe[fields.Text] = Field(
+    query_prompt_name: fields.Text | None = Field(
         None, description="`prompt_name` of queries, for tei: the server adds this prompt of the model."
     )
-    document_prompt_name: Maybe[fields.Text] = Field(None, description="`prompt_name` of texts of the index, for tei.")
-    query_input_type: Maybe[fields.Text] = Field(
+    document_prompt_name: fields.Text | None = Field(None, description="`prompt_name` of texts of the index, for tei.")
+    query_input_type: fields.Text | None = Field(
         None, description="`input_type` of queries, for openai: Voyage AI, for example."
     )
-    document_input_type: Maybe[fields.Text] = Field(None, description="`input_type` of texts of the index, for openai.")
-    query_task: Maybe[fields.Text] = Field(None, description="`task` of queries, for openai: Jina AI.")
-    document_task: Maybe[fields.Text] = Field(None, description="`task` of texts of the index, for openai.")
-    batch: Maybe[fields.Count] = Field(None, description="Texts in a request.")
-    concurrency: Maybe[fields.Count] = Field(None, description="Concurrent requests.")
-    timeout_seconds: Maybe[fields.Seconds] = Field(
+    document_input_type: fields.Text | None = Field(None, description="`input_type` of texts of the index, for openai.")
+    query_task: fields.Text | None = Field(None, description="`task` of queries, for openai: Jina AI.")
+    document_task: fields.Text | None = Field(None, description="`task` of texts of the index, for openai.")
+    batch: fields.Count | None = Field(None, description="Texts in a request.")
+    concurrency: fields.Count | None = Field(None, description="Concurrent requests.")
+    timeout_seconds: fields.Seconds | None = Field(
         None, description="Timeout of one request to a server; null: 90. For a search at most 15."
     )
-    attempts: Maybe[fields.Attempts] = Field(
+    attempts: fields.Attempts | None = Field(
         None, description="Attempts of a request, within `attempts` times `timeout_seconds` in all; null: 3."
     )
 
@@ -99,15 +101,15 @@ class EmbeddingConfig(ConfigModel):
 class QdrantConfig(ConfigModel):
     """Where the points are. QDRANT_URL and QDRANT_API_KEY of the environment override `url` and `api_key`."""
 
-    url: Maybe[fields.BaseUrls] = Field(
+    url: fields.BaseUrls | None = Field(
         None, description="null: the embedded engine in the state folder. The nodes of a cluster: separated by commas."
     )
     api_key: fields.HeaderSecret = None
-    ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
+    ca_file: fields.LocalPath | None = Field(None, description="PEM file of the authority that signed its certificate.")
     timeout_seconds: fields.Seconds = 30.0
-    shard_number: Maybe[fields.Count] = Field(None, description="Of a new collection; null: the server decides.")
-    replication_factor: Maybe[fields.Count] = Field(None, description="Of a new collection; 3 suits a cluster.")
-    write_consistency_factor: Maybe[fields.Count] = Field(
+    shard_number: fields.Count | None = Field(None, description="Of a new collection; null: the server decides.")
+    replication_factor: fields.Count | None = Field(None, description="Of a new collection; 3 suits a cluster.")
+    write_consistency_factor: fields.Count | None = Field(
         None, description="Replicas that confirm a write. If all have to, nothing can be written while a node is away."
     )
     quantization: fields.Words[Quantization] = Field(
@@ -150,12 +152,12 @@ class IndexConfig(ConfigModel):
         alias="keep_retired",
         description="How long a replaced version of an index is kept before it is deleted: 30m, 24h, 7d, or seconds.",
     )
-    gate: Maybe[fields.LocalPath] = Field(
+    gate: fields.LocalPath | None = Field(
         None,
         description="File of questions that a new version of an index is evaluated with before it replaces the live "
         "one; a relative path starts at the folder of this file.",
     )
-    must_not_fall: Annotated[float, Field(ge=0, le=1), fields.DECIMAL] = Field(
+    must_not_fall: Annotated[float, Field(strict=True, ge=0, le=1), fields.TYPED] = Field(
         0.02, description="With `gate`: how much lower recall@10, MRR@10 and NDCG@10 of the new version may be."
     )
 
@@ -174,8 +176,10 @@ class IndexConfig(ConfigModel):
 class DaemonConfig(ConfigModel):
     """How `reposync serve` works. Changes take effect without a restart, except for runs in progress."""
 
-    concurrency: Annotated[int, Field(ge=1, le=256), fields.WHOLE] = Field(4, description="Concurrent runs in one pod.")
-    misfire_grace_seconds: Annotated[float, Field(ge=0, le=86_400), fields.DECIMAL] = Field(
+    concurrency: Annotated[int, Field(strict=True, ge=1, le=256), fields.TYPED] = Field(
+        4, description="Concurrent runs in one pod."
+    )
+    misfire_grace_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400), fields.TYPED] = Field(
         300.0, description="A tick that is noticed later than this is not run; the history reports it."
     )
     max_attempts: fields.Attempts = Field(3, description="Attempts of a run before it ends as failed.")
@@ -183,19 +187,19 @@ class DaemonConfig(ConfigModel):
         10.0, description="Delay before the second attempt; doubled for each further one, with jitter."
     )
     retry_max_seconds: fields.DaySeconds = Field(600.0, description="The longest delay between two attempts.")
-    lease_seconds: Annotated[float, Field(ge=1, le=LONGEST_LEASE_SECONDS), fields.DECIMAL] = Field(
+    lease_seconds: Annotated[float, Field(strict=True, ge=1, le=LONGEST_LEASE_SECONDS), fields.TYPED] = Field(
         LEASE_SECONDS, description="A run whose pod died is taken over after this time; the heartbeat is a third of it."
     )
-    lock_watchdog_seconds: Maybe[Annotated[float, Field(ge=0.1, le=LOCK_SECONDS * 0.75), fields.DECIMAL]] = Field(
-        None, description="How often the 30 minutes of a Redis lock are renewed; null: every 10 minutes."
+    lock_watchdog_seconds: Annotated[float, Field(strict=True, ge=0.1, le=LOCK_SECONDS * 0.75), fields.TYPED] | None = (
+        Field(None, description="How often the 30 minutes of a Redis lock are renewed; null: every 10 minutes.")
     )
     fair_share_seconds: fields.DaySeconds = Field(
         300.0, description="A run that takes longer yields to waiting repositories, and then continues."
     )
-    shutdown_grace_seconds: Annotated[float, Field(ge=0, le=3600), fields.DECIMAL] = Field(
+    shutdown_grace_seconds: Annotated[float, Field(strict=True, ge=0, le=3600), fields.TYPED] = Field(
         20.0, description="Time that runs in progress get on SIGTERM before they are handed back."
     )
-    history_days: Maybe[Annotated[float, Field(gt=0, le=36_500), fields.DECIMAL]] = Field(
+    history_days: Annotated[float, Field(strict=True, gt=0, le=36_500), fields.TYPED] | None = Field(
         90.0, description="Runs that ended longer ago are deleted from the execution log; null: never."
     )
 
@@ -223,16 +227,16 @@ def _network(value: str) -> str:
         raise InvalidValue("must be an IP address or a network, such as 10.0.0.0/8") from None
 
 
-_NOT_EMPTY = WithJsonSchema({"type": "string", "minLength": 1})
-RootPath = Annotated[fields.AnyText, AfterValidator(root_path), WithJsonSchema({"type": "string"})]
-Network = Annotated[fields.AnyText, AfterValidator(_network), _NOT_EMPTY]
+RootPath = Annotated[fields.AnyText, AfterValidator(root_path)]
+Network = Annotated[fields.AnyText, AfterValidator(_network), fields.NOT_EMPTY]
+_HOST = r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\]"
 HostName = Annotated[
     str,
-    fields.Matching(
-        r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\]",
-        "must be a host name without scheme and port, such as reposync.example.com or *.example.com",
+    fields.matching(
+        _HOST, "must be a host name without scheme and port, such as reposync.example.com or *.example.com"
     ),
     AfterValidator(str.lower),
+    fields.pattern(_HOST),
 ]
 
 
@@ -253,7 +257,7 @@ class HttpConfig(ConfigModel):
     allowed_hosts: Listing[HostName] = Field(
         (), description="Host names that requests may use; if empty: any with a token, loopback without."
     )
-    secure_cookies: Maybe[fields.Flag] = Field(
+    secure_cookies: fields.Flag | None = Field(
         None, description="Send the login's cookie over https only; null: if the login came over https."
     )
     metrics: fields.Words[Literal["open", "token", "off"]] = Field(
