@@ -288,7 +288,7 @@ class Daemon:
         counted = Counter(state.word for state in states)
         self._metrics.show("repositories", {word: counted[word] for word in ("active", "paused", "inactive")})
         # A paused repository is expected to become outdated.
-        self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
+        self._metrics.freshness({each.name: each.last_sync_at for each in states if each.is_active}, app.runs.now())
         behind = {state.name: state.behind_since.timestamp() for state in states if state.behind_since}
         self._metrics.show("repository_behind_since_timestamp_seconds", behind)
         self._metrics.show("repository_late", dict.fromkeys(await late_repositories(states, app.runs.now()), 1))

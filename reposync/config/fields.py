@@ -40,7 +40,7 @@ from reposync.wildmatch import check_pattern
 T = TypeVar("T")
 
 VARIABLE = r"\$\{"
-"""JSON schema: a `${VARIABLE}` is accepted in place of a pattern, a number or a fixed set of words."""
+"""JSON schema: a `${VARIABLE}` is accepted in place of a number, true, false or a fixed set of words."""
 
 SMALLEST_CHUNK = 100  # characters
 MAX_PREFIX_CHARS = 1_000
@@ -280,14 +280,8 @@ def matching(regex: str, words: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def pattern(regex: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": f"^(?:{regex})$|{VARIABLE}"})
-
-
-NOT_EMPTY = WithJsonSchema({"type": "string", "minLength": 1})
-_NOT_EMPTY_OR_NULL = WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]})
-_HTTP = WithJsonSchema({"type": "string", "pattern": f"^https?://|{VARIABLE}"})
 _TEXT = AfterValidator(_text)
+_OR_NULL = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]})
 
 Listing = Annotated[tuple[T, ...], BeforeValidator(lambda value: () if value is None else value)]
 """A list; null is an empty one: all of its entries may be commented out."""
@@ -297,7 +291,7 @@ Words = Annotated[T, BeforeValidator(lambda value: str(value) if isinstance(valu
 """One of a fixed set of words."""
 
 AnyText = Annotated[str, _TEXT]
-Text = Annotated[str, _TEXT, AfterValidator(_not_empty), NOT_EMPTY]
+Text = Annotated[str, _TEXT, AfterValidator(_not_empty)]
 Prefix = Annotated[str, Field(max_length=MAX_PREFIX_CHARS), AfterValidator(_prefix)]
 """May be empty, begin or end with a blank, and contain line breaks."""
 Secret = Annotated[
@@ -317,31 +311,28 @@ _PROJECT_WORDS = (
     "must be the path of a project with its group (group/project, group/subgroup/project), not its address, and must "
     "not end in .git or .atom"
 )
-Name = Annotated[str, matching(rf"(?!{_EMPTY_OR_DOTS}$){_NAME}", _NAME_WORDS), pattern(_NAME)]
-Collection = Annotated[str, matching(_COLLECTION, _COLLECTION_WORDS), pattern(_COLLECTION)]
-Project = Annotated[str, matching(rf"(?!.*\.(?:git|atom)$){_PROJECT}", _PROJECT_WORDS), pattern(_PROJECT)]
-Group = Annotated[str, matching(_GROUP, "must be the path of a group: group, or group/subgroup"), pattern(_GROUP)]
+Name = Annotated[str, matching(rf"(?!{_EMPTY_OR_DOTS}$){_NAME}", _NAME_WORDS)]
+Collection = Annotated[str, matching(_COLLECTION, _COLLECTION_WORDS)]
+Project = Annotated[str, matching(rf"(?!.*\.(?:git|atom)$){_PROJECT}", _PROJECT_WORDS)]
+Group = Annotated[str, matching(_GROUP, "must be the path of a group: group, or group/subgroup")]
 Branch = Annotated[
     str,
     matching(_BRANCH, "is not a branch name in git; write it without refs/heads/"),
-    pattern(r"[^\s~^:?*\[\\-][^\s~^:?*\[\\]*"),
 ]
-Glob = Annotated[str, Field(max_length=MAX_PATTERN_CHARS), _TEXT, AfterValidator(_glob), pattern(r"(?!#).*[^\s/!].*")]
+Glob = Annotated[str, Field(max_length=MAX_PATTERN_CHARS), _TEXT, AfterValidator(_glob)]
 Globs = Annotated[tuple[Glob, ...], AfterValidator(_globs)]
 ListedGlobs = Annotated[Globs, BeforeValidator(lambda value: () if value is None else value)]
-BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url), _HTTP]
-BaseUrls = Annotated[str, _TEXT, AfterValidator(base_urls), _HTTP]
-GitLabUrl = Annotated[BaseUrl, AfterValidator(_gitlab_url), _HTTP]
-GitUrl = Annotated[str, _TEXT, AfterValidator(git_url), _HTTP]
-LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json"), NOT_EMPTY]
-ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule), NOT_EMPTY]
-ScheduleOrNever = Annotated[str, BeforeValidator(_schedule_or_never), AfterValidator(_ticking), _NOT_EMPTY_OR_NULL]
+BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url)]
+BaseUrls = Annotated[str, _TEXT, AfterValidator(base_urls)]
+GitLabUrl = Annotated[BaseUrl, AfterValidator(_gitlab_url)]
+GitUrl = Annotated[str, _TEXT, AfterValidator(git_url)]
+LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json")]
+ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule)]
+ScheduleOrNever = Annotated[str, BeforeValidator(_schedule_or_never), AfterValidator(_ticking), _OR_NULL]
 """A schedule, or `never` in any spelling; null is `never`."""
-MaybeScheduleOrNever = Annotated[
-    str | None, BeforeValidator(_schedule_or_never), AfterValidator(_ticking), _NOT_EMPTY_OR_NULL
-]
+MaybeScheduleOrNever = Annotated[str | None, BeforeValidator(_schedule_or_never), AfterValidator(_ticking)]
 """The same, or None if the key is left out: for a field whose default is not validated."""
-Timezone = Annotated[str, _TEXT, AfterValidator(_timezone), NOT_EMPTY]
+Timezone = Annotated[str, _TEXT, AfterValidator(_timezone)]
 
 TYPED = BeforeValidator(_typed)
 ChunkSize = Annotated[int, Field(strict=True, ge=SMALLEST_CHUNK, le=50_000), TYPED]

@@ -11,22 +11,13 @@ from pydantic_core import core_schema
 from reposync.config.document import EXTENSION
 from reposync.config.fields import VARIABLE
 from reposync.config.registry import Registry
-from reposync.config.sections import MEANINGLESS_KEYS, REQUIRED_KEYS
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-# A variable may be empty, which means null.
-_NOTHING = {"anyOf": [{"type": "null"}, {"type": "string", "pattern": VARIABLE}]}
-_SOURCES = ({"gitlab", "project"}, {"git"}, {"path"})
 
 
 def registry_schema() -> str:
-    """JSON text, ending in a line break. The loader may refuse what it accepts (a cron that never fires)."""
+    """JSON text, ending in a line break. The loader refuses more: it checks texts and what depends on several keys."""
     schema = Registry.model_json_schema(schema_generator=_Generator)
-    definitions = schema["$defs"]
-    definitions["Repository"]["anyOf"] = [_exactly(keys) for keys in _SOURCES]
-    definitions["EmbeddingConfig"]["allOf"] = [
-        _provider_rule(name) for name in sorted(REQUIRED_KEYS.keys() | MEANINGLESS_KEYS)
-    ]
     schema = {"$schema": _DIALECT, **schema, "title": "reposync registry"}
     _without_noise(schema)
     # An empty file is a registry too.
@@ -53,28 +44,6 @@ class _Generator(GenerateJsonSchema):
 
 def _or_variable(schema: JsonSchemaValue) -> JsonSchemaValue:
     return {"anyOf": [schema, {"type": "string", "pattern": VARIABLE}]}
-
-
-def _exactly(keys: set[str]) -> dict[str, Any]:
-    """These keys have values, and those of the other sources have none."""
-    others = sorted(set().union(*_SOURCES) - keys)
-    return {
-        "required": sorted(keys),
-        "properties": {key: {"not": {"type": "null"}} for key in sorted(keys)} | dict.fromkeys(others, _NOTHING),
-    }
-
-
-def _provider_rule(name: str) -> dict[str, Any]:
-    then: dict[str, Any] = {}
-    if needed := sorted(REQUIRED_KEYS.get(name, ())):
-        then["required"] = needed
-        then["properties"] = {key: {"not": {"type": "null"}} for key in needed}
-    if meaningless := sorted(MEANINGLESS_KEYS.get(name, ())):
-        then["properties"] = dict.fromkeys(meaningless, _NOTHING)
-    provider: dict[str, Any] = {"properties": {"provider": {"const": name}}}
-    if name != "local":
-        provider["required"] = ["provider"]
-    return {"if": provider, "then": then}
 
 
 def _without_noise(schema: Any) -> None:

@@ -228,7 +228,7 @@ def _network(value: str) -> str:
 
 
 RootPath = Annotated[fields.AnyText, AfterValidator(root_path)]
-Network = Annotated[fields.AnyText, AfterValidator(_network), fields.NOT_EMPTY]
+Network = Annotated[fields.AnyText, AfterValidator(_network)]
 _HOST = r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\]"
 HostName = Annotated[
     str,
@@ -236,7 +236,6 @@ HostName = Annotated[
         _HOST, "must be a host name without scheme and port, such as reposync.example.com or *.example.com"
     ),
     AfterValidator(str.lower),
-    fields.pattern(_HOST),
 ]
 
 

@@ -6,13 +6,13 @@ A metric is one line in a table below, and one call of `count`, `observe` or `sh
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -25,10 +25,8 @@ LAG_INTERVAL_SECONDS = 0.05
 """A loop that is blocked for 100 ms is seen to be late by at least half of that. Measured: 0.4% of a core."""
 LAG_SAMPLES = 1_200
 """One minute of them."""
-MAX_LABEL_VALUES = 40
-"""Of a label whose values the callers choose; further ones count as `other`. Each is a series for ever."""
 # A time further in the future than this is not an age: a pod whose clock was ahead wrote it.
-_AHEAD_SECONDS = 60.0
+_AHEAD = timedelta(seconds=60)
 
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "runs": (
@@ -130,13 +128,11 @@ class Metrics:
         version: str,
         run_statuses: Iterable[str] = (),
         run_triggers: Iterable[str] = (),
-        now: Callable[[], float] = time.time,
     ) -> None:
         """`run_statuses` and `run_triggers` are exported from the start as zeros."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
-        self._label_values: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
-        self._gauges = _Gauges(now)
+        self._gauges = _Gauges()
         self._lags: deque[float] = deque([0.0], maxlen=LAG_SAMPLES)
         self._counters = {
             name: Counter(name, text, labels, namespace="reposync", registry=registry)
@@ -168,12 +164,12 @@ class Metrics:
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         """Increase a counter. Negative amounts count as 0."""
         counter = self._counters[name]
-        (counter.labels(*self._bounded(name, labels)) if labels else counter).inc(max(by, 0))
+        (counter.labels(*labels) if labels else counter).inc(max(by, 0))
 
     def observe(self, name: str, seconds: float, *labels: str) -> None:
         """Add a value to a histogram. Negative ones count as 0."""
         histogram = self._histograms[name]
-        (histogram.labels(*self._bounded(name, labels)) if labels else histogram).observe(max(seconds, 0.0))
+        (histogram.labels(*labels) if labels else histogram).observe(max(seconds, 0.0))
 
     def show(
         self, name: str, values: Mapping[str, float] | Mapping[tuple[str, str], float] | Mapping[Labels, float] | float
@@ -182,25 +178,15 @@ class Metrics:
         given = values if isinstance(values, Mapping) else {(): values}
         self._gauges.values[name] = {(key,) if isinstance(key, str) else key: value for key, value in given.items()}
 
-    def run_ended(
-        self,
-        status: str,
-        trigger: str,
-        duration_seconds: float | None,
-        files_processed: int = 0,
-        files_deleted: int = 0,
-        files_skipped: int = 0,
-        chunks_embedded: int = 0,
-        chunks_reused: int = 0,
-    ) -> None:
-        """An attempt is over. `duration_seconds` is None if it never began, as of a run cancelled in the queue."""
+    def run_ended(self, status: str, trigger: str, duration_seconds: float | None, **figures: int) -> None:
+        """An attempt is over. `duration_seconds` is None if it never began, as of a run cancelled in the queue.
+        `figures`: `files_processed` and the like, by counter and label."""
         self.count("runs", status, trigger)
         if duration_seconds is not None:
             self.observe("run_duration_seconds", duration_seconds, trigger)
-        for outcome, count in (("processed", files_processed), ("deleted", files_deleted), ("skipped", files_skipped)):
-            self.count("files", outcome, by=count)
-        for source, count in (("embedded", chunks_embedded), ("reused", chunks_reused)):
-            self.count("chunks", source, by=count)
+        for name, count in figures.items():
+            counter, _, label = name.partition("_")
+            self.count(counter, label, by=count)
 
     def workers(self, busy: int, slots: int) -> None:
         self.show("workers_busy", busy)
@@ -210,9 +196,16 @@ class Metrics:
         self.observe("event_loop_lag_distribution_seconds", seconds)
         self._lags.append(seconds)
 
-    def freshness(self, last_sync: Mapping[str, datetime | None]) -> None:
-        """`last_sync` of every repository that is to be seen, by name: aware, None for never."""
-        self._gauges.last_sync = {name: None if at is None else at.timestamp() for name, at in last_sync.items()}
+    def freshness(self, last_sync: Mapping[str, datetime | None], now: datetime) -> None:
+        """`last_sync` of every repository that is to be seen, by name: aware, None for never. `now`: of the database's
+        clock."""
+        ages = {
+            name: inf if at is None or at - now > _AHEAD else max((now - at).total_seconds(), 0.0)
+            for name, at in last_sync.items()
+        }
+        self.show("repository_freshness_seconds", ages)
+        last = {name: 0.0 if at is None else at.timestamp() for name, at in last_sync.items()}
+        self.show("repository_last_sync_timestamp_seconds", last)
 
     def dependencies(self, statuses: Mapping[str, str]) -> None:
         """`ok`, `degraded` or `down` of each component, as in Health."""
@@ -223,70 +216,31 @@ class Metrics:
     def refresh_failed(self) -> None:
         """The values from the database could not be read: they are left out until they can be."""
         self.count("metrics_refresh_failures")
-        self._gauges.forget()
+        self._gauges.values = {name: each for name, each in self._gauges.values.items() if name in _OF_THIS_POD}
 
     def render(self) -> tuple[bytes, str]:
         """All of it in Prometheus's text format, and its content type. 1,000 repositories take 10 ms."""
-        return b"".join(self.pieces()), CONTENT_TYPE
-
-    def pieces(self) -> Iterator[bytes]:
-        """The same, metric by metric, for a caller who has other things to do in between."""
-        for metric in self._registry.collect():
-            yield generate_latest(_Only(metric))
-
-    def _bounded(self, name: str, labels: tuple[str, ...]) -> list[str]:
-        bounded = []
-        for number, value in enumerate(labels):
-            seen = self._label_values[name, number]
-            if len(seen) < MAX_LABEL_VALUES:
-                seen.add(value)
-            bounded.append(value if value in seen else "other")
-        return bounded
+        return generate_latest(self._registry), CONTENT_TYPE
 
 
 class _Gauges(Collector):
     """The values of `Metrics.show`. Each mapping is replaced as a whole: a scrape in another thread sees the old or the
-    new one. `last_sync`: Unix seconds of each repository's last sync, None for never."""
+    new one."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self.values: dict[str, Mapping[tuple[str, ...], float]] = {}
-        self.last_sync: Mapping[str, float | None] | None = None
-
-    def forget(self) -> None:
-        self.last_sync = None
-        self.values = {name: values for name, values in self.values.items() if name in _OF_THIS_POD}
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing: the registry checks names against this, and there are no values yet."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        for name, values in (dict(self.values) | self._freshness()).items():
+        for name, values in dict(self.values).items():
             text, labels = GAUGES[name]
             family = GaugeMetricFamily(f"reposync_{name}", text, labels=labels)
             for key, value in values.items():
                 family.add_metric(tuple(map(_encodable, key)), value)
             yield family
-
-    def _freshness(self) -> dict[str, Mapping[tuple[str, ...], float]]:
-        if self.last_sync is None:
-            return {}
-        now = self._now() - self.values.get("clock_skew_seconds", {}).get((), 0.0)
-        ages: dict[Labels, float] = {
-            (name,): float("inf") if at is None or at > now + _AHEAD_SECONDS else max(now - at, 0.0)
-            for name, at in self.last_sync.items()
-        }
-        last: dict[Labels, float] = {(name,): at or 0.0 for name, at in self.last_sync.items()}
-        return {"repository_freshness_seconds": ages, "repository_last_sync_timestamp_seconds": last}
-
-
-class _Only(Collector):
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-
-    def collect(self) -> Iterable[Metric]:
-        return (self._metric,)
 
 
 def _encodable(text: str) -> str:

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict
 
 from reposync.api.auth import Role
 from reposync.api.routing import ApiParts, Router
-from reposync.telemetry.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 
@@ -88,12 +87,8 @@ def probe_routes(parts: ApiParts) -> APIRouter:
         if parts.access.config.metrics == "token":
             await parts.access.admit(request, Role.READ)
         await figures.refresh()
-        body = bytearray()
-        # Thousands of repositories take tens of milliseconds. Not in a thread: syncs may use all of them.
-        for piece in parts.metrics.pieces():
-            body += piece
-            await asyncio.sleep(0)
-        return Response(bytes(body), headers={"Content-Type": CONTENT_TYPE})
+        body, content_type = parts.metrics.render()
+        return Response(body, headers={"Content-Type": content_type})
 
     return routes
 

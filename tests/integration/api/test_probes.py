@@ -68,7 +68,7 @@ async def test_readyz_is_503_while_the_database_is_down_and_200_when_it_is_back(
 
 async def test_metrics_are_refreshed_for_a_scrape_and_parse(daemon: Daemon, client: httpx.AsyncClient) -> None:
     async def refresh() -> None:
-        daemon.metrics.freshness({'odd "name"\n': datetime.now(UTC)})
+        daemon.metrics.freshness({'odd "name"\n': datetime.now(UTC)}, datetime.now(UTC))
 
     daemon.refresh = refresh
     daemon.health.report("database", "ok")
@@ -87,7 +87,7 @@ async def test_without_the_database_the_metrics_of_the_pod_are_still_there(
     monkeypatch.setattr(probes, "FRESH_SECONDS", -1.0)
 
     async def refresh() -> None:
-        daemon.metrics.freshness({"api": datetime.now(UTC)})
+        daemon.metrics.freshness({"api": datetime.now(UTC)}, datetime.now(UTC))
 
     async def fail() -> None:
         raise StoreUnavailable("The database db:5432 refuses connections.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -35,7 +36,7 @@ def exported() -> dict[str, dict[str, set[str]]]:
     )
     metrics.show("queue_runs", dict.fromkeys([str(status) for status in _watched()], 1))
     metrics.show("queue_oldest_seconds", 1)
-    metrics.freshness({"payments-api": None})
+    metrics.freshness({"payments-api": None}, datetime.now(UTC))
     metrics.show("repositories", {"active": 1})
     metrics.show("files_failed", {"payments-api": 3})
     metrics.show("repository_late", {"payments-api": 1})

