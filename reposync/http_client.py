@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -23,16 +23,13 @@ import httpx
 from reposync import __version__
 from reposync.errors import RepoSyncError
 from reposync.outgoing import (
-    MinimumRate,
     OtherServer,
     RequestObserver,
     RetryPolicy,
     Timeouts,
     TooLarge,
-    TooSlow,
     certificate_reason,
     client_options,
-    iter_decoded,
     origin,
     printable,
     same_origin,
@@ -44,6 +41,9 @@ MAX_REDIRECTS = 5
 MAX_ERROR_BYTES = 64 * 1024
 TOTAL_FACTOR = 10
 """A body must be complete within so many read time-outs."""
+DECOMPRESSED_FREE_BYTES = 16 * 1024 * 1024
+MAX_DECOMPRESSION_RATIO = 100
+"""Checked above DECOMPRESSED_FREE_BYTES. JSON listings decompress to ten times their size, gzipped zeros to 1,000."""
 RATE_LIMIT_FACTOR = 4
 """If a 429 names no wait, the delay is so many times that of an error: retrying soon makes it worse."""
 
@@ -119,13 +119,16 @@ class HttpClient:
         content: bytes | None = None,
         follow_redirects: bool = True,
         within_seconds: float | None = None,
+        body_seconds: float | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """The response to a request, status 2xx; read its body in this context, with `body` or `read`.
 
-        Redirects of GET and HEAD are followed on the same server. `within_seconds` bounds head and body together.
-        Raises TransientFailure, HttpRefused, OtherServer, and the final error.
+        Redirects of GET and HEAD are followed on the same server. `within_seconds` bounds head and body together,
+        `body_seconds` the body alone (TOTAL_FACTOR). Raises TransientFailure, HttpRefused, OtherServer, and the final
+        error.
         """
         head_seconds = self.timeouts.connect_seconds + 2 * self.timeouts.read_seconds
+        body_seconds = body_seconds or TOTAL_FACTOR * self.timeouts.read_seconds
         try:
             # The time-outs of httpx are between two bytes.
             async with asyncio.timeout(within_seconds or head_seconds) as limit:
@@ -133,15 +136,13 @@ class HttpClient:
                 try:
                     response = await self._send(stack, method, url, kind, headers or {}, content, follow_redirects)
                     if within_seconds is None:
-                        limit.reschedule(None)
+                        limit.reschedule(asyncio.get_running_loop().time() + body_seconds)
                     if not response.is_success:
                         await self._refuse(response)
                     yield response
                 finally:
                     # A cancellation while httpx closes the response would leave its connection open.
                     await asyncio.shield(stack.aclose())
-        except TooSlow as error:
-            raise TransientFailure(f"the answer is too slow: {error}", overloaded=True) from error
         except TooLarge as error:
             raise self.errors.final(f"{self.name} sends more than is accepted: {error}.") from error
         except httpx.ConnectTimeout as error:
@@ -162,10 +163,21 @@ class HttpClient:
                 f"the connection broke ({error or type(error).__name__})", overloaded=True
             ) from error
 
-    def body(self, response: httpx.Response, max_bytes: int, rate: MinimumRate | None = None) -> AsyncIterator[bytes]:
-        """The decompressed body in pieces, within `stream`."""
-        read_seconds = self.timeouts.read_seconds
-        return iter_decoded(response, rate or MinimumRate(read_seconds, TOTAL_FACTOR * read_seconds), max_bytes)
+    async def body(self, response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
+        """The decompressed body in pieces, within `stream`. A piece may be 64 MB: httpx decompresses what it receives
+        at a time, 64 kB."""
+        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("identity", "gzip", "deflate"):
+            raise httpx.DecodingError(f"unknown encoding {encoding[:30]!r}", request=response.request)
+        size_bytes = 0
+        async for piece in response.aiter_bytes():
+            size_bytes += len(piece)
+            received_bytes = response.num_bytes_downloaded
+            if size_bytes > max(DECOMPRESSED_FREE_BYTES, MAX_DECOMPRESSION_RATIO * received_bytes):
+                raise TooLarge(f"{received_bytes:,} bytes that decompress to more than {size_bytes:,}")
+            if size_bytes > max_bytes:
+                raise TooLarge(f"more than {max_bytes:,} bytes")
+            yield piece
 
     async def read(self, response: httpx.Response, max_bytes: int) -> bytes:
         """The whole body, within `stream`."""

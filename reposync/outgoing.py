@@ -1,42 +1,28 @@
-"""Rules for outgoing connections: addresses, proxies, certificates, and the bounds of an answer.
+"""Rules for outgoing connections: addresses, proxies, certificates.
 
 All clients share them. HTTP libraries read the environment each in its own way: one takes NO_PROXY=10.0.0.0/8 for a
-host name, one knows SSL_CERT_FILE and another REQUESTS_CA_BUNDLE, and none ends an answer of one byte a second.
+host name, one knows SSL_CERT_FILE and another REQUESTS_CA_BUNDLE.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 import os
 import re
 import ssl
-import time
-import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import SecretStr
 
 from reposync.errors import ConfigError, SourceError
 
-if TYPE_CHECKING:
-    import httpx
-
 CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """The first one that is set counts."""
-
-MIN_BYTES_PER_SECOND = 1_000
-"""An answer that is slower over a whole time-out is given up."""
-
-DECOMPRESSION_STEP_BYTES = 256 * 1024
-DECOMPRESSED_FREE_BYTES = 16 * 1024 * 1024
-MAX_DECOMPRESSION_RATIO = 100
-"""Checked above DECOMPRESSED_FREE_BYTES. JSON listings decompress to ten times their size, gzipped zeros to 1,000."""
 
 IN_PLACE_SECONDS = 30.0
 """A call waits in place for as long if the server requests it. For longer waits the call fails and the worker does
@@ -76,10 +62,6 @@ class RequestObserver(Protocol):
     def rate_limited(self, seconds: float) -> None:
         """The server limits the rate; the client now waits this long."""
         ...
-
-
-class TooSlow(TimeoutError):
-    """The answer comes too slowly."""
 
 
 class TooLarge(Exception):
@@ -232,30 +214,22 @@ def _matches_no_proxy(host: str, port: int | None, no_proxy: str) -> bool:
 # Certificates --------------------------------------------------------------------------------------------------------
 
 
-def ca_bundle(ca_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The file or folder of trusted CA certificates: `ca_file`, else the first of CA_VARIABLES that is set, else
-    Mozilla's list. Not opened."""
-    if ca_file is not None:
-        return ca_file
-    for name in CA_VARIABLES:
-        if value := environ.get(name, "").strip():
-            return Path(value)
-    import certifi
-
-    return Path(certifi.where())
-
-
 def ssl_context(ca_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
-    """A context that checks certificates against `ca_bundle`. Reads files: 20 ms. Raises ConfigError if the bundle
-    cannot be read."""
-    found = ca_bundle(ca_file, environ)
+    """A context that trusts `ca_file`, else the first of CA_VARIABLES that is set, else Mozilla's list. Reads files:
+    20 ms. Raises ConfigError if the file or folder cannot be read."""
+    variable = next((name for name in CA_VARIABLES if ca_file is None and environ.get(name, "").strip()), None)
+    if variable is not None:
+        ca_file = Path(environ[variable].strip())
+    elif ca_file is None:
+        import certifi
+
+        ca_file = Path(certifi.where())
     try:
-        if found.is_dir():
-            return ssl.create_default_context(capath=str(found))
-        return ssl.create_default_context(cafile=str(found))
+        if ca_file.is_dir():
+            return ssl.create_default_context(capath=str(ca_file))
+        return ssl.create_default_context(cafile=str(ca_file))
     except (OSError, ValueError) as error:
-        names = [name for name in CA_VARIABLES if environ.get(name, "").strip() == str(found)]
-        which = f"{names[0]} ({found})" if ca_file is None and names else f"The CA file {found}"
+        which = f"The CA file {ca_file}" if variable is None else f"{variable} ({ca_file})"
         raise ConfigError(
             f"{which} cannot be used: {error}.", remedy="It must hold certificates in PEM form."
         ) from error
@@ -302,32 +276,6 @@ def certificate_reason(error: BaseException) -> str | None:
 # Answers -------------------------------------------------------------------------------------------------------------
 
 
-class MinimumRate:
-    """The rate that one answer must have: MIN_BYTES_PER_SECOND over any `window_seconds` from its first byte on, and
-    complete within `total_seconds`. Before its first byte the time-out of the connection applies."""
-
-    def __init__(self, window_seconds: float, total_seconds: float) -> None:
-        self._window_seconds = window_seconds
-        self._total_seconds = total_seconds
-        self._started: float | None = None
-        self._window_started = 0.0
-        self._window_bytes = 0
-
-    def received(self, size_bytes: int) -> None:
-        """Count bytes of the answer. Raises TooSlow."""
-        now = time.monotonic()
-        if self._started is None:
-            self._started = self._window_started = now
-        self._window_bytes += size_bytes
-        if now - self._started > self._total_seconds:
-            raise TooSlow(f"the answer was not complete within {self._total_seconds:g} s")
-        elapsed = now - self._window_started
-        if elapsed >= self._window_seconds:
-            if self._window_bytes < elapsed * MIN_BYTES_PER_SECOND:
-                raise TooSlow(f"only {self._window_bytes:,} bytes came in {elapsed:.0f} s")
-            self._window_started, self._window_bytes = now, 0
-
-
 def parse_json(body: bytes | bytearray) -> Any:
     """Raises ValueError for invalid JSON, nesting over 200 levels, or a number of 4,300 digits.
 
@@ -342,42 +290,3 @@ def printable(text: str | bytes) -> str:
     """Text of a server as one line without control characters, at most 300 long: for logs and terminals."""
     words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return "".join(letter for letter in " ".join(words.split()) if letter.isprintable())[:300]
-
-
-def check_decompression_ratio(received_bytes: int, decompressed_bytes: int) -> None:
-    """Raises TooLarge for a decompression bomb."""
-    if decompressed_bytes > max(DECOMPRESSED_FREE_BYTES, MAX_DECOMPRESSION_RATIO * received_bytes):
-        raise TooLarge(f"{received_bytes:,} bytes that decompress to more than {decompressed_bytes:,}")
-
-
-async def iter_decoded(response: httpx.Response, rate: MinimumRate, max_bytes: int) -> AsyncIterator[bytes]:
-    """The decompressed body in bounded pieces. Raises TooSlow, TooLarge, httpx.DecodingError, and what the connection
-    raises."""
-    import httpx
-
-    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
-        raise httpx.DecodingError(f"unknown encoding {encoding[:30]!r}", request=response.request)
-    # MAX_WBITS | 32: gzip or zlib, detected from the header.
-    inflater = None if encoding == "identity" else zlib.decompressobj(zlib.MAX_WBITS | 32)
-    received = decoded = 0
-    async for raw in response.aiter_raw():
-        rate.received(len(raw))
-        received += len(raw)
-        while raw:
-            if inflater is None:
-                piece, raw = raw, b""
-            else:
-                try:
-                    piece, raw = inflater.decompress(raw, DECOMPRESSION_STEP_BYTES), inflater.unconsumed_tail
-                except zlib.error as error:
-                    raise httpx.DecodingError(
-                        f"it cannot be decompressed ({error})", request=response.request
-                    ) from error
-                check_decompression_ratio(received, decoded + len(piece))
-                await asyncio.sleep(0)  # one raw piece may decompress to hundreds
-            decoded += len(piece)
-            if decoded > max_bytes:
-                raise TooLarge(f"more than {max_bytes:,} bytes")
-            if piece:
-                yield piece

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from reposync.app.application import Application
 from reposync.config.registry import GitLabInstance
 from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
-from reposync.outgoing import RetryPolicy, Timeouts
+from reposync.outgoing import RetryPolicy
 from reposync.supervision import keep
 from reposync.telemetry.health import Health, HealthStatus, Trouble
 from reposync.telemetry.redaction import Secrets
@@ -122,9 +122,9 @@ class HealthChecks:
         from reposync.sources.gitlab_client import GitLabClient
 
         limit = self.others.timeout_seconds
-        timeouts = Timeouts(min(server.connect_timeout_seconds, limit), min(server.read_timeout_seconds, limit))
-        once = RetryPolicy(attempts=1, max_wait_seconds=0.0)
-        gitlab = GitLabClient(server.url, token=server.token, ca_file=server.ca_file, timeouts=timeouts, retry=once)
+        names = ("connect_timeout_seconds", "read_timeout_seconds")
+        impatient = server.model_copy(update={name: min(getattr(server, name), limit) for name in names})
+        gitlab = GitLabClient(impatient, retry=RetryPolicy(attempts=1, max_wait_seconds=0.0))
         try:
             await gitlab.ping()
         finally:

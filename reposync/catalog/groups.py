@@ -211,7 +211,7 @@ class Discovery:
     async def _discover(
         self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool
     ) -> DiscoveryReport:
-        gitlab = GitLabClient.of(server_of(registry, group), retry=self.retry, observer=self.observer)
+        gitlab = GitLabClient(server_of(registry, group), retry=self.retry, observer=self.observer)
         source = GitLabGroup(gitlab, group.group)
         guard = partial(self._groups.require_held, claim)
         try:

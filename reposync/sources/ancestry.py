@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from enum import StrEnum
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
@@ -21,7 +20,6 @@ from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
 
 if TYPE_CHECKING:
-    import gitlab
     from dulwich.objects import ObjectID
     from dulwich.repo import BaseRepo, Repo
 
@@ -157,14 +155,22 @@ async def _gitlab(spec: GitLabProject, commit: str, tip: str | None, observer: R
     from reposync.http_client import HttpRefused
     from reposync.sources.gitlab_client import GitLabClient, Refusal
 
-    server = GitLabClient.of(spec, retry=_RETRY, observer=observer)
+    server = GitLabClient(spec, retry=_RETRY, observer=observer)
     project = spec.project_id if spec.project_id is not None else spec.project
     doing = f"Reading the history of {spec.project} on {server.url}"
     try:
         if tip is None:
-            await server.call("api_commit", partial(_commit, project, commit), doing=doing)
+            await server.call(
+                "api_commit",
+                lambda client: client.projects.get(project, lazy=True).commits.get(commit, stats="false"),
+                doing=doing,
+            )
             return Ancestry.NOT_CONTAINED
-        base = await server.call("api_merge_base", partial(_merge_base, project, [commit, tip]), doing=doing)
+        base = await server.call(
+            "api_merge_base",
+            lambda client: client.projects.get(project, lazy=True).repository_merge_base([commit, tip]),
+            doing=doing,
+        )
     except HttpRefused as refused:
         refusal = Refusal.of(refused)
         if (refused.status == 400 and commit in refusal.text) or refusal.is_about("Commit"):
@@ -176,13 +182,5 @@ async def _gitlab(spec: GitLabProject, commit: str, tip: str | None, observer: R
     finally:
         await server.close()
     # Compared by its prefix: GitLab would prefer a branch of that name to the commit.
-    return Ancestry.CONTAINED if base.startswith(commit) else Ancestry.NOT_CONTAINED
-
-
-def _commit(project: int | str, commit: str, client: gitlab.Gitlab) -> None:
-    client.projects.get(project, lazy=True).commits.get(commit, stats="false")
-
-
-def _merge_base(project: int | str, refs: list[str], client: gitlab.Gitlab) -> str:
-    found = client.projects.get(project, lazy=True).repository_merge_base(refs)
-    return str(cast("dict[str, Any]", found).get("id") or "")
+    found = str(cast("dict[str, Any]", base).get("id") or "")
+    return Ancestry.CONTAINED if found.startswith(commit) else Ancestry.NOT_CONTAINED

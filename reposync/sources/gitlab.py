@@ -23,7 +23,7 @@ from urllib.parse import quote, quote_from_bytes
 
 import gitlab
 
-from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError, SourceUnavailable
+from reposync.errors import SourceCorrupt, SourceError, SourceUnavailable
 from reposync.http_client import HttpRefused, TransientFailure
 from reposync.outgoing import RequestObserver
 from reposync.sources.gitlab_blobs import GitLabBlobs
@@ -33,8 +33,8 @@ from reposync.sources.objects import (
     MAX_TREE_ENTRIES,
     TREE_MODE,
     UnreadableBlobs,
-    branch_not_found,
     hash_name,
+    no_tip,
     object_sha,
     tree_sha,
 )
@@ -47,7 +47,7 @@ class GitLabSource(Source):
 
     def __init__(self, spec: GitLabProject, *, observer: RequestObserver | None = None) -> None:
         """Opens no connection. Raises ConfigError if the address, the token or the CA file cannot be right."""
-        self._server = GitLabClient.of(spec, retry=spec.retry, observer=observer)
+        self._server = GitLabClient(spec, retry=spec.retry, observer=observer)
         self._project = ProjectClient(self._server, spec.project, spec.project_id)
         self._branch = spec.branch
         self._blobs = GitLabBlobs(self._project, is_first_sync=spec.project_id is None)
@@ -103,23 +103,19 @@ class GitLabSource(Source):
         entries = await self._blobs.tree_by_git(commit.sha)
         if entries is not None:
             return Tree(entries, proven=True)
-        contradiction = listing.contradiction or await self._root_contradicts(number, commit.sha, listing)
-        if contradiction is not None:
+        if not listing.contradiction:
+            # Missing rows of the root leave no other trace in a listing: it is read once more, by itself.
+            root = await self._pages(number, {"ref": commit.sha, "pagination": "keyset", "per_page": PAGE_ROWS})
+            if root.at_root() != listing.at_root():
+                listing.contradiction = "its root folder, read twice, had different rows"
+        if listing.contradiction:
             raise SourceCorrupt(
-                f"{self._server.url} lists the tree of {self._project.name} wrongly: {contradiction}. "
+                f"{self._server.url} lists the tree of {self._project.name} wrongly: {listing.contradiction}. "
                 f"Git cannot confirm it ({self._blobs.no_git}).",
                 remedy="Allow git over HTTP for this token, or check the proxy in between: an answer may have been "
                 "changed or cut. A file name that is not UTF-8 has the same effect.",
             )
         return Tree(list(listing.entries.values()), proven=False)
-
-    async def _root_contradicts(self, number: int, sha: str, listing: Listing) -> str | None:
-        """Missing rows of the root leave no other trace in a listing: it is read once more, by itself."""
-        query = {"ref": sha, "pagination": "keyset", "per_page": PAGE_ROWS}
-        root = await self._pages(number, query, self._project.reading("root folder"))
-        if root.at_root() == listing.at_root():
-            return None
-        return "its root folder, read twice, had different rows"
 
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """As the port says. Raises UnreadableBlobs after the last blob if some are missing on GitLab."""
@@ -163,21 +159,13 @@ class GitLabSource(Source):
             )
         except HttpRefused as second:
             return self._project.explained(second)
-        where = f"Project {self._project.name} on {self._server.url}"
-        if not names:
-            return RepositoryEmpty(f"{where} has no commit yet.", remedy="Push something there first.")
-        if self._branch is not None:
-            return branch_not_found(self._branch, names, where)
-        return BranchNotFound(
-            f"{where} has no default branch.", remedy=f"Name a branch to sync: {', '.join(names[:5])}."
-        )
+        return no_tip(f"Project {self._project.name} on {self._server.url}", self._branch, names)
 
     # Tree --------------------------------------------------------------------------------------------------------
 
     async def _listing(self, number: int, sha: str) -> Listing:
-        doing, recursive = self._project.reading("tree"), {"ref": sha, "recursive": "true"}
         try:
-            return await self._pages(number, recursive | {"pagination": "none"}, doing)
+            return await self._pages(number, {"ref": sha, "recursive": "true", "pagination": "none"})
         except HttpRefused as refused:
             if refused.status != 400:  # a GitLab before 15.0 does not support pagination=none
                 raise
@@ -185,11 +173,12 @@ class GitLabSource(Source):
             # The server gave up (a time-out, 5xx, an answer cut short): it may be able to send single pages.
             if not isinstance(error.__cause__, TransientFailure) or not error.__cause__.overloaded:
                 raise
-        return await self._pages(number, recursive | {"pagination": "keyset", "per_page": PAGE_ROWS}, doing)
+        paged = {"ref": sha, "recursive": "true", "pagination": "keyset", "per_page": PAGE_ROWS}
+        return await self._pages(number, paged)
 
-    async def _pages(self, number: int, query: Mapping[str, Any], doing: str) -> Listing:
-        listing = Listing()
-        async for rows in self._server.pages("api_tree", f"/projects/{number}/repository/tree", query, doing=doing):
+    async def _pages(self, number: int, query: Mapping[str, Any]) -> Listing:
+        listing, path, doing = Listing(), f"/projects/{number}/repository/tree", self._project.reading("tree")
+        async for rows in self._server.pages("api_tree", path, query, doing=doing):
             listing.add(rows)
         return listing
 

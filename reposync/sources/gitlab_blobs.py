@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from urllib.parse import quote, quote_from_bytes
@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_from_bytes
 from reposync.errors import SourceCorrupt
 from reposync.http_client import HttpRefused, TransientFailure
 from reposync.outgoing import OtherServer
-from reposync.sources.gitlab_client import MAX_CALLS, ProjectClient, Refusal
+from reposync.sources.gitlab_client import MAX_ANSWER_BYTES, MAX_CALLS, ProjectClient, Refusal
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import BLOB, hash_name, object_sha
 from reposync.sources.port import Blob, TreeEntry
@@ -75,8 +75,7 @@ class GitLabBlobs:
             except _NO_GIT as error:
                 await self._after_failure(error)
         # The few, and what git did not have: REST decides what is missing.
-        one = partial(self._one, commit, max_bytes)
-        by_rest = self._read_by_rest(one, left, unreadable, any_read=len(left) < wanted)
+        by_rest = self._read_by_rest(commit, left, max_bytes, unreadable, any_read=len(left) < wanted)
         async with aclosing(by_rest) as blobs:
             async for blob in blobs:
                 yield blob
@@ -86,7 +85,7 @@ class GitLabBlobs:
         while self._git_refused is None:
             try:
                 server = await self._git()
-                if not (await server.advertised()).filters:
+                if not (await server.capabilities()).filters:
                     return None
                 pack = await server.fetch([sha], depth=1, filter_spec="blob:none")
             except _NO_GIT as error:
@@ -133,12 +132,7 @@ class GitLabBlobs:
     # REST ----------------------------------------------------------------------------------------------------------
 
     async def _read_by_rest(
-        self,
-        one: Callable[[str, bytes], Coroutine[None, None, Blob]],
-        paths: Mapping[str, bytes],
-        unreadable: dict[str, str],
-        *,
-        any_read: bool,
+        self, commit: str, paths: Mapping[str, bytes], max_bytes: int, unreadable: dict[str, str], *, any_read: bool
     ) -> AsyncGenerator[Blob, None]:
         """One call for each blob, a few at a time: memory holds as many contents as there are calls."""
         waiting = iter(paths.items())
@@ -148,7 +142,9 @@ class GitLabBlobs:
                 if not any_read and len(unreadable) >= HOPELESS_BLOBS:
                     raise self._hopeless(unreadable)
                 while len(running) < MAX_CALLS and (following := next(waiting, None)) is not None:
-                    running[asyncio.create_task(one(*following))] = following[0]
+                    call = partial(self._raw_blob, commit, max_bytes, *following)
+                    doing = f"Reading blob {following[0]} of {self._project.name} on {self._server.url}"
+                    running[asyncio.create_task(self._server.http.retry(call, doing=doing))] = following[0]
                 if not running:
                     return
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -176,10 +172,6 @@ class GitLabBlobs:
     def _repository(self) -> str:
         return f"/projects/{self._project.id}/repository"
 
-    async def _one(self, commit: str, max_bytes: int, sha: str, path: bytes) -> Blob:
-        doing = f"Reading blob {sha} of {self._project.name} on {self._server.url}"
-        return await self._server.retry(lambda: self._raw_blob(commit, max_bytes, sha, path), doing=doing)
-
     async def _raw_blob(self, commit: str, max_bytes: int, sha: str, path: bytes) -> Blob:
         """Reads at most `max_bytes`. What is longer cannot be hashed, so the size of the file in its commit is read to
         confirm it: else a login page with status 200 would pass for a large blob."""
@@ -191,7 +183,7 @@ class GitLabBlobs:
             # Workhorse sends the source of a web page as text/plain.
             html = response.headers.get("Content-Type", "").lower().startswith("text/html")
             if declared_bytes <= max_bytes:
-                async for piece in self._server.body(response):
+                async for piece in self._server.http.body(response, MAX_ANSWER_BYTES):
                     pieces.append(piece)
                     received_bytes += len(piece)
                     if received_bytes > max_bytes:

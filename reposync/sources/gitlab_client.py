@@ -8,12 +8,11 @@ with its time-outs, bounds, retries and redirects.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -36,7 +35,7 @@ from reposync.outgoing import (
     validated_token,
 )
 from reposync.sources.smart_http import SOURCE_ERRORS, UploadPack
-from reposync.sources.spec import GitLabProject
+from reposync.sources.spec import GitLabProject, RemoteGit
 
 T = TypeVar("T")
 
@@ -52,42 +51,30 @@ class GitLabClient:
 
     def __init__(
         self,
-        url: str,
+        spec: GitLabProject | GitLabInstance,
         *,
-        token: SecretStr | None = None,
-        ca_file: Path | None = None,
-        timeouts: Timeouts | None = None,
         retry: RetryPolicy | None = None,
         observer: RequestObserver | None = None,
     ) -> None:
-        """Opens no connection. Raises ConfigError if the address, the token or the CA file cannot be right."""
-        address = parse_address(url, what="GitLab's address")
-        validate_transport(address.url, ca_file)
+        """The server of a project, or of an entry of `gitlab:` in the registry. Opens no connection. Raises ConfigError
+        if the address, the token or the CA file cannot be right."""
+        address = parse_address(spec.url, what="GitLab's address")
+        validate_transport(address.url, spec.ca_file)
         self.url = address.url
-        self.token = validated_token(token or address.password, what=f"The token for {address.url}")
-        self._api = f"{address.url}/api/v4"
-        self._http = HttpClient(
+        self.token = validated_token(spec.token or address.password, what=f"The token for {address.url}")
+        self.http = HttpClient(
             address.url,
             SOURCE_ERRORS,
-            ca_file=ca_file,
-            timeouts=timeouts or Timeouts(),
+            ca_file=spec.ca_file,
+            timeouts=spec.timeouts
+            if isinstance(spec, GitLabProject)
+            else Timeouts(spec.connect_timeout_seconds, spec.read_timeout_seconds),
             policy=retry or RetryPolicy(),
             observer=observer,
             # As an OAuth token, which personal, project and group access tokens may be sent as.
             headers={"Authorization": f"Bearer {self.token}"} if self.token else {},
         )
         self._slots = asyncio.Semaphore(MAX_CALLS)
-
-    @classmethod
-    def of(
-        cls, spec: GitLabProject | GitLabInstance, *, retry: RetryPolicy | None, observer: RequestObserver | None = None
-    ) -> GitLabClient:
-        """The server of a project, or of an entry of `gitlab:` in the registry."""
-        if isinstance(spec, GitLabInstance):
-            timeouts = Timeouts(spec.connect_timeout_seconds, spec.read_timeout_seconds)
-        else:
-            timeouts = spec.timeouts
-        return cls(spec.url, token=spec.token, ca_file=spec.ca_file, timeouts=timeouts, retry=retry, observer=observer)
 
     async def call(self, kind: str, work: Callable[[gitlab.Gitlab], T], *, doing: str) -> T:
         """The result of `work`, which makes one GET request of python-gitlab. It is called twice: to learn the request,
@@ -100,14 +87,14 @@ class GitLabClient:
 
         async def attempt() -> T:
             headers = {"Accept-Encoding": "gzip"}
-            async with self._slots, self._http.stream("GET", url, kind=kind, headers=headers) as response:
-                answer = _Answer(response, await self._http.read(response, MAX_ANSWER_BYTES))
+            async with self._slots, self.http.stream("GET", url, kind=kind, headers=headers) as response:
+                answer = _Answer(response, await self.http.read(response, MAX_ANSWER_BYTES))
             try:
                 return await asyncio.to_thread(work, self._python_gitlab(answer))  # it may be megabytes of JSON
             except gitlab.GitlabError as error:
                 raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
 
-        return await self._http.retry(attempt, doing=doing)
+        return await self.http.retry(attempt, doing=doing)
 
     async def pages(
         self, kind: str, path: str, query: Mapping[str, Any], *, doing: str
@@ -128,29 +115,21 @@ class GitLabClient:
     @asynccontextmanager
     async def raw(self, kind: str, method: str, path: str) -> AsyncIterator[httpx.Response]:
         """The uncompressed answer to one request below /api/v4, without retries; for contents read in part."""
-        headers = {"Accept-Encoding": "identity"}
-        async with self._slots, self._http.stream(method, f"{self._api}{path}", kind=kind, headers=headers) as response:
+        headers, url = {"Accept-Encoding": "identity"}, f"{self.url}/api/v4{path}"
+        async with self._slots, self.http.stream(method, url, kind=kind, headers=headers) as response:
             yield response
-
-    async def retry(self, call: Callable[[], Coroutine[Any, Any, T]], *, doing: str) -> T:
-        """The result of `call`, which uses `raw`, repeated as `call` does."""
-        return await self._http.retry(call, doing=doing)
-
-    def body(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The body of `raw` in pieces."""
-        return self._http.body(response, MAX_ANSWER_BYTES)
 
     def git(self, path: str) -> UploadPack:
         """Git over HTTP for the project at `path`."""
-        return UploadPack(
+        spec = RemoteGit(
             f"{self.url}/{quote(path, safe='/')}.git",
             username="oauth2" if self.token else None,
-            password=self.token,
-            ca_file=self._http.ca_file,
-            timeouts=self._http.timeouts,
-            retry=self._http.policy,
-            observer=self._http.observer,
+            password=SecretStr(self.token or ""),
+            ca_file=self.http.ca_file,
+            timeouts=self.http.timeouts,
+            retry=self.http.policy,
         )
+        return UploadPack(spec, observer=self.http.observer)
 
     async def ping(self) -> None:
         """Check that the server answers, with its cheapest request. Raises SourceDenied if it refuses the token."""
@@ -159,11 +138,10 @@ class GitLabClient:
             await self.call("api_version", lambda client: client.http_get("/version"), doing=doing)
         except HttpRefused as refused:
             refusal = Refusal.of(refused)
-            if refusal.status == HTTPStatus.UNAUTHORIZED and self.token is None:
+            is_refused = refusal.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+            if is_refused and (self.token is None or refusal.error == "insufficient_scope"):
                 return  # only users may read the version
-            if refusal.status == HTTPStatus.FORBIDDEN and refusal.error == "insufficient_scope":
-                return
-            if refusal.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            if is_refused:
                 raise SourceDenied(
                     f"{self.url} refuses the token.{refusal.quoted}", remedy="Has it expired, or was it revoked?"
                 ) from refused
@@ -173,7 +151,7 @@ class GitLabClient:
             ) from refused
 
     async def close(self) -> None:
-        await self._http.close()
+        await self.http.close()
 
     def _python_gitlab(self, answer: requests.Response | None) -> gitlab.Gitlab:
         return gitlab.Gitlab(self.url, keep_base_url=True, session=_Session(answer))
@@ -181,13 +159,14 @@ class GitLabClient:
     def explain(self, refused: HttpRefused, *, path: str, kind: str = "project") -> SourceError:
         """The error for a refusal that has no meaning for the caller. `path` names a `kind`."""
         refusal, thing = Refusal.of(refused), f"{kind} {path}"
+        renew = "Make a token with the scopes read_api and read_repository."
         if refusal.status == HTTPStatus.UNAUTHORIZED:
-            return self._unauthorized(refusal, thing)
+            what = "does not accept the token" if self.token else "requires a token"
+            return SourceDenied(f"{self.url} {what} for {thing}.{refusal.quoted}", remedy=renew)
         if refusal.status == HTTPStatus.FORBIDDEN and refusal.error == "insufficient_scope":
             wanted = " or ".join(refusal.scope.split()) or "read_api"
             return SourceDenied(
-                f"The token for {self.url} lacks a scope: reading {thing} needs {wanted}.",
-                remedy="Make a token with the scopes read_api and read_repository.",
+                f"The token for {self.url} lacks a scope: reading {thing} needs {wanted}.", remedy=renew
             )
         if refusal.status == HTTPStatus.FORBIDDEN:
             return SourceDenied(
@@ -204,17 +183,6 @@ class GitLabClient:
             f"{self.url} answered {refusal.status} about {thing}.{refusal.quoted}",
             remedy="Check that the URL is that of a GitLab instance of version 15 or later.",
         )
-
-    def _unauthorized(self, refusal: Refusal, thing: str) -> SourceDenied:
-        if self.token is None:
-            return SourceDenied(
-                f"{self.url} requires a token for {thing}.{refusal.quoted}", remedy="Give one with the scope read_api."
-            )
-        why, remedy = "is not known there", "Check that it was copied in full and belongs to this instance."
-        for sign, reason in (("expired", "has expired"), ("revoked", "was revoked")):
-            if sign in refusal.text.lower():
-                why, remedy = reason, "Make a new one with the scopes read_api and read_repository."
-        return SourceDenied(f"The token for {self.url} {why} ({thing}).{refusal.quoted}", remedy=remedy)
 
 
 class ProjectClient:

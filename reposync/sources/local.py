@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -14,16 +15,9 @@ from dulwich.errors import NotGitRepository
 from dulwich.refs import HEADREF, SYMREF, Ref, SymrefLoop
 from dulwich.repo import Repo, UnsupportedExtension, UnsupportedVersion
 
-from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
+from reposync.errors import SourceCorrupt, SourceError
 from reposync.sources.object_stores import ObjectDirectories
-from reposync.sources.objects import (
-    HEADS,
-    UnreadableBlobs,
-    branch_name,
-    branch_not_found,
-    distinct_blobs,
-    read_steps,
-)
+from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, distinct_blobs, no_tip, read_steps
 from reposync.sources.port import Blob, Commit, Source, Tree, TreeEntry
 from reposync.sources.spec import LocalGit
 
@@ -86,88 +80,56 @@ class LocalGitSource(Source):
 
     def _open(self) -> tuple[Repo, ObjectDirectories]:
         if self._opened is None:
-            repo = self._open_repository()
+            try:
+                repo = Repo(self._path)
+            except NotGitRepository as error:
+                raise self._no_repository() from error
+            except (UnsupportedExtension, UnsupportedVersion, OSError, ValueError, KeyError) as error:
+                raise SourceError(
+                    f"{self._path} cannot be opened as a git repository: {error}.",
+                    remedy="Check that this user may read it, and run `git fsck` there. A plain `git clone` of it can "
+                    "be read, whatever its format.",
+                ) from error
             folder = Path(repo.object_store.path)
             if not folder.is_dir():
                 repo.close()
                 raise SourceError(
                     f"{self._path} points to a git directory without objects: {repo.commondir()}.",
-                    remedy="If this is a linked worktree, its main repository was moved or deleted: `git worktree "
-                    "repair`.",
+                    remedy="`git worktree repair` finds a main repository that was moved.",
                 )
             self._opened = repo, ObjectDirectories(folder, repo.object_format, where=str(self._path))
         return self._opened
 
-    def _open_repository(self) -> Repo:
-        try:
-            return Repo(self._path)
-        except NotGitRepository as error:
-            raise self._no_repository() from error
-        except (UnsupportedExtension, UnsupportedVersion) as error:
-            raise SourceError(
-                f"{self._path} uses a repository format that cannot be read here: {error}.",
-                remedy="A plain `git clone` of it (no --filter) can be read.",
-            ) from error
-        except (OSError, ValueError, KeyError) as error:
-            remedy = "Run `git fsck` there."
-            if isinstance(error, PermissionError):
-                remedy = "Grant this user read access to it."
-            raise SourceError(f"{self._path} cannot be opened as a git repository: {error}.", remedy=remedy) from error
-
     def _no_repository(self) -> SourceError:
-        if not self._path.exists():
-            return SourceError(f"{self._path} does not exist.", remedy="Give the path of a git repository.")
-        if not self._path.is_dir():
-            return SourceError(f"{self._path} is a file.", remedy="Give the folder of a git repository.")
-        try:
-            with Repo.discover(self._path) as outer:
-                root = Path(outer.path).resolve()
-        except (NotGitRepository, OSError, ValueError):
-            return SourceError(
-                f"{self._path} is not a git repository.",
-                remedy=f"Give the path of a repository, or make one: `git init {self._path}` and commit.",
-            )
-        return SourceError(
-            f"{self._path} is a folder inside the git repository {root}.", remedy=f"Give {root} instead."
-        )
+        what = "is not a git repository" if self._path.exists() else "does not exist"
+        remedy = "Give the folder of a git repository."
+        with contextlib.suppress(NotGitRepository, OSError, ValueError), Repo.discover(self._path) as outer:
+            root = Path(outer.path).resolve()
+            what, remedy = f"is inside the git repository {root}", f"Give {root} instead."
+        return SourceError(f"{self._path} {what}.", remedy=remedy)
 
     def _head(self) -> Commit:
         repo, objects = self._open()
-        branch = self._branch
-        ref = HEADREF if branch is None else HEADS + branch.encode("utf-8", "surrogateescape")
-        tip = self._ref(repo, ref)
-        if tip is not None:
-            return objects.commit(tip)[0]
-        names = sorted(name.decode(errors="replace") for name in repo.refs.keys(Ref(b"refs/heads")))
-        if not names:
-            raise RepositoryEmpty(f"{self._path} has no commit yet.", remedy="Commit something there first.")
-        if branch is not None:
-            raise branch_not_found(branch, names, str(self._path))
-        raise BranchNotFound(
-            f"HEAD of {self._path} names a branch without commits.",
-            remedy=f"Name a branch to sync: {', '.join(names[:5])}.",
-        )
-
-    def _ref(self, repo: Repo, name: bytes) -> str | None:
-        try:
-            return repo.refs[Ref(name)].decode("ascii")
-        except KeyError:
-            return None
-        except (SymrefLoop, ValueError, OSError) as error:
-            raise self._unreadable_ref(name, error) from error
+        name = b"HEAD" if self._branch is None else HEADS + self._branch.encode("utf-8", "surrogateescape")
+        with self._reading_refs(), contextlib.suppress(KeyError):
+            return objects.commit(repo.refs[Ref(name)].decode("ascii"))[0]
+        names = [name.decode(errors="replace") for name in repo.refs.keys(Ref(b"refs/heads"))]
+        raise no_tip(str(self._path), self._branch, names)
 
     def _symbolic_head(self) -> str | None:
-        try:
-            content = self._open()[0].refs.read_ref(HEADREF) or b""
-        except (ValueError, OSError) as error:
-            raise self._unreadable_ref(HEADREF, error) from error
+        repo, _ = self._open()
+        with self._reading_refs():
+            content = repo.refs.read_ref(HEADREF) or b""
         return branch_name(content.removeprefix(SYMREF)) if content.startswith(SYMREF) else None
 
-    def _unreadable_ref(self, name: bytes, error: Exception) -> SourceCorrupt:
-        return SourceCorrupt(
-            f"{name.decode(errors='replace')} of {self._path} cannot be read: {error}.",
-            remedy="Run `git fsck` there.",
-        )
+    @contextlib.contextmanager
+    def _reading_refs(self) -> Iterator[None]:
+        try:
+            yield
+        except (SymrefLoop, ValueError, OSError) as error:
+            raise SourceCorrupt(
+                f"The refs of {self._path} cannot be read: {error}.", remedy="Run `git fsck` there."
+            ) from error
 
     def _tree(self, commit: Commit) -> Tree:
         return Tree(self._open()[1].tree(commit.sha), proven=True)

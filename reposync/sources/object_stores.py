@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import tempfile
 import zlib
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,40 +24,33 @@ from reposync.sources.objects import (
     KIND_NAMES,
     MAX_TREE_BYTES,
     TREE,
-    hash_name,
     object_sha,
     parse_commit,
     walk_tree,
 )
-from reposync.sources.packs import STEP_BYTES, BaseCache, PackDamaged, PackedObject, PackFile
+from reposync.sources.packs import STEP_BYTES, ObjectMissing, PackDamaged, PackedObject, PackFile
 from reposync.sources.port import Blob, Commit, TreeEntry
 
-LOOSE = -1
-MISSING = -2
 MAX_ALTERNATES = 64
-# Each takes three file descriptors (the index, its mapping, the pack), of which a process often has 1,024.
-MAX_OPEN_PACKS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an object is: `pack` is the number of a pack, LOOSE or MISSING."""
+    """Where an object is: in a pack (its index), or anywhere else."""
 
-    pack: int
-    offset: int
     sha: str
+    pack: Path | None = None
+    offset: int | None = None
 
 
 class ObjectStore(ABC):
     """Reads objects by name, each verified. Blocks on the disk; not thread-safe. `where` is for messages."""
 
-    missing = "is missing"
     remedy: str | None = None
 
     def __init__(self, where: str, hash_name: str) -> None:
         self._where = where
         self._hash_name = hash_name
-        self._cache = BaseCache()
 
     def commit(self, sha: str) -> tuple[Commit, str]:
         """The commit and the sha of its root tree. Raises SourceCorrupt."""
@@ -74,8 +65,10 @@ class ObjectStore(ABC):
         for place in self._locate(shas):
             try:
                 found = self._object(place, BLOB, max_bytes)
+            except ObjectMissing as error:
+                unreadable[place.sha] = str(error)
             except PackDamaged as error:
-                unreadable[place.sha] = self.missing if place.pack == MISSING else f"is damaged ({error})"
+                unreadable[place.sha] = f"is damaged ({error})"
             except OSError as error:
                 unreadable[place.sha] = f"cannot be read ({error.strerror})"
             else:
@@ -87,12 +80,10 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _read(self, place: Place, max_bytes: int) -> PackedObject:
-        """The object at a place. Raises PackDamaged, OSError."""
+        """The object at a place. Raises ObjectMissing, PackDamaged, OSError."""
 
     def _object(self, place: Place, kind: int, max_bytes: int) -> PackedObject:
         """The verified object; without content over `max_bytes`. Raises PackDamaged, OSError."""
-        if place.pack == MISSING:
-            raise PackDamaged("it is missing")
         found = self._read(place, max_bytes)
         if found.kind != kind:
             raise PackDamaged(f"it is a {KIND_NAMES[found.kind].decode()}")
@@ -103,140 +94,110 @@ class ObjectStore(ABC):
     def _contents(self, shas: Sequence[str], kind: int) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for place in self._locate(shas):
-            what = f"{KIND_NAMES[kind].decode()} {place.sha}"
             try:
                 content = self._object(place, kind, MAX_TREE_BYTES).content
+                if content is None:
+                    raise PackDamaged("it is unreasonably large")
             except (PackDamaged, OSError) as error:
-                raise self._corrupt(what, str(error)) from error
-            if content is None:
-                raise self._corrupt(what, "it is unreasonably large")
+                raise self._corrupt(f"{KIND_NAMES[kind].decode()} {place.sha}", error) from error
             found[place.sha] = content
         return found
 
-    def _corrupt(self, what: str, why: str) -> SourceCorrupt:
-        return SourceCorrupt(f"{what} of {self._where} cannot be read: {why}.", remedy=self.remedy)
+    def _corrupt(self, what: str, error: Exception) -> SourceCorrupt:
+        return SourceCorrupt(f"{what} of {self._where} cannot be read: {error}.", remedy=self.remedy)
 
 
 # A repository on this machine ----------------------------------------------------------------------------------------
 
 
 class _OpenPack:
-    """A pack with its index, and the file descriptor that keeps it readable when a repack removes it."""
+    """A pack with its index. Raises OSError, PackDamaged, ValueError, AssertionError."""
 
-    def __init__(self, index_path: Path, object_format: ObjectFormat, cache: BaseCache) -> None:
-        self.index: PackIndex = load_pack_index(index_path, object_format)
-        try:
-            self.fd = os.open(index_path.with_suffix(".pack"), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self.index.close()
-            raise
-        self.file = PackFile(self.fd, oid_bytes=object_format.oid_length, cache=cache, find=self.find)
-        try:
+    def __init__(self, path: Path, object_format: ObjectFormat) -> None:
+        self.path = path
+        with contextlib.ExitStack() as stack:
+            self._index: PackIndex = load_pack_index(path, object_format)
+            stack.callback(self._index.close)
+            fd = os.open(path.with_suffix(".pack"), os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            self.file = PackFile(fd, oid_bytes=object_format.oid_length, find=self.find)
             self.file.object_count()  # is it a pack at all
-        except PackDamaged:
-            self.close()
-            raise
+            self.close = stack.pop_all().close
 
     def find(self, sha: bytes) -> int | None:
         try:
-            return self.index.object_offset(RawObjectID(sha))
+            return self._index.object_offset(RawObjectID(sha))
         except KeyError:
             return None
 
-    def close(self) -> None:
-        self.index.close()
-        os.close(self.fd)
-
 
 class ObjectDirectories(ObjectStore):
-    """Loose files and packs of a repository, in its own folder and in its alternates."""
+    """Loose files and packs of a repository, in its own folder and in its alternates. One pack is open at a time, since
+    some repositories have more of them than a process may open files."""
 
     def __init__(self, objects: Path, object_format: ObjectFormat, *, where: str) -> None:
         super().__init__(where, object_format.name)
         self.remedy = f"Run `git -C {where} fsck`; a fresh clone (a full one, without --filter) brings it back."
         self._format = object_format
         self._folders = _with_alternates(objects)
-        # By number: the indexes of all packs, and the open packs, the last used one at the end.
-        self._indexes: list[Path] = []
-        self._open: OrderedDict[int, _OpenPack] = OrderedDict()
-        # The search order of packs: those that had objects come first.
-        self._order: list[int] = []
-        self._find_packs()
+        self._pack: _OpenPack | None = None
+        self._packs = self._listed()
 
     def close(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
+        if self._pack is not None:
+            self._pack.close()
+            self._pack = None
 
     def _locate(self, shas: Sequence[str]) -> list[Place]:
-        places = self._located(shas)
-        missing = [place.sha for place in places if place.pack == MISSING]
-        if missing and self._find_packs():
-            # Written or repacked since the packs were listed.
-            places = [place for place in places if place.pack != MISSING] + self._located(missing)
-        return sorted(places, key=lambda place: (place.pack, place.offset))
-
-    def _located(self, shas: Sequence[str]) -> list[Place]:
-        # Pack by pack: there may be more of them than are open at a time.
-        places: list[Place] = []
         left = {sha: bytes.fromhex(sha) for sha in shas}
-        for number in list(self._order):
-            if not left or (pack := self._opened(number)) is None:
+        places: list[Place] = []
+        for path in self._packs:
+            if not left or (pack := self._opened(path)) is None:
                 continue
-            here = [Place(number, at, sha) for sha, raw in left.items() if (at := pack.find(raw)) is not None]
-            if here:
-                self._order.remove(number)
-                self._order.insert(0, number)
+            here = [Place(sha, path, at) for sha, raw in left.items() if (at := pack.find(raw)) is not None]
             for place in here:
                 del left[place.sha]
-            places += here
-        places += (Place(MISSING if self._loose_file(sha) is None else LOOSE, 0, sha) for sha in left)
-        return places
-
-    def _opened(self, number: int) -> _OpenPack | None:
-        """The pack; None if it no longer exists. Raises SourceCorrupt."""
-        if number in self._open:
-            self._open.move_to_end(number)
-            return self._open[number]
-        while len(self._open) >= MAX_OPEN_PACKS:
-            self._open.popitem(last=False)[1].close()
-        path = self._indexes[number]
-        try:
-            self._open[number] = _OpenPack(path, self._format, self._cache)
-        except FileNotFoundError:
-            return None  # repacked: its objects are in a different pack
-        except OSError as error:
-            raise SourceUnavailable(f"Pack {path} of {self._where} cannot be opened: {error.strerror}.") from error
-        except (PackDamaged, ValueError, AssertionError) as error:
-            raise self._corrupt(f"Pack {path}", str(error)) from error
-        return self._open[number]
+            places += sorted(here, key=lambda place: place.offset or 0)
+        return [*places, *map(Place, left)]
 
     def _read(self, place: Place, max_bytes: int) -> PackedObject:
         for _ in range(2):
-            if place.pack == LOOSE and (path := self._loose_file(place.sha)) is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    return _loose_object(path, max_bytes)
-            if place.pack >= 0 and (pack := self._opened(place.pack)) is not None:
+            if place.pack is None:
+                for folder in self._folders:
+                    with contextlib.suppress(FileNotFoundError):
+                        return _loose_object(folder / place.sha[:2] / place.sha[2:], max_bytes)
+            elif (pack := self._opened(place.pack)) is not None and place.offset is not None:
                 return pack.file.read(place.offset, max_bytes=max_bytes)
-            [place] = self._locate([place.sha])  # packed or repacked since it was located
-        raise PackDamaged("it is missing")
+            self._packs = self._listed()  # it was packed or repacked since it was located
+            [place] = self._locate([place.sha])
+        raise ObjectMissing("is missing")
 
-    def _loose_file(self, sha: str) -> Path | None:
-        paths = (folder / sha[:2] / sha[2:] for folder in self._folders)
-        return next((path for path in paths if path.is_file()), None)
+    def _opened(self, path: Path) -> _OpenPack | None:
+        """The pack; None if it no longer exists. Raises SourceCorrupt, SourceUnavailable."""
+        if self._pack is None or self._pack.path != path:
+            self.close()
+            try:
+                self._pack = _OpenPack(path, self._format)
+            except FileNotFoundError:
+                return None  # repacked: its objects are in a different pack
+            except OSError as error:
+                raise SourceUnavailable(f"Pack {path} of {self._where} cannot be opened: {error.strerror}.") from error
+            except (PackDamaged, ValueError, AssertionError) as error:
+                raise self._corrupt(f"Pack {path}", error) from error
+        return self._pack
 
-    def _find_packs(self) -> bool:
-        """List the packs; True if there is a new one."""
-        known = set(self._indexes)
+    def _listed(self) -> list[Path]:
+        """The indexes of all packs, the largest first: it has most of the objects."""
+        found: list[tuple[int, Path]] = []
         for folder in self._folders:
-            with contextlib.suppress(OSError):
-                new = [path for path in sorted((folder / "pack").glob("*.idx")) if path not in known]
-                self._order += range(len(self._indexes), len(self._indexes) + len(new))
-                self._indexes += new
-        return len(self._indexes) > len(known)
+            for path in (folder / "pack").glob("*.idx"):
+                with contextlib.suppress(OSError):
+                    found.append((-path.stat().st_size, path))
+        return [path for _, path in sorted(found)]
 
 
 def _loose_object(path: Path, max_bytes: int) -> PackedObject:
-    """Raises PackDamaged, OSError."""
+    """Not verified. Raises PackDamaged, OSError."""
     inflater = zlib.decompressobj()
     try:
         with path.open("rb") as file:
@@ -247,15 +208,10 @@ def _loose_object(path: Path, max_bytes: int) -> PackedObject:
                 raise PackDamaged(f"its file {path} does not start as an object does")
             if int(size) > max_bytes:
                 return PackedObject(kind, int(size), None)
-            pieces, left = [content], int(size) - len(content)
-            while left >= 0 and not inflater.eof and (pending := inflater.unconsumed_tail or file.read(STEP_BYTES)):
-                pieces.append(inflater.decompress(pending, left + 1))
-                left -= len(pieces[-1])
+            rest = inflater.unconsumed_tail + file.read(2 * max_bytes)
+            return PackedObject(kind, int(size), content + inflater.decompress(rest, int(size) + 1))
     except zlib.error as error:
         raise PackDamaged(f"its file {path} does not inflate: {error}") from error
-    if left or not inflater.eof:
-        raise PackDamaged(f"its file {path} is cut short or changed")
-    return PackedObject(kind, int(size), b"".join(pieces))
 
 
 def _with_alternates(objects: Path) -> list[Path]:
@@ -264,14 +220,10 @@ def _with_alternates(objects: Path) -> list[Path]:
     todo = [objects]
     while todo and len(folders) < MAX_ALTERNATES:
         folder = todo.pop(0)
-        try:
-            if folder in folders or not stat.S_ISDIR(folder.stat().st_mode):
-                continue
-        except OSError:
-            continue
-        folders.append(folder)
-        borrowed = DiskObjectStore(folder).alternates
-        todo.extend(Path(str(store.path)) for store in borrowed if isinstance(store, DiskObjectStore))
+        if folder not in folders and folder.is_dir():
+            folders.append(folder)
+            borrowed = DiskObjectStore(folder).alternates
+            todo.extend(Path(store.path) for store in borrowed if isinstance(store, DiskObjectStore))
     return folders
 
 
@@ -279,12 +231,7 @@ def _with_alternates(objects: Path) -> list[Path]:
 
 
 class SpoolFull(Exception):
-    """The pack exceeds the disk space granted to it. `only_blob_bytes`: if it consists of one blob, the size in its
-    header."""
-
-    def __init__(self, only_blob_bytes: int | None) -> None:
-        super().__init__("the pack is too large")
-        self.only_blob_bytes = only_blob_bytes
+    """The pack exceeds the disk space granted to it."""
 
 
 @contextlib.contextmanager
@@ -304,11 +251,9 @@ class ReceivedPack(ObjectStore):
     All methods but `close` block on the disk: call them in a thread, one at a time.
     """
 
-    missing = "was not sent by the server"
-
     def __init__(self, where: str, *, oid_bytes: int, max_bytes: int) -> None:
         """Raises SourceUnavailable if the disk is full, as `write` and `finish` do."""
-        super().__init__(where, hash_name("0" * (oid_bytes * 2)))
+        super().__init__(where, "sha1" if oid_bytes == 20 else "sha256")
         with _on_disk():
             self._file: IO[bytes] = tempfile.TemporaryFile(prefix="reposync-pack-")  # noqa: SIM115 - closed by the owner
         self._oid_bytes = oid_bytes
@@ -320,15 +265,17 @@ class ReceivedPack(ObjectStore):
     def write(self, piece: bytes) -> None:
         """Raises SpoolFull."""
         self._size_bytes += len(piece)
+        if self._size_bytes > self._max_bytes:
+            raise SpoolFull("the pack is too large")
         with _on_disk():
             self._file.write(piece)
-        if self._size_bytes > self._max_bytes:
-            raise SpoolFull(self._only_blob_bytes())
 
     def finish(self) -> None:
         """After the last `write`. Raises PackDamaged. The names of objects are computed from their contents, so the
         checksum at the end of the pack proves nothing more."""
-        self._pack = self._opened(self._oid_bytes)
+        with _on_disk():
+            self._file.flush()
+        self._pack = PackFile(self._file.fileno(), oid_bytes=self._oid_bytes)
         self._offsets = self._pack.index(self._hash_name)
 
     def close(self) -> None:
@@ -339,24 +286,10 @@ class ReceivedPack(ObjectStore):
             self._file.close()
 
     def _locate(self, shas: Sequence[str]) -> list[Place]:
-        offsets = ((sha, self._offsets.get(bytes.fromhex(sha))) for sha in shas)
-        places = [Place(MISSING, 0, sha) if at is None else Place(0, at, sha) for sha, at in offsets]
-        return sorted(places, key=lambda place: place.offset)
+        places = [Place(sha, offset=self._offsets.get(bytes.fromhex(sha))) for sha in shas]
+        return sorted(places, key=lambda place: place.offset or 0)
 
     def _read(self, place: Place, max_bytes: int) -> PackedObject:
-        if self._pack is None:
-            raise RuntimeError("the pack is not finished")
+        if self._pack is None or place.offset is None:
+            raise ObjectMissing("was not sent by the server")
         return self._pack.read(place.offset, max_bytes=max_bytes)
-
-    def _opened(self, oid_bytes: int) -> PackFile:
-        with _on_disk():
-            self._file.flush()
-        return PackFile(self._file.fileno(), oid_bytes=oid_bytes, cache=self._cache)
-
-    def _only_blob_bytes(self) -> int | None:
-        pack = self._opened(0)
-        try:
-            first = pack.read(12, max_bytes=-1)
-            return first.size_bytes if first.kind == BLOB and pack.object_count() == 1 else None
-        except PackDamaged:
-            return None

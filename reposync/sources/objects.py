@@ -14,7 +14,7 @@ from itertools import islice
 from dulwich.objects import Commit as DulwichCommit
 from dulwich.objects import parse_tree
 
-from reposync.errors import BranchNotFound, SourceCorrupt, SourceError
+from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
 from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry, path_text
 
 COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
@@ -153,13 +153,15 @@ def branch_name(ref: bytes) -> str | None:
     return ref.removeprefix(HEADS).decode(errors="replace") if ref.startswith(HEADS) else None
 
 
-def branch_not_found(branch: str, names: Sequence[str], where: str) -> BranchNotFound:
-    """The error for a branch that is not among `names`; it suggests similar ones."""
+def no_tip(where: str, branch: str | None, names: Sequence[str]) -> SourceError:
+    """The error if a repository with the branches `names` has no head of `branch` (None: its default branch)."""
+    if not names:
+        return RepositoryEmpty(f"{where} has no commit yet.", remedy="Push or commit something there first.")
+    listed = f"{', '.join(sorted(names)[:5])}{' and more' if len(names) > 5 else ''}"
+    if branch is None:
+        return BranchNotFound(f"{where} has no default branch.", remedy=f"Name a branch to sync: {listed}.")
     near = difflib.get_close_matches(branch, names, n=3, cutoff=0.5)
-    if near:
-        remedy = f"Did you mean {' or '.join(near)}?"
-    else:
-        remedy = f"Its branches: {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
+    remedy = f"Did you mean {' or '.join(near)}?" if near else f"Its branches: {listed}."
     return BranchNotFound(f"{where} has no branch {branch!r}.", remedy=remedy)
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import tempfile
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dulwich.lru_cache import LRUSizeCache
 from dulwich.pack import apply_delta
 
 from reposync.sources.objects import BLOB, COMMIT, TAG, TREE, object_hash
@@ -33,6 +33,10 @@ MAX_CHAIN = 10_000  # git writes chains of 50 (4,095 at most); the bound stops a
 
 class PackDamaged(Exception):
     """An object or a whole pack is damaged. Callers that know the path raise SourceCorrupt."""
+
+
+class ObjectMissing(PackDamaged):
+    """There is no such object."""
 
 
 class Spill:
@@ -126,33 +130,8 @@ def _number(content: Content, at: int) -> tuple[int, int]:
     raise ValueError("a number is cut short")
 
 
-class BaseCache:
-    """The last resolved objects, likely bases of the next deltas. May be shared by many packs."""
-
-    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[tuple[object, int], tuple[int, Content]] = OrderedDict()
-
-    def get(self, pack: object, offset: int) -> tuple[int, Content] | None:
-        key = (pack, offset)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
-
-    def put(self, pack: object, offset: int, kind: int, content: Content) -> None:
-        key = (pack, offset)
-        if key in self._kept:
-            return
-        self._kept[key] = (kind, content)
-        self._bytes += _cost_bytes(content)
-        while self._bytes > self._max_bytes:
-            self._bytes -= _cost_bytes(self._kept.popitem(last=False)[1][1])
-
-
-def _cost_bytes(content: Content) -> int:
-    # At most two files are kept: the next delta is usually based on the last result or on its base.
-    return len(content) if isinstance(content, bytes) else CACHE_BYTES // 2
+def _cost_bytes(cached: tuple[int, Content]) -> int:
+    return len(cached[1]) if isinstance(cached[1], bytes) else CACHE_BYTES // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +156,14 @@ class _Header:
 class PackFile:
     """A pack on disk, opened for reading. Not thread-safe, except `stop`; the caller closes the file descriptor."""
 
-    def __init__(
-        self, fd: int, *, oid_bytes: int, cache: BaseCache, find: Callable[[bytes], int | None] = lambda sha: None
-    ) -> None:
+    def __init__(self, fd: int, *, oid_bytes: int, find: Callable[[bytes], int | None] = lambda sha: None) -> None:
         """`find` gives the offset of an object of this pack by its binary name, for deltas that name their base."""
         self._fd = fd
         self._size_bytes = os.fstat(fd).st_size
         self._oid_bytes = oid_bytes
-        self._cache = cache
-        self._key = object()
+        # Kind and content of the last resolved objects by offset, likely bases of the next deltas. Of large contents,
+        # in files, it keeps one or two.
+        self._cache = LRUSizeCache[int, tuple[int, Content]](CACHE_BYTES, compute_size=_cost_bytes)
         self._find = find
         self._window = b""
         self._window_at = 0
@@ -256,7 +234,7 @@ class PackFile:
         at, header = offset, self._header(offset)
         size_bytes = header.size_bytes if header.base is None else self._result_size(header)
         chain: list[tuple[int, _Header]] = []
-        while (cached := self._cache.get(self._key, at)) is None and header.base is not None:
+        while (cached := self._cache.get(at)) is None and header.base is not None:
             chain.append((at, header))
             if len(chain) > MAX_CHAIN:
                 raise PackDamaged(f"the chain of deltas at {offset} does not end")
@@ -271,7 +249,7 @@ class PackFile:
             if chain and header.size_bytes > MAX_DELTA_BASE_BYTES:
                 raise PackDamaged(f"the base of a delta at {at} has {header.size_bytes:,} bytes")
             content = self._content(header)
-            self._cache.put(self._key, at, kind, content)
+            self._cache[at] = kind, content
         for delta_at, delta_header in reversed(chain):
             result_bytes = self._result_size(delta_header)
             if max(delta_header.size_bytes, result_bytes) > MAX_DELTA_BASE_BYTES:
@@ -280,7 +258,7 @@ class PackFile:
                 content = _applied(content, self._content(delta_header), result_bytes)
             except ValueError as error:
                 raise PackDamaged(f"the delta at {delta_at} does not fit its base: {error}") from error
-            self._cache.put(self._key, delta_at, kind, content)
+            self._cache[delta_at] = kind, content
         return kind, len(content), content
 
     def _content(self, header: _Header) -> Content:

@@ -6,50 +6,28 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 
-from reposync.errors import BranchNotFound, RepositoryEmpty, SourceDenied, SourceError, SourceGone
+from reposync.errors import SourceDenied, SourceError, SourceGone
 from reposync.http_client import HttpRefused
-from reposync.outgoing import RequestObserver, parse_address, validate_transport, validated_token
+from reposync.outgoing import RequestObserver
 from reposync.sources.object_stores import ReceivedPack, SpoolFull
-from reposync.sources.objects import (
-    HEADS,
-    UnreadableBlobs,
-    branch_name,
-    branch_not_found,
-    distinct_blobs,
-    read_steps,
-)
+from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, distinct_blobs, no_tip, read_steps
 from reposync.sources.port import Blob, Commit, Source, Tree, TreeEntry
-from reposync.sources.smart_http import MAX_SPOOL_BYTES, FetchRefused, UploadPack
+from reposync.sources.smart_http import FetchRefused, UploadPack
 from reposync.sources.spec import RemoteGit
 
 
 class RemoteGitSource(Source):
-    """A server with protocol version 2 and filters (GitLab, Gitea, GitHub, ...) costs two small requests for a head
-    that is known, one more for a new commit with its trees, and one per 2,000 blobs. Any other sends the commit's whole
-    content (depth 1) once per new commit; it is kept on disk until `close`.
+    """A server with filters (GitLab, Gitea, GitHub) costs two small requests for a head that is known, one more for
+    a new commit with its trees, and one per 2,000 blobs. Any other sends the commit's whole content (depth 1) once per
+    new commit; it is kept on disk until `close`.
     """
 
-    def __init__(
-        self, spec: RemoteGit, *, observer: RequestObserver | None = None, max_spool_bytes: int = MAX_SPOOL_BYTES
-    ) -> None:
+    def __init__(self, spec: RemoteGit, *, observer: RequestObserver | None = None) -> None:
         """Opens no connection. Raises ConfigError for an address that is not http(s)."""
-        address = parse_address(spec.url, what="The repository's address")
-        validate_transport(address.url, spec.ca_file)
-        secret = validated_token(spec.password or address.password, what=f"The password for {address.url}")
-        self._url = address.url
+        self._server = UploadPack(spec, observer=observer)
+        self._url = self._server.shown
         self._branch = spec.branch
         self._known = spec.known_commit
-        self._has_credentials = secret is not None
-        self._server = UploadPack(
-            address.url,
-            username=spec.username or address.username,
-            password=secret,
-            ca_file=spec.ca_file,
-            timeouts=spec.timeouts,
-            retry=spec.retry,
-            observer=observer,
-            max_spool_bytes=max_spool_bytes,
-        )
         # The pack of a commit: its trees, and its blobs too if the server cannot leave them out.
         self._kept: tuple[str, ReceivedPack] | None = None
         self._kept_has_blobs = False
@@ -66,7 +44,7 @@ class RemoteGitSource(Source):
             return (await asyncio.to_thread(pack.commit, sha))[0]
 
     async def branch(self, *, fresh: bool = False) -> str | None:
-        """As the port says. Free after `head`; a server without protocol version 2 is not requested again."""
+        """As the port says. Free after `head`."""
         if self._branch is not None:
             return self._branch
         if self._symbolic_head is None or fresh:
@@ -129,17 +107,7 @@ class RemoteGitSource(Source):
         if sha is not None:
             return sha
         refs = (await self._server.refs(HEADS)).shas
-        names = sorted(name.removeprefix(HEADS).decode(errors="replace") for name in refs)
-        if not names:
-            raise RepositoryEmpty(f"{self._url} has no commit yet.", remedy="Push something there first.")
-        if self._branch is not None:
-            raise branch_not_found(self._branch, names, self._url)
-        unborn = branch_name(self._symbolic_head or b"")
-        raise BranchNotFound(
-            f"{self._url} has no default branch"
-            + (f": HEAD names {unborn!r}, which does not exist." if unborn else "."),
-            remedy=f"Name a branch to sync: {', '.join(names[:5])}.",
-        )
+        raise no_tip(self._url, self._branch, [name.removeprefix(HEADS).decode(errors="replace") for name in refs])
 
     async def _head_ref(self) -> str | None:
         refs = await self._server.refs(b"HEAD")
@@ -151,7 +119,7 @@ class RemoteGitSource(Source):
     async def _pack(self, sha: str) -> ReceivedPack:
         if self._kept is not None and self._kept[0] == sha:
             return self._kept[1]
-        return await self._keep(sha, blobs=not (await self._server.advertised()).filters)
+        return await self._keep(sha, blobs=not (await self._server.capabilities()).filters)
 
     async def _keep(self, sha: str, *, blobs: bool) -> ReceivedPack:
         pack = await self._server.fetch([sha], depth=1, filter_spec=None if blobs else "blob:none")
@@ -182,15 +150,11 @@ class RemoteGitSource(Source):
 
     def _refused(self, error: HttpRefused) -> SourceError:
         quoted = f" The server says: {error.text}" if error.text and "<" not in error.text else ""
-        if error.status == 401 and not self._has_credentials:
-            return SourceDenied(
-                f"{self._url} requires a user name and a password.{quoted}",
-                remedy="Give username and password (a token, if the server has those).",
-            )
         if error.status in (401, 403):
+            what = "refused the credentials" if self._server.has_password else "requires a user name and a password"
             return SourceDenied(
-                f"{self._url} refused the credentials ({error.status}).{quoted}",
-                remedy="Check that user name and password are right, not expired, and may read this repository.",
+                f"{self._url} {what} ({error.status}).{quoted}",
+                remedy="Give a user name and a password (or token) that may read this repository.",
             )
         if error.status in (404, 410):
             return SourceGone(

@@ -109,7 +109,7 @@ async def test_a_server_that_is_silent_or_drips_is_not_waited_for(client: Client
     error, _ = await asked(client, behaviour)
 
     assert isinstance(error, UNAVAILABLE[client])
-    assert "time" in str(error) or "too slow" in str(error), str(error)
+    assert "time" in str(error), str(error)
 
 
 @pytest.mark.parametrize("behaviour", [endless_headers, endless_header, endless_interim_answers], ids=name)
@@ -151,7 +151,7 @@ async def test_a_list_of_refs_that_says_nothing_without_end_is_not_kept() -> Non
 
     error, server = await asked(GIT, flushes)
 
-    assert "more than" in str(error) or "too slow" in str(error)
+    assert "more than" in str(error) or "time" in str(error)
     assert server.sent < 32 * 1024 * 1024
 
 

@@ -13,6 +13,7 @@ from reposync.errors import SourceCorrupt, SourceError
 from reposync.sources import gitlab_groups
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup, ListedProject
+from reposync.sources.spec import GitLabProject
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.gitlab_server.projects import namespace_id
 from tests.integration.sources.conftest import PATH, QUICK, TOKEN, Watched
@@ -26,8 +27,8 @@ async def group(server: GitLabServer, project: Project) -> AsyncGenerator[OpenGr
     opened: list[GitLabGroup] = []
 
     def open_group(path: str = "platform", **changes: Any) -> GitLabGroup:
-        arguments: dict[str, Any] = {"token": SecretStr(TOKEN), "retry": QUICK}
-        opened.append(GitLabGroup(GitLabClient(server.url, **(arguments | changes)), path))
+        spec = GitLabProject(server.url, "", token=SecretStr(TOKEN))
+        opened.append(GitLabGroup(GitLabClient(spec, retry=QUICK, **changes), path))
         return opened[-1]
 
     yield open_group

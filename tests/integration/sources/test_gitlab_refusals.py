@@ -30,11 +30,11 @@ async def refusal(source: GitLabSource) -> RepoSyncError:
 @pytest.mark.parametrize(
     ("token", "kind", "words"),
     [
-        ({"expired": True}, SourceDenied, "has expired"),
-        ({"revoked": True}, SourceDenied, "was revoked"),
+        ({"expired": True}, SourceDenied, "does not accept the token.*expired"),
+        ({"revoked": True}, SourceDenied, "does not accept the token.*revoked"),
         ({"scopes": ("read_user",)}, SourceDenied, "lacks a scope: .* needs api or read_api"),
         ({"projects": ()}, SourceGone, "missing, or hidden from this token"),
-        (None, SourceDenied, "is not known there"),
+        (None, SourceDenied, "does not accept the token"),
     ],
     ids=["expired", "revoked", "wrong scope", "not a member", "unknown"],
 )

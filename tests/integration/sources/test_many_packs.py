@@ -55,7 +55,6 @@ def test_a_repository_of_more_packs_than_files_may_be_open_is_read(tmp_path: Pat
 async def test_packs_that_are_repacked_while_not_open_are_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reposync.sources.object_stores.MAX_OPEN_PACKS", 2)
     monkeypatch.setattr("reposync.sources.objects.STEP_BLOBS", 1)
     repository = in_packs(tmp_path / "many.git", 10)
     source = LocalGitSource(LocalGit(repository.path))

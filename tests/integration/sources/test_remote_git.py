@@ -7,12 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from pydantic import SecretStr
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from reposync.errors import (
     BranchNotFound,
@@ -22,14 +18,11 @@ from reposync.errors import (
     SourceError,
     SourceGone,
 )
-from reposync.sources.factory import open_source
-from reposync.sources.gitlab import GitLabSource
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.remote import RemoteGitSource
 from reposync.sources.smart_http import UploadPack
-from reposync.sources.spec import GitLabProject, RemoteGit
+from reposync.sources.spec import RemoteGit, open_source
 from tests.fixtures.gitlab_server import OtherHost
-from tests.fixtures.gitlab_server.serving import ThreadedServer
 from tests.fixtures.repositories import GitRepository, Submodule, Symlink
 from tests.integration.sources.conftest import (
     PATH,
@@ -100,33 +93,6 @@ async def test_a_new_commit_of_a_server_without_filters_is_seen_by_an_open_sourc
     assert list((await contents(source, entries)).values()) == [b"2\n"]
 
 
-class OldProxy(ThreadedServer):
-    """A proxy that takes away the header which asks for protocol version 2, as some in front of old servers do."""
-
-    def __init__(self, behind: str) -> None:
-        super().__init__()
-        self._behind = behind
-
-    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        kept = {name: value for name, value in request.headers.items() if name not in ("git-protocol", "host")}
-        target = f"{self._behind}{scope['raw_path'].decode()}?{request.url.query}"
-        async with httpx.AsyncClient() as client:
-            answer = await client.request(
-                request.method, target, headers=kept, content=await request.body(), timeout=20
-            )
-        await Response(answer.content, answer.status_code, {"Content-Type": answer.headers["content-type"]})(
-            scope, receive, send
-        )
-
-    def __enter__(self) -> OldProxy:
-        self.serve(self._app)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
 async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_head(site: Site) -> None:
     site.repository.commit({"a.py": b"1\n"}, branch="develop")
     site.repository.commit({"a.py": b"1\n"}, branch="main")
@@ -139,38 +105,6 @@ async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_
     site.repository.set_head("develop")
     assert await source.branch() == "main"
     assert await source.branch(fresh=True) == "develop"
-
-
-async def test_a_server_of_protocol_version_0_names_its_default_branch(site: Site) -> None:
-    site.repository.set_head("trunk")
-    site.repository.commit({"a.py": b"1\n"}, branch="trunk")
-    with OldProxy(site.server.url) as proxy:
-        assert await site.remote(f"{proxy.url}/{PATH}.git").branch() == "trunk"
-
-
-@pytest.mark.parametrize("branch", [None, "main"])
-async def test_a_server_of_protocol_version_0_is_understood(site: Site, branch: str | None) -> None:
-    site.repository.many(50)
-    site.repository.tag("v1", site.repository.head() or "", message="annotated")
-    with OldProxy(site.server.url) as proxy:
-        source, entries = await listed(site.remote(f"{proxy.url}/{PATH}.git", branch=branch))
-
-        assert same_tree(entries, site.repository)
-        assert await contents(source, entries) == expected(site.repository, entries)
-        with pytest.raises(BranchNotFound, match="Its branches: main"):
-            await site.remote(f"{proxy.url}/{PATH}.git", branch="zzz").head()
-        await source.close()
-
-
-async def test_a_gitlab_behind_such_a_proxy_is_read_all_the_same(site: Site) -> None:
-    site.repository.many(50)
-    with OldProxy(site.server.url) as proxy:
-        source = GitLabSource(GitLabProject(proxy.url, PATH, token=SecretStr(TOKEN), project_id=42, retry=QUICK))
-
-        entries = await entries_of(source)
-
-        assert await contents(source, entries) == expected(site.repository, entries)
-        await source.close()
 
 
 async def test_names_of_sha_256_are_spoken(site: Site, tmp_path: Path) -> None:
@@ -201,7 +135,7 @@ async def test_branches_default_branches_and_their_absence(site: Site) -> None:
     assert (await site.remote(branch="develop").head()).sha == develop
     with pytest.raises(BranchNotFound, match=r"Did you mean develop\?"):
         await site.remote(branch="develp").head()
-    with pytest.raises(BranchNotFound, match=r"HEAD names 'main', which does not exist.*develop"):
+    with pytest.raises(BranchNotFound, match=r"no default branch.*develop"):
         await site.remote().head()
 
     main = site.repository.commit({"a": b"2"})
@@ -307,16 +241,12 @@ async def test_any_answer_cut_anywhere_is_requested_again(site: Site, after_byte
     assert await contents(source, entries) == expected(site.repository, entries)
 
 
-async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_is_measured(site: Site) -> None:
-    site.repository.commit({f"f{number}": b"%d" % number for number in range(20)} | {"big": b"0123456789" * 100_000})
+async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_is_named(site: Site) -> None:
+    big = b"".join(b"%d" % number for number in range(2000))
+    site.repository.commit({f"f{number}": b"%d" % number for number in range(20)} | {"big": big})
     shas = {row.sha: site.repository.read(row.sha) for row in site.repository.ls_tree()}
-    upload_pack = UploadPack(
-        f"{site.server.url}/{PATH}.git",
-        username="oauth2",
-        password=TOKEN,
-        retry=QUICK,
-        max_spool_bytes=600,
-    )
+    spec = RemoteGit(f"{site.server.url}/{PATH}.git", username="oauth2", password=SecretStr(TOKEN), retry=QUICK)
+    upload_pack = UploadPack(spec, max_spool_bytes=600)
     unreadable: dict[str, str] = {}
 
     with pytest.raises(SpoolFull):
@@ -324,8 +254,7 @@ async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_
     found = {blob.sha: blob async for blob in upload_pack.blobs(list(shas), max_bytes=1000, unreadable=unreadable)}
     await upload_pack.close()
 
-    assert found.keys() == shas.keys()
-    assert unreadable == {}
-    for sha, blob in found.items():
-        assert blob.size_bytes == len(shas[sha])
-        assert blob.content == (shas[sha] if len(shas[sha]) <= 1000 else None)
+    [missing] = shas.keys() - found.keys()
+    assert shas[missing] == big
+    assert unreadable == {missing: "is too large to be fetched"}
+    assert all(blob.content == shas[sha] for sha, blob in found.items())

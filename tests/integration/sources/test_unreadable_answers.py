@@ -9,6 +9,7 @@ from reposync.errors import SourceCorrupt, SourceGone
 from reposync.outgoing import RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
+from reposync.sources.spec import GitLabProject
 from tests.integration.sources.conftest import PATH, QUICK, TOKEN, Site
 
 UNREADABLE = {
@@ -46,7 +47,9 @@ async def test_an_answer_of_gitlab_that_cannot_be_parsed_is_tried_again_by_the_r
 async def test_a_group_that_is_listed_so_is_tried_again(site: Site) -> None:
     body = UNREADABLE["a web page"]
     site.server.faults.answer(200, body, media_type="application/json", path="/groups/", times=None)
-    group = GitLabGroup(GitLabClient(site.server.url, token=SecretStr(TOKEN), retry=QUICK), "platform")
+    group = GitLabGroup(
+        GitLabClient(GitLabProject(site.server.url, PATH, token=SecretStr(TOKEN)), retry=QUICK), "platform"
+    )
 
     with pytest.raises(SourceCorrupt):
         await group.projects(archived=False)
@@ -58,7 +61,7 @@ async def test_a_look_whether_gitlab_is_there_is_not_answered_by_it(site: Site) 
     body = UNREADABLE["nests 200,000 deep"]
     site.server.faults.answer(200, body, media_type="application/json", path="/version", times=None)
 
-    client = GitLabClient(site.server.url, token=SecretStr(TOKEN), retry=RetryPolicy(attempts=1))
+    client = GitLabClient(GitLabProject(site.server.url, PATH, token=SecretStr(TOKEN)), retry=RetryPolicy(attempts=1))
     with pytest.raises(SourceCorrupt):
         await client.ping()
     await client.close()

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import BLOB, object_sha
-from reposync.sources.packs import BaseCache, PackDamaged
+from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob
 from tests.fixtures.packs import assembled, blobs, header, packed_blob, received, scanned, varint
 from tests.fixtures.repositories import GitRepository
@@ -114,17 +113,6 @@ def test_a_received_pack_gives_the_requested_blobs_and_names_the_missing_ones(pa
     assert unreadable == {absent: "was not sent by the server"}
 
 
-@pytest.mark.parametrize(("kinds", "is_measured"), [([3], True), ([3, 3], False), ([2], False), ([1], False)], ids=str)
-def test_a_pack_over_its_disk_space_is_measured_if_it_is_one_blob(kinds: list[int], is_measured: bool) -> None:
-    noise = random.Random(1).randbytes(20_000)
-    objects = [(header(kind, len(noise)), zlib.compress(noise)) for kind in kinds]
-
-    with pytest.raises(SpoolFull) as stopped:
-        received(assembled(objects), step=4096, max_bytes=10_000)
-
-    assert stopped.value.only_blob_bytes == (len(noise) if is_measured else None)
-
-
 def test_content_over_the_limit_does_not_give_its_size_to_a_different_blob() -> None:
     page = b"<html>" * 10_000
     wanted, sent = object_sha(BLOB, b"ten bytes\n"), object_sha(BLOB, page)
@@ -166,14 +154,6 @@ def test_deltas_that_are_based_on_each_other_are_refused() -> None:
 
     with pytest.raises(PackDamaged, match="base is missing"):
         scanned(pack, max_bytes=10**9)
-
-
-def test_the_cache_of_bases_stays_within_its_bounds() -> None:
-    cache, pack = BaseCache(max_bytes=1000), object()
-    for offset in range(100):
-        cache.put(pack, offset, BLOB, b"x" * 200)
-
-    assert [offset for offset in range(100) if cache.get(pack, offset)] == [95, 96, 97, 98, 99]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

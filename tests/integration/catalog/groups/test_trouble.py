@@ -23,7 +23,7 @@ LIST = "/api/v4/groups/"
 @pytest.mark.parametrize(
     ("status", "body", "code", "words"),
     [
-        (401, {"error": "invalid_token", "error_description": "Token is expired."}, "SOURCE_DENIED", "has expired"),
+        (401, {"error": "invalid_token", "error_description": "Token is expired."}, "SOURCE_DENIED", "is expired"),
         (
             403,
             {"error": "insufficient_scope", "scope": "api read_api"},
