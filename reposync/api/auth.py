@@ -251,12 +251,11 @@ class Access:
         response.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="lax")
 
     def _verified(self, request: Request, secret: str) -> Token:
-        checked = self._throttle.admit(_client(request))
+        self.check_attempts(request)
         found = self._tokens.find(secret)
-        if found is not None and self._throttle.is_compared(found.key_id, checked):
-            self._throttle.succeeded(found.key_id)
+        if found is not None:
             return found
-        self._throttle.failed(_client(request), digest(secret), checked)
+        self._throttle.failed(_client(request), digest(secret))
         raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
 
     def _cookie_name(self, request: Request) -> str:

@@ -28,7 +28,7 @@ from reposync.api.errors import (
 )
 from reposync.api.routing import PREFIX, ApiParts, BodyLimits, Router, SharedBodies, UnreadRoute
 from reposync.api.server import outlive
-from reposync.api.throttle import Checked, Throttle
+from reposync.api.throttle import Throttle
 from reposync.app.webhooks import (
     Credentials,
     Ignored,
@@ -144,20 +144,17 @@ class WebhookReceiver:
         app = self._parts.application()
         address = request.client.host if request.client else ""
         servers = self._listening(app.configuration.registry.gitlab)
-        checked = self._throttle.admit(address)
-        servers = [server for server in servers if self._throttle.is_compared(_key_id(server), checked)]
+        self._throttle.admit(address)
         senders = senders_by_token(servers, given)
         # Without a valid token the body is read only if there is a signature of it to check.
         if not senders and not needs_body(servers, given):
-            self._refuse(address, given, checked)
+            self._refuse(address, given)
         with self._bodies.reading(request) as read_body:
             content = await read_body()
             if not senders:
                 senders = _signers(servers, given, content, address)
             if not senders:
-                self._refuse(address, given, checked)
-            for server in senders:
-                self._throttle.succeeded(_key_id(server))
+                self._refuse(address, given)
             event = read_event(kind, content)
         # The memory of the body is free again: the event has what is needed of it.
         if isinstance(event, Reason):
@@ -194,8 +191,8 @@ class WebhookReceiver:
             # The sender is unknown: only the log names the keys of the registry.
             raise WebhooksOff(error.message, remedy="The log of reposync names the setting.") from error
 
-    def _refuse(self, address: str, given: Credentials, checked: Checked) -> NoReturn:
-        self._throttle.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest(), checked)
+    def _refuse(self, address: str, given: Credentials) -> NoReturn:
+        self._throttle.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest())
         shown = "signature" if given.signature else "secret token" if given.token else "nothing"
         remedy = "Set the hook's secret in GitLab."
         log.warning("a webhook was refused", extra={"address": address, "shown": shown, "remedy": remedy})
@@ -213,7 +210,3 @@ def _signers(servers: list[GitLabInstance], given: Credentials, body: bytearray,
 def _log_failure(late: asyncio.Task[list[Outcome]]) -> None:
     if not late.cancelled() and (error := late.exception()) is not None:
         log.error("a push failed after its response was sent", exc_info=error)
-
-
-def _key_id(server: GitLabInstance) -> str:
-    return f"webhooks of {server.url}"

@@ -88,13 +88,13 @@ async def test_a_wrong_token_leads_back_to_the_form_that_says_so(browser: httpx.
 
 
 async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
-    throttle = Throttle(per_client=2, of_used=3, monotonic=lambda: 1_000.0)
+    throttle = Throttle(max_failures=2, monotonic=lambda: 1_000.0)
     async with server(Access(TOKENS, throttle=throttle)) as browser:
         for number in range(2):
             await log_in(browser, f"{WRONG}{number}")
         answer = await log_in(browser, OPERATOR)
 
-        assert answer.headers["location"] == "/login?failed=attempts&wait=30"
+        assert answer.headers["location"] == "/login?failed=attempts&wait=60"
         assert "reposync-session" not in cookies_set(answer)
         shown = await browser.get(answer.headers["location"])
         assert shown.status_code == 200
