@@ -132,7 +132,7 @@ class NotSearchableYet(ApiError, code="NOT_SEARCHABLE_YET", status=504):
 
 
 class TooManyConnections(ApiError, code="TOO_MANY_CONNECTIONS", status=503, retryable=True):
-    """All connections of this pod, or of this address, are in use."""
+    """All connections of this pod are in use."""
 
 
 class ShuttingDown(ApiError, code="SHUTTING_DOWN", status=503):

@@ -8,10 +8,12 @@ import ipaddress
 import re
 import socket
 from collections.abc import Sequence
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from reposync.config.registry import ResolvedRepository
 from reposync.config.sections import HttpConfig
@@ -19,7 +21,6 @@ from reposync.errors import SourceNotAllowed
 from reposync.outgoing import is_loopback
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
-_MAX_FORWARDED = 50
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 RESOLVE_SECONDS = 5.0
@@ -84,31 +85,28 @@ class AllowedHosts:
         )
 
 
-class TrustedNetworks:
-    """Addresses and networks of trusted proxies."""
-
-    def __init__(self, networks: Sequence[str]) -> None:
-        self._networks = [ipaddress.ip_network(each) for each in networks]
-
-    def contain(self, address: str) -> bool:
-        """`address` may be an IPv6 network as `client_network` returns it."""
-        parsed = _address(address.removesuffix("/64"))
-        return parsed is not None and any(parsed in network for network in self._networks)
-
-
 class Proxies:
-    """The proxies in front of this server."""
+    """Middleware that sets what the browser requested: its address, scheme and host if a trusted proxy forwards them,
+    and the whole path, whether the proxy strips the root path or not."""
 
-    def __init__(self, config: HttpConfig) -> None:
-        self._trusted = TrustedNetworks(config.trusted_proxies)
+    def __init__(self, app: ASGIApp, config: HttpConfig) -> None:
+        self._forwarded = ProxyHeadersMiddleware(cast(Any, app), list(config.trusted_proxies))
         self._root = config.root_path
 
-    def correct(self, scope: Scope) -> None:
-        """Set what the browser requested: its address, scheme and host if a trusted proxy forwards them, and the whole
-        path, whether the proxy strips the root path or not."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            self._correct(scope)
+        await self._forwarded(cast(Any, scope), cast(Any, receive), cast(Any, send))
+
+    def _correct(self, scope: Scope) -> None:
         peer, root, path = scope.get("client"), self._root, scope["path"]
-        if peer is not None and self._trusted.contain(peer[0]):
-            self._apply_forwarded(scope, Headers(scope=scope), peer)
+        # A listener on `::` has IPv4 peers in IPv6.
+        if peer is not None and (address := _address(peer[0])) is not None:
+            scope["client"] = (str(address), peer[1])
+            host = Headers(scope=scope).get("x-forwarded-host", "").partition(",")[0].strip()
+            if str(address) in self._forwarded.trusted_hosts and split_host(host) is not None:
+                others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+                scope["headers"] = [(b"host", host.encode("latin-1")), *others]
         if not root:
             return
         scope["root_path"] = root
@@ -116,29 +114,6 @@ class Proxies:
             scope["path"] = root + path
             if scope.get("raw_path") is not None:
                 scope["raw_path"] = root.encode() + scope["raw_path"]
-
-    def _apply_forwarded(self, scope: Scope, headers: Headers, peer: tuple[str, int]) -> None:
-        scope["client"] = (self._client(headers, peer[0]), peer[1])
-        proto = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
-        if proto in _DEFAULT_PORTS:
-            scope["scheme"] = proto
-        host = headers.get("x-forwarded-host", "").partition(",")[0].strip()
-        if host and split_host(host) is not None:
-            others = [(name, value) for name, value in scope["headers"] if name != b"host"]
-            scope["headers"] = [(b"host", host.encode("latin-1")), *others]
-
-    def _client(self, headers: Headers, peer: str) -> str:
-        """Each proxy appends its client, some with the port: the last one that is not a trusted proxy."""
-        client = peer
-        for each in reversed(",".join(headers.getlist("x-forwarded-for")).split(",")[-_MAX_FORWARDED:]):
-            text = each.strip()
-            found = _address(text) or _address(text.rpartition(":")[0].strip("[]")) or _address(text.strip("[]"))
-            if found is None:
-                break
-            client = str(found)
-            if not self._trusted.contain(client):
-                break
-        return client
 
 
 def _address(text: str) -> IpAddress | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import secrets
@@ -27,7 +28,7 @@ from reposync.api.errors import (
     TooManyConnections,
     Unexpected,
 )
-from reposync.api.hosts import AllowedHosts, Proxies, is_cross_site
+from reposync.api.hosts import AllowedHosts, is_cross_site
 from reposync.config.sections import HttpConfig
 from reposync.errors import RepoSyncError
 
@@ -36,8 +37,9 @@ log = logging.getLogger(__name__)
 REQUEST_ID = "X-Request-Id"
 MAX_QUERY_BYTES = MAX_PATH_BYTES = 8_192
 MAX_HEADERS, MAX_HEADER_BYTES = 100, 16_384
+LINGER_SECONDS, LINGER_BYTES, MAX_LINGERING = 10.0, 64 << 20, 50
 PROBES_ONLY = "probes_only"
-"""Key of the request's state if its connection is one of `HttpLimits.reserved_connections`."""
+"""Key of the request's state if its connection is one of those that are reserved for probes."""
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -64,10 +66,12 @@ class Gate:
     """Around the whole application, including its errors.
 
     - Gives the request an id, which is in the response and in every log line.
-    - Applies the headers of trusted proxies; refuses other hosts, other sites, and heads that are too large.
+    - Refuses other hosts, other sites, and heads that are too large.
     - Answers HEAD as GET without the body (RFC 9110, 9.3.2). Not by a second method per route: OpenAPI would list
       every operation twice.
-    - Adds security headers, and closes the connection if the response came before the whole body.
+    - Adds security headers.
+    - If the response comes before the whole body, discards the rest within limits, and closes the connection: closing a
+      socket with unread input resets it, and the client may lose the response (RFC 9112, 9.6).
     - Answers unexpected errors, and logs them under the id that the response names. Not by an exception handler:
       Starlette raises the error again after one, and the server would log it twice.
     - Answers requests without a response when the daemon shuts down.
@@ -77,14 +81,13 @@ class Gate:
         self._app = app
         self._root = config.root_path
         self._has_tokens = has_tokens
-        self._proxies = Proxies(config)
         self._hosts = AllowedHosts(config.allowed_hosts, has_tokens=has_tokens)
+        self._lingering = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._proxies.correct(scope)
         headers = Headers(scope=scope)
         given_id = headers.get(REQUEST_ID, "")
         request_id = given_id if _REQUEST_ID.fullmatch(given_id) else uuid.uuid4().hex
@@ -108,26 +111,41 @@ class Gate:
                 added.update({**SECURITY_HEADERS, REQUEST_ID: request_id})
                 added.setdefault("Cache-Control", "no-store")
                 added.setdefault("Date", formatdate(usegmt=True))
+                if message["status"] == 304:
+                    # As the response with a body has it: caches take the headers of a 304 over.
+                    added.add_vary_header("Accept-Encoding")
                 # Below a path of a host there are other services, for which https is not ours to require.
                 if scope["scheme"] == "https" and not self._root:
                     added["Strict-Transport-Security"] = "max-age=31536000"
                 if is_reserved or is_unread:
                     added["Connection"] = "close"
-            elif is_head and message["type"] == "http.response.body":
-                message = {**message, "body": b""}
+            elif message["type"] == "http.response.body":
+                if is_head:
+                    message = {**message, "body": b""}
+                if is_unread and not message.get("more_body", False):
+                    await send({**message, "more_body": True})
+                    await self._discard(receive)
+                    message = {"type": "http.response.body"}
             await send(message)
 
         with bound_contextvars(request=request_id):
+            is_elsewhere = is_cross_site(headers)
             try:
-                self._check(scope, headers, is_reserved)
+                self._check(scope, headers, is_reserved=is_reserved, is_elsewhere=is_elsewhere)
             except RepoSyncError as error:
                 await ErrorResponse(error)(scope, received, sent)
                 return
+            if is_elsewhere:
+                # Not compressed: that page could add guesses to a page with private code, and somebody who sees the
+                # traffic would learn from its size which guess was right (BREACH).
+                kept = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+                scope = {**scope, "headers": kept}
             try:
                 await self._app({**scope, "method": "GET", _HEAD: True} if is_head else scope, received, sent)
                 return
             except asyncio.CancelledError:
-                # Only the server cancels requests, when it shuts down.
+                # Only the server cancels requests, when it shuts down; it closes the connection.
+                is_unread = False
                 response = ErrorResponse(ShuttingDown())
             except Exception:
                 incident = secrets.token_hex(6)
@@ -140,7 +158,23 @@ class Gate:
             if not has_started:
                 await response(scope, received, sent)
 
-    def _check(self, scope: Scope, headers: Headers, is_reserved: bool) -> None:
+    async def _discard(self, receive: Receive) -> None:
+        """What a client still sends that has its response. At most so many clients: the others may be strangers."""
+        if self._lingering >= MAX_LINGERING:
+            return
+        self._lingering += 1
+        left_bytes = LINGER_BYTES
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_SECONDS):
+                    message = await receive()
+                    while message.get("more_body", False) and left_bytes > 0:
+                        left_bytes -= len(message["body"])
+                        message = await receive()
+        finally:
+            self._lingering -= 1
+
+    def _check(self, scope: Scope, headers: Headers, *, is_reserved: bool, is_elsewhere: bool) -> None:
         root_relative = scope["path"].removeprefix(self._root)
         if is_reserved and root_relative not in _WITH_RESERVE:
             raise TooManyConnections("This pod has no free connections.", remedy="Try again in a moment.")
@@ -154,7 +188,7 @@ class Gate:
                 "allows others.",
             )
         by_token = self._has_tokens and headers.get("authorization", "")[:7].lower() == "bearer "
-        if scope["method"] not in SAFE_METHODS and not by_token and is_cross_site(headers):
+        if scope["method"] not in SAFE_METHODS and not by_token and is_elsewhere:
             raise CrossSiteRefused("A page of another site made the browser send this request.")
         _check_size(scope)
 

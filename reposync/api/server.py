@@ -11,22 +11,39 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import Request
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from reposync.api.connections import BoundedProtocol, HttpLimits, Shares
+from reposync.api.errors import envelope
+from reposync.api.middleware import PROBES_ONLY
 from reposync.errors import ConfigError, UsageError
 from reposync.outgoing import is_loopback
 
-_STOPPING, _TASKS = "stopping", "tasks"
+MAX_HEAD_BYTES = 16_384
+RESERVED_CONNECTIONS = 16
+
+_STOPPING = "stopping"
 _ABORT_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 _DRAIN_POLLS = 100
 _BACKLOG = 512
 # Of the loop: accept, make the transport, connection_made, the first step of the task that it may start.
 _ACCEPTING_TURNS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """`grace_seconds`: for responses in progress when the daemon shuts down. `idle_seconds`: a connection without a
+    complete head of a request is closed after this time, and before twice as much; uvicorn would wait for the first
+    one for ever. `max_connections`: more would take the file descriptors that syncs need; see `Connection`."""
+
+    grace_seconds: float = 3.0
+    idle_seconds: float = 10.0
+    max_connections: int = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +78,77 @@ def stopping_of(request: Request) -> asyncio.Event:
     return found if isinstance(found, asyncio.Event) else asyncio.Event()
 
 
-def outlive(request: Request, task: asyncio.Task[Any]) -> None:
-    """Let `task` continue after its request. It ends with the server, like the requests in progress; without a server,
-    nothing ends it."""
-    tasks: set[asyncio.Task[Any]] = request.scope.get("state", {}).get(_TASKS, set())
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-
-
 async def pause(stopping: asyncio.Event, seconds: float) -> None:
     """Sleep, but not while the server shuts down."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stopping.wait()
+
+
+class Connection(H11Protocol):
+    """Uvicorn's protocol within `limits`, with our JSON for its own error.
+
+    If there are too many connections, the oldest idle one is closed, which HTTP allows at any time: who opens many and
+    sends nothing keeps nobody out. If all have a request in progress, a few more may be used for probes.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any], limits: HttpLimits
+    ) -> None:
+        super().__init__(config, state, app_state)
+        self._limits = limits
+        self._made_at = self.loop.time()
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._close_if_idle(before=self)
+        surplus = len(self.connections) - self._limits.max_connections
+        if surplus <= 0:
+            return
+        if idle := [each for each in connections_of(self.server_state) if each.is_idle and each is not self]:
+            oldest = min(idle, key=lambda each: each._made_at)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+        elif surplus > RESERVED_CONNECTIONS:
+            self.transport.abort()
+        else:
+            self.app_state = {**self.app_state, PROBES_ONLY: True}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in progress."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _close_if_idle(self, before: object) -> None:
+        """`before`: the last request that it had at the check before this one."""
+        last = self.cycle if self.is_idle else object()
+        if last is before:
+            self.transport.abort()
+        else:
+            self._idle_timer = self.loop.call_later(self._limits.idle_seconds, self._close_if_idle, last)
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None:
+            # The application may still be running; its response is discarded.
+            self.cycle.disconnected = True
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            # The invalid bytes followed a request whose response has started.
+            self.transport.abort()
+            return
+        body = envelope("BAD_REQUEST", msg)
+        head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+        self.transport.write(f"HTTP/1.1 400 Bad Request\r\n{head}\r\n".encode() + body)
+        self.transport.close()
+
+
+def connections_of(state: ServerState) -> list[Connection]:
+    return [each for each in state.connections if isinstance(each, Connection)]
 
 
 @contextlib.asynccontextmanager
@@ -83,17 +158,31 @@ async def serve_http(
     """Serve `app` until the block ends; port 0 takes a free one. No signal handlers, no access log.
 
     Raises UsageError if it cannot listen on the address. Shutting down takes the grace period and two seconds at most,
-    whatever clients do.
+    whatever clients do. Not uvicorn's own server: it polls to start and to end, takes the signals of the process, and
+    leaves connections open.
     """
     limits = limits or HttpLimits()
     listener = await asyncio.to_thread(_listen, host, port)
     bound = listener.getsockname()
-    config = _config(app, limits)
-    state, shares, stopping = ServerState(), Shares(limits), asyncio.Event()
-    # Part of the scope of every request; for responses without an end of their own, and for work after a response.
-    app_state = {_STOPPING: stopping, _TASKS: state.tasks}
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(limits.idle_seconds) + 1,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        # asyncio gives a connection the context in which the server was started; its requests must not log that run.
+        reset_contextvars=True,
+    )
+    config.load()
+    state, stopping = ServerState(), asyncio.Event()
+    # Part of the scope of every request, for responses without an end of their own.
+    app_state = {_STOPPING: stopping}
     server = await asyncio.get_running_loop().create_server(
-        lambda: BoundedProtocol(config, state, app_state, limits, shares), sock=listener, backlog=_BACKLOG
+        lambda: Connection(config, state, app_state, limits), sock=listener, backlog=_BACKLOG
     )
     try:
         yield HttpAddress(bound[0], bound[1])
@@ -116,21 +205,19 @@ async def stop_accepting(server: asyncio.Server) -> None:
 
 
 async def _shut_down(state: ServerState, grace_seconds: float) -> None:
-    def connections() -> list[BoundedProtocol]:
-        return [each for each in state.connections if isinstance(each, BoundedProtocol)]
-
     async def wait_for_tasks(timeout_seconds: float) -> None:
         if state.tasks:
             await asyncio.wait(list(state.tasks), timeout=timeout_seconds)
 
     try:
-        for connection in connections():
-            connection.shutdown()
+        for connection in connections_of(state):
+            if not connection.transport.is_closing():
+                connection.shutdown()
         await wait_for_tasks(grace_seconds)
         # Requests without a response still get one that gives the reason. A response that has started can only be cut
         # off; before its task is cancelled, or uvicorn would log that the task did not complete it.
-        for connection in connections():
-            if connection.is_responding:
+        for connection in connections_of(state):
+            if not connection.is_idle and connection.cycle.response_started:
                 connection.transport.abort()
         for task in state.tasks:
             task.cancel()
@@ -141,41 +228,14 @@ async def _shut_down(state: ServerState, grace_seconds: float) -> None:
                 return
             await asyncio.sleep(_POLL_SECONDS)
     finally:
-        for connection in connections():
+        for connection in connections_of(state):
             connection.transport.abort()
         for task in state.tasks:
             task.cancel()
 
 
-def _config(app: ASGIApp, limits: HttpLimits) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        http=BoundedProtocol,
-        ws="none",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        timeout_keep_alive=limits.keep_alive_seconds,
-        h11_max_incomplete_event_size=limits.max_head_bytes,
-        # asyncio gives a connection the context in which the server was started; its requests must not log that run.
-        reset_contextvars=True,
-    )
-    config.load()
-    return config
-
-
-_REMEDIES = {
-    errno.EADDRINUSE: "Is a daemon running already? Stop it, or choose a different port with --port (0: a free one).",
-    errno.EACCES: "Ports below 1024 usually require root: choose a different one with --port.",
-}
-_LOCAL_ONLY = "Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses."
-
-
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises UsageError that says what is wrong with the address."""
-    if not 0 <= port <= 65_535:
-        raise UsageError(f"{port} is not a port.", remedy="Ports are 1 to 65535; 0 takes a free one.")
     try:
         listener = socket.create_server(
             (host, port),
@@ -187,9 +247,11 @@ def _listen(host: str, port: int) -> socket.socket:
         code = error.errno if isinstance(error, OSError) else None
         # A name that cannot be resolved (socket.EAI_*), or not a name at all, has no errno.
         reason = "it is neither an address nor a known name" if code is None or code < 0 else os.strerror(code)
+        remedy = "Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses."
+        if code == errno.EADDRINUSE:
+            remedy = "Is a daemon running already? Stop it, or choose a different port with --port (0: a free one)."
         raise UsageError(
-            f"Cannot listen on port {port} of {host or 'this machine'}: {reason}.",
-            remedy=_REMEDIES.get(code or 0, _LOCAL_ONLY),
+            f"Cannot listen on port {port} of {host or 'this machine'}: {reason}.", remedy=remedy
         ) from error
     # Connections inherit it. asyncio sets it only on sockets with an explicit protocol, and each response with head and
     # body in two writes would otherwise take 40 ms.

@@ -81,7 +81,6 @@ async def serve_until_stopped(
     from reposync import __version__
     from reposync.api.app import ApiParts, create_app
     from reposync.api.auth import Access
-    from reposync.api.connections import HttpLimits
     from reposync.api.server import check_exposure, serve_http
     from reposync.app.daemon import Daemon
     from reposync.clock import Clock
@@ -118,11 +117,10 @@ async def serve_until_stopped(
         secrets=secrets,
     )
     try:
-        limits = HttpLimits(trusted_proxies=http.trusted_proxies)
         # Requests in progress need the database, so the server ends before it is closed.
         async with (
             contextlib.AsyncExitStack() as resources,
-            serve_http(create_app(parts), host, port, limits=limits) as address,
+            serve_http(create_app(parts), host, port) as address,
         ):
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:

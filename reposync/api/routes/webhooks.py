@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Coroutine
 from hashlib import sha256
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -27,7 +25,6 @@ from reposync.api.errors import (
     described,
 )
 from reposync.api.routing import PREFIX, ApiParts, BodyLimits, Router, SharedBodies, UnreadRoute
-from reposync.api.server import outlive
 from reposync.api.throttle import Throttle
 from reposync.app.webhooks import (
     Credentials,
@@ -60,10 +57,6 @@ MAX_BODY_BYTES = 25 * 1024 * 1024
 MAX_BODIES_BYTES = 3 * MAX_BODY_BYTES
 BODY_SECONDS = 10.0
 """The timeout of GitLab."""
-ANSWER_SECONDS = 5.0
-"""For the database. GitLab waits for ten, and counts a timeout as a failure of the hook."""
-MAX_LATE = 100
-"""Deliveries that may wait for the database at the same time."""
 HINT_EVERY_SECONDS = 60.0
 
 
@@ -138,7 +131,6 @@ class WebhookReceiver:
         self._bodies = SharedBodies(BodyLimits(MAX_BODY_BYTES, BODY_SECONDS), total_bytes=MAX_BODIES_BYTES)
         self._throttle = Throttle()
         self._hinted_at = float("-inf")
-        self._late: set[asyncio.Task[list[Outcome]]] = set()
 
     async def receive(self, request: Request, given: Credentials, kind: str, delivery: str) -> list[Outcome]:
         app = self._parts.application()
@@ -159,27 +151,9 @@ class WebhookReceiver:
         # The memory of the body is free again: the event has what is needed of it.
         if isinstance(event, Reason):
             return [ignored_push(event)]
-        return await self._queued(request, receive_push(app, event, senders, delivery))
-
-    async def _queued(self, request: Request, work: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
-        """What `work` returns, if it does in time. Otherwise it continues: the run may be queued a little later, and
-        GitLab does not resend every push."""
-        too_slow = StoreUnavailable(
-            f"The database did not respond within {ANSWER_SECONDS:g} s.",
-            remedy="The next scheduled sync finds the push.",
-        )
-        if len(self._late) >= MAX_LATE:
-            work.close()
-            raise too_slow
-        task = asyncio.create_task(work)
-        outlive(request, task)
-        self._late.add(task)
-        task.add_done_callback(self._late.discard)
-        await asyncio.wait({task}, timeout=ANSWER_SECONDS)
-        if not task.done():
-            task.add_done_callback(_log_failure)
-            raise too_slow
-        return task.result()
+        # Without a time limit: GitLab waits for ten seconds, does not send every push again, and the run is queued
+        # although it has given up.
+        return await receive_push(app, event, senders, delivery)
 
     def _listening(self, servers: tuple[GitLabInstance, ...]) -> list[GitLabInstance]:
         try:
@@ -205,8 +179,3 @@ def _signers(servers: list[GitLabInstance], given: Credentials, body: bytearray,
     except WebhookRefused as error:
         log.warning("a webhook was refused", extra={"address": address, "error": str(error)})
         raise
-
-
-def _log_failure(late: asyncio.Task[list[Outcome]]) -> None:
-    if not late.cancelled() and (error := late.exception()) is not None:
-        log.error("a push failed after its response was sent", exc_info=error)

@@ -153,7 +153,7 @@ async def status_of_head(door: httpx.AsyncClient, method: str, path: str) -> int
     head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     writer.write(head.encode())
     async with asyncio.timeout(60):
-        answer = await reader.read()
+        answer = await reader.readline()
     writer.close()
     return int(answer.split()[1])
 

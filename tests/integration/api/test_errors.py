@@ -11,8 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from reposync.api.app import create_app
-from reposync.api.connections import HttpLimits
-from reposync.api.server import serve_http
+from reposync.api.server import HttpLimits, serve_http
 from reposync.errors import RepositoryNotFound, StoreUnavailable
 from tests.integration.api.conftest import Daemon
 from tests.integration.api.documented import client_of

@@ -51,7 +51,7 @@ def test_what_helm_refuses_in_a_registry_the_program_refuses_too_but_for_two_rul
 
 
 def test_what_the_chart_takes_for_the_programs_defaults_are_its_defaults():
-    from reposync.api.connections import HttpLimits
+    from reposync.api.server import HttpLimits
     from reposync.runs.execution import LAST_WRITE_SECONDS
 
     daemon, rendered = DaemonConfig(), render()
