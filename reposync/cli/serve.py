@@ -100,7 +100,6 @@ async def serve_until_stopped(
         version=__version__,
         run_statuses=[*(each.value for each in RunStatus), LOST],
         run_triggers=triggers,
-        now=lambda: clock.now().timestamp(),
     )
     health = Health()
     daemon = Daemon(environment, loaded, roles, metrics, health, secrets, clock)
