@@ -109,8 +109,8 @@ GC_THRESHOLD = 10_000
 def main() -> NoReturn:
     """Run the command line and exit. Errors are sentences, not tracebacks (REPOSYNC_DEBUG=1 shows them)."""
     gc.set_threshold(GC_THRESHOLD)
-    # The interpreter collects garbage several times while it exits: with nothing to collect, `search` takes 0.58 instead
-    # of 0.82 s of CPU, `history` 0.47 instead of 0.65 s.
+    # The interpreter collects garbage several times while it exits: with nothing to collect, `search` takes 0.58
+    # instead of 0.82 s of CPU, `history` 0.47 instead of 0.65 s.
     atexit.register(gc.freeze)
     # httpx imports its own command line if rich and pygments are installed, which takes 0.08 s.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None: the import fails
