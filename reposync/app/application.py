@@ -144,7 +144,7 @@ class Application:
             await source.close()
 
     def source(self, target: SyncTarget, row: Repository | None) -> Source:
-        from reposync.sources.spec import open_source
+        from reposync.sources.factory import open_source
 
         spec, password = target.source(row), target.repository.password
         if password is not None and not isinstance(password, MissingSecret):

@@ -1,15 +1,14 @@
-"""Descriptions of repositories, and from them to their sources."""
+"""Descriptions of repositories."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import assert_never
 
 from pydantic import SecretStr
 
-from reposync.outgoing import RequestObserver, RetryPolicy, Timeouts
-from reposync.sources.port import Commit, Source
+from reposync.outgoing import RetryPolicy, Timeouts
+from reposync.sources.port import Commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +53,3 @@ class GitLabProject:
 
 
 SourceSpec = LocalGit | RemoteGit | GitLabProject
-
-
-def open_source(spec: SourceSpec, *, observer: RequestObserver | None = None) -> Source:
-    """The source that `spec` describes; nothing is contacted or read yet. Close it after use. The observer sees the
-    request kinds `api_project`, `api_head`, `api_branches`, `api_tree`, `api_blob`, `git_refs` and `git_fetch`.
-
-    Raises ConfigError if an address, token or CA file cannot be right.
-    """
-    # Imported when needed: python-gitlab and httpx cost 0.15 s each, a local sync needs neither.
-    match spec:
-        case LocalGit():
-            from reposync.sources.local import LocalGitSource
-
-            return LocalGitSource(spec)
-        case RemoteGit():
-            from reposync.sources.remote import RemoteGitSource
-
-            return RemoteGitSource(spec, observer=observer)
-        case GitLabProject():
-            from reposync.sources.gitlab import GitLabSource
-
-            return GitLabSource(spec, observer=observer)
-        case _:
-            assert_never(spec)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
+from reposync.sources.factory import open_source
 from reposync.sources.local import LocalGitSource
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.spec import LocalGit, open_source
+from reposync.sources.spec import LocalGit
 from tests.fixtures.repositories import GitRepository, Submodule, Symlink, git_environment
 from tests.integration.sources.conftest import contents, entries_of, expected, listed, same_tree
 

@@ -18,10 +18,11 @@ from reposync.errors import (
     SourceError,
     SourceGone,
 )
+from reposync.sources.factory import open_source
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.remote import RemoteGitSource
 from reposync.sources.smart_http import UploadPack
-from reposync.sources.spec import RemoteGit, open_source
+from reposync.sources.spec import RemoteGit
 from tests.fixtures.gitlab_server import OtherHost
 from tests.fixtures.repositories import GitRepository, Submodule, Symlink
 from tests.integration.sources.conftest import (
