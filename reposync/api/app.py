@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 
-from reposync.api.errors import ErrorAnswer, add_error_handlers
+from reposync.api.errors import add_error_handlers
 from reposync.api.hosts import Proxies
 from reposync.api.middleware import Gate
 from reposync.api.routes.events import event_routes
@@ -57,15 +57,13 @@ def create_app(parts: ApiParts) -> FastAPI:
         redoc_url=None,
         # A redirect to the path without the slash would contain the wrong host behind most proxies.
         redirect_slashes=False,
-        generate_unique_id_function=lambda route: route.name,
-        responses={500: {"model": ErrorAnswer, "description": "Unexpected; the log has it under the incident id"}},
     )
     app.router.route_class = Route
     add_error_handlers(app, parts.secrets.redact)
     for routes in ROUTES:
-        app.include_router(routes(parts))
+        app.router.routes += routes(parts).routes
     renderer = Renderer(parts)
-    app.include_router(page_routes(parts, renderer, app.openapi))
+    app.router.routes += page_routes(parts, renderer, app.openapi).routes
     app.mount("/static", StaticContent(), name="static")
     # The last one is the outermost. HEAD has to get the headers of the compressed response. Level 9 takes two to three
     # times as long as 5, and saves at most a tenth more.

@@ -181,14 +181,19 @@ class ErrorAnswer(BaseModel):
     error: ErrorBody
 
 
+_ERROR_ANSWER = {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}
+
+
 def described(*kinds: type[RepoSyncError]) -> Responses:
     """`responses` of a route with these errors, described by their docstrings."""
     found: Responses = {}
     for kind in kinds:
         words = (kind.__doc__ or kind.code).strip().partition("\n\n")[0].replace("\n    ", " ")
-        each = found.setdefault(kind.status, {"model": ErrorAnswer, "description": "", "content": {}})
+        # Not as a `model`: FastAPI would compile a type adapter for each status of each route.
+        content = {"application/json": {"schema": _ERROR_ANSWER, "examples": {}}}
+        each = found.setdefault(kind.status, {"description": "", "content": content})
         each["description"] += f"{' ' if each['description'] else ''}`{kind.code}`: {words}"
-        examples = each["content"].setdefault("application/json", {"examples": {}})["examples"]
+        examples = each["content"]["application/json"]["examples"]
         examples[kind.code] = {"value": error_document(kind.code, words)}
     return found
 

@@ -34,6 +34,7 @@ from reposync.api.errors import (
     BodyTooSlow,
     BodyUnreadable,
     CrossSiteRefused,
+    ErrorAnswer,
     MediaTypeUnsupported,
     Responses,
     described,
@@ -236,11 +237,23 @@ class UnreadRoute(Route):
     body_limits = None
 
 
+_UNEXPECTED: Responses = {
+    500: {"model": ErrorAnswer, "description": "Unexpected; the log has it under the incident id"}
+}
+
+
+def _unique_id(route: APIRoute) -> str:
+    return route.name
+
+
 class Router(APIRouter):
-    """An APIRouter of such routes."""
+    """An APIRouter of such routes. The application takes them as they are: `include_router` would build each of them a
+    second time, at the first request, which takes 100 ms."""
 
     def __init__(self, *, route_class: type[Route] = Route, **options: Any) -> None:
-        super().__init__(route_class=route_class, **options)
+        super().__init__(
+            route_class=route_class, responses=_UNEXPECTED, generate_unique_id_function=_unique_id, **options
+        )
 
 
 def path_of(name: str) -> str:

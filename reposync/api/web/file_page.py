@@ -30,7 +30,7 @@ _LINES = re.compile(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 
 
 def file_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router()
+    routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
 
     @routes.get(f"/files/{FILE}")

@@ -40,7 +40,7 @@ class HelpPage:
 
 
 def help_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router()
+    routes = Router(include_in_schema=False)
 
     @routes.get("/help")
     async def index(request: Request) -> Response:

@@ -37,7 +37,7 @@ def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapp
     routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
     for pages in (repositories_page, repository_page, run_pages, search_page, file_page, help_page, _login_page):
-        routes.include_router(pages(parts, renderer))
+        routes.routes += pages(parts, renderer).routes
 
     @routes.get("/locks")
     async def locks(request: Request, principal: Principal = reader) -> Response:
@@ -150,7 +150,7 @@ def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
     seconds).
     """
     # The handler reads the form, if the client may still try a token.
-    routes = Router(route_class=UnreadRoute)
+    routes = Router(route_class=UnreadRoute, include_in_schema=False)
     access, root = parts.access, renderer.root
 
     @routes.get("/login")

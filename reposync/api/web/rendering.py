@@ -117,7 +117,9 @@ def _digests() -> Mapping[str, str]:
     }
 
 
+@cache
 def _environment() -> Environment:
+    """One for the process: it keeps the compiled templates."""
     environment = Environment(
         loader=PackageLoader("reposync.api.web"),
         autoescape=True,

@@ -62,7 +62,7 @@ class _Known(NamedTuple):
 
 
 def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router()
+    routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
 
     @routes.get("/")

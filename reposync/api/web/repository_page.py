@@ -37,7 +37,7 @@ SLOW_REFRESH_SECONDS = 15
 
 
 def repository_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router()
+    routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
 
     @routes.get("/repositories/{name:path}")

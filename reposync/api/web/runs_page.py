@@ -37,7 +37,7 @@ _RUN = re.compile("run ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router()
+    routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
 
     @routes.get("/runs")

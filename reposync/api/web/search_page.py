@@ -65,7 +65,7 @@ class File:
 
 
 def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router()
+    routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
     searches = ConcurrencyLimit(MAX_CONCURRENT, MAX_WAITING)
 

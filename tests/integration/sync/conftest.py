@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.databases import copy_upgraded_sqlite
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
@@ -36,8 +37,11 @@ def embeddings() -> Generator[EmbeddingServer, None, None]:
 
 
 @pytest.fixture
-def closed_world(tmp_path: Path, qdrant: Target, embeddings: EmbeddingServer) -> Generator[World, None, None]:
+def closed_world(
+    request: pytest.FixtureRequest, tmp_path: Path, qdrant: Target, embeddings: EmbeddingServer
+) -> Generator[World, None, None]:
     """A world whose configuration can still be written."""
+    copy_upgraded_sqlite(request.config, tmp_path / "state" / "reposync.db")
     repository = GitRepository.create(tmp_path / "project.git")
     with collections(qdrant) as collection:
         world = World(tmp_path, repository, embeddings, qdrant.url, collection, target=qdrant)
@@ -53,8 +57,9 @@ async def world(closed_world: World) -> AsyncGenerator[World, None]:
 
 @pytest.fixture
 async def gitlab_world(
-    tmp_path: Path, qdrant: Target, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, qdrant: Target, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[GitLabWorld, None]:
+    copy_upgraded_sqlite(request.config, tmp_path / "state" / "reposync.db")
     monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
     repository = GitRepository.create(tmp_path / "project.git")
     with EmbeddingServer() as embeddings, GitLabServer() as server, collections(qdrant) as collection:
