@@ -171,7 +171,6 @@ class SyncRun:
         totals = await self._parts.manifests.totals(version.id)
         self._counts.files_failed = totals.failed
         index = self._parts.open_index(version.physical)
-        await index.add_path_tokens(version.id, check=self._context.lease.check)
         links = source.url(_SAMPLE_PATH, head, 1, 1)
         if links != version.links and not situation.builds:
             # The project's path, its host or the branch changed: so did the links of all files.

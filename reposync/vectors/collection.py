@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch
-from reposync.vectors.limits import RequestLimits, within
 from reposync.vectors.port import (
     DENSE,
     SPARSE,
@@ -56,12 +54,6 @@ _QUANTIZATIONS: Mapping[Quantization, Mapping[str, Any] | None] = {
     "binary": {"binary": {"always_ram": True}},
     "turbo": {"turbo": {"bits": "bits4", "always_ram": True}},
 }
-# Candidates of a search in the HNSW graph. Of the 10 best of 20,000 chunks it finds 9.7, the server's default of 100
-# finds 9.3 (docs/sizing.md).
-_HNSW_EF = 256
-# So many times the hits are found by quantized vectors, and the best by the original ones are kept. A search ranks 50
-# hits for 10 results, which suffices for all but `binary`.
-_OVERSAMPLING: Mapping[Quantization, float] = {"int8": 1.0, "turbo": 1.0, "binary": 3.0}
 QUANTIZATION_SINCE: Mapping[Quantization, tuple[int, int]] = {"turbo": (1, 18)}
 """The Qdrant version that a quantization needs."""
 
@@ -102,19 +94,6 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
         "optimizers_config": {"prevent_unoptimized": False},
     }
     return request | {name: value for name, value in options.items() if value is not None}
-
-
-def search_params(settings: IndexSettings, limits: RequestLimits) -> Mapping[str, Any]:
-    """Parameters of a search of dense vectors; the embedded engine has none."""
-    if settings.url is None:
-        return {}
-    params: dict[str, Any] = {"hnsw_ef": within(_HNSW_EF, limits.hnsw_ef)}
-    if settings.quantization != "none":
-        oversampling = min(_OVERSAMPLING[settings.quantization], limits.oversampling or math.inf)
-        params["quantization"] = {"rescore": settings.rescore} | (
-            {"oversampling": oversampling} if settings.rescore and oversampling > 1 else {}
-        )
-    return params
 
 
 def recorded_spec(collection: Mapping[str, Any]) -> EmbeddingSpec | None:

@@ -1,25 +1,49 @@
-"""Requests to one collection: their limits and time-outs, listings in pages, and writes whose outcome is unknown."""
+"""Requests to one collection: their limits and time-outs, and listings in pages.
+
+What a request may hold is our own sizes, or less if the collection's strict mode says so, which is part of its
+description. Its checks: lib/collection/src/operations/verification of Qdrant's source.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from functools import partial
+import math
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from reposync.errors import IndexAnswerUnreadable, VectorIndexError
+from reposync.errors import IndexAnswerUnreadable, IndexUnsupported, VectorIndexError
 from reposync.vectors.collection import PAYLOAD_INDEXES
 from reposync.vectors.connection import QdrantConnection
-from reposync.vectors.limits import RequestLimits, limits_of, within
-from reposync.vectors.port import DENSE, CollectionMissing, IndexSettings, no_check
+from reposync.vectors.port import DENSE, CollectionMissing, IndexSettings, Quantization
 from reposync.vectors.request_bodies import Filter
 
 _IDS_PER_PAGE = 4_000
-# A write whose outcome is unknown is awaited as long as the server has writes in its queue, at most so long.
-_LONGEST_QUEUE_SECONDS = 600.0
-_QUEUE_POLL_SECONDS = 1.0
+LARGEST_FILTER = 8
+"""Conditions of our largest filter: a search with a glob."""
+# Candidates of a search in the HNSW graph. Of the 10 best of 20,000 chunks it finds 9.7, the server's default of 100
+# finds 9.3 (docs/sizing.md).
+_HNSW_EF = 256
+# So many times the hits are found by quantized vectors, and the best by the original ones are kept. A search ranks 50
+# hits for 10 results, which suffices for all but `binary`.
+_OVERSAMPLING: Mapping[Quantization, float] = {"int8": 1.0, "turbo": 1.0, "binary": 3.0}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """None: no limit. `results`: the `limit` of a request; `values`: of one condition, such as ids; `points`: of an
+    upsert; `seconds`: of a time-out; `hnsw_ef`, `oversampling`: of a search. `exact`: exact counts are permitted.
+    `replicas`: of each shard."""
+
+    results: int | None = None
+    values: int | None = None
+    points: int | None = None
+    seconds: int | None = None
+    hnsw_ef: int | None = None
+    oversampling: float | None = None
+    exact: bool = True
+    has_write_rate_limit: bool = False
+    replicas: int = 1
 
 
 class CollectionClient:
@@ -48,39 +72,50 @@ class CollectionClient:
             return RequestLimits()
 
     def learn_limits(self, collection: Mapping[str, Any]) -> RequestLimits:
-        name, where = self._settings.collection, self._connection.where
-        is_complete = PAYLOAD_INDEXES.keys() <= collection["payload_schema"].keys()
-        self._known_limits = limits_of(collection, name, where, 0 if is_complete else len(PAYLOAD_INDEXES))
+        """From a collection's description. Raises IndexUnsupported for what no smaller request can avoid."""
+        config = collection["config"]
+        mode = config.get("strict_mode_config") or {}
+        if not mode.get("enabled"):
+            mode = {}
+        indexes = 0 if PAYLOAD_INDEXES.keys() <= collection["payload_schema"].keys() else len(PAYLOAD_INDEXES)
+        for key, least in (("filter_max_conditions", LARGEST_FILTER), ("max_payload_index_count", indexes)):
+            if (limit := mode.get(key)) is not None and limit < least:
+                raise IndexUnsupported(
+                    f"{self._connection.where}: strict mode of the collection `{self._settings.collection}` has "
+                    f"{key}: {limit}, and reposync needs {least}.",
+                    remedy=f"Raise strict_mode_config.{key} of the collection, or leave it out.",
+                )
+        rate = mode.get("write_rate_limit")
+        self._known_limits = RequestLimits(
+            results=mode.get("max_query_limit"),
+            values=mode.get("condition_max_size"),
+            # A request that costs more than the rate limit of a minute is never accepted; one of a quarter waits 15 s.
+            points=_smallest(mode.get("upsert_max_batchsize"), None if rate is None else rate // 4),
+            seconds=mode.get("max_timeout"),
+            hnsw_ef=mode.get("search_max_hnsw_ef"),
+            oversampling=mode.get("search_max_oversampling"),
+            exact=mode.get("search_allow_exact") is not False,
+            has_write_rate_limit=rate is not None,
+            replicas=int(config["params"].get("replication_factor") or 1),
+        )
         return self._known_limits
 
     def forget_limits(self) -> None:
         if self._settings.url is not None:
             self._known_limits = None
 
-    async def write(
-        self,
-        what: str,
-        method: str,
-        path: str,
-        body: Any,
-        is_done: Callable[[], Awaitable[bool]] | None,
-        check: Callable[[], None] = no_check,
-    ) -> Any:
-        """The result; None if a write of unknown outcome turned out to be applied. `is_done`: reads whether it is; None
-        for a write that may as well be sent again. In a collection with replicas it always is sent again: one of them
-        may have it and answer the read, while a different one missed it and stays in service."""
-        settled = None if is_done is None else partial(self._settled, is_done)
-        return await self.request(what, method, path, body, is_write=True, is_done=settled, check=check)
-
-    async def _settled(self, is_done: Callable[[], Awaitable[bool]]) -> bool:
-        deadline = time.monotonic() + _LONGEST_QUEUE_SECONDS
-        while True:
-            queued = (await self.describe()).get("update_queue") or {}
-            if (await self.limits()).replicas == 1 and await is_done():
-                return True
-            if not queued.get("length") or time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(_QUEUE_POLL_SECONDS)
+    async def search_params(self) -> Mapping[str, Any]:
+        """Parameters of a search of dense vectors; the embedded engine has none."""
+        settings, limits = self._settings, await self.limits()
+        if settings.url is None:
+            return {}
+        params: dict[str, Any] = {"hnsw_ef": within(_HNSW_EF, limits.hnsw_ef)}
+        if settings.quantization != "none":
+            oversampling = min(_OVERSAMPLING[settings.quantization], limits.oversampling or math.inf)
+            params["quantization"] = {"rescore": settings.rescore} | (
+                {"oversampling": oversampling} if settings.rescore and oversampling > 1 else {}
+            )
+        return params
 
     async def request(
         self, what: str, method: str, path: str, body: Any = None, *, consistency: str | None = None, **options: Any
@@ -131,3 +166,12 @@ class CollectionClient:
                 yield page["points"]
             if (offset := page["next_page_offset"]) is None:
                 return
+
+
+def within(size: int, *limits: int | None) -> int:
+    """`size`, or the smallest limit."""
+    return max(1, _smallest(size, *limits) or 1)
+
+
+def _smallest(*limits: int | None) -> int | None:
+    return min((each for each in limits if each is not None), default=None)

@@ -1,10 +1,14 @@
-"""Requests to Qdrant, to the nodes of a server or to the embedded engine: connections, retries, time-outs."""
+"""Requests to Qdrant, to the nodes of a server or to the embedded engine: connections, retries, time-outs, and what
+failures mean for a person."""
 
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from http import HTTPStatus
+from http.client import responses
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -14,9 +18,8 @@ import orjson
 from reposync.errors import ConfigError, IndexAnswerUnreadable, IndexUnavailable, IndexUnsupported, VectorIndexError
 from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
 from reposync.outgoing import RetryPolicy, Timeouts, client_options, parse_json
-from reposync.vectors.answers import final_error, is_completed, refusal_of
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
-from reposync.vectors.port import IndexSettings, no_check
+from reposync.vectors.port import CollectionMissing, IndexSettings, no_check
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
@@ -35,6 +38,16 @@ _LONGEST_CONNECT_SECONDS = 5.0  # a node that is switched off does not answer at
 _LONGEST_MARGIN_SECONDS = 5.0
 OLDEST_VERSION, NEWEST_VERSION = (1, 16), (1, 19)
 """Of Qdrant. Older servers drop the metadata of a collection; newer ones were not tested."""
+
+_MAX_MESSAGE_CHARS = 500
+# An index that one node has made; another one of the cluster may not know it yet.
+_INDEX_MISSING = re.compile("index required|no appropriate index", re.IGNORECASE)
+_NO_SPACE = re.compile("no space left|available disk space", re.IGNORECASE)
+_ACCESS = (
+    "Check QDRANT_API_KEY and its permissions. Making a collection, its indexes and its alias needs a key with manage "
+    "access. A token for single collections works once they exist, if it names the collection and its alias with "
+    "access `rw`."
+)
 
 
 class EmbeddedTransport(httpx.AsyncBaseTransport):
@@ -91,22 +104,11 @@ def addresses(settings: IndexSettings) -> list[str]:
         return ["http://engine"]
     found = []
     for parts in map(urlsplit, settings.urls):
-        if parts.scheme not in ("http", "https"):
-            raise ConfigError(f"The address of Qdrant, {place(settings)}, is not an http or https URL.")
         host = parts.netloc.rpartition("@")[2]
+        if parts.scheme not in ("http", "https"):
+            raise ConfigError(f"The address of Qdrant, {parts.scheme}://{host}, is not an http or https URL.")
         found.append(f"{parts.scheme}://{host if parts.port else f'{host}:6333'}{parts.path}".rstrip("/"))
     return found
-
-
-def place(settings: IndexSettings) -> str:
-    """Where the points are, for messages: without user, password and query."""
-    if settings.url is None:
-        return f"The embedded engine in {settings.state_dir}"
-    shown = []
-    for parts in map(urlsplit, settings.urls):
-        port = f":{parts.port}" if parts.port else ""
-        shown.append(f"{parts.scheme}://{parts.hostname}{port}{parts.path}")
-    return f"Qdrant at {', '.join(shown)}"
 
 
 def open_client(settings: IndexSettings, transport: httpx.AsyncBaseTransport | None = None) -> AsyncQdrantClient:
@@ -152,9 +154,10 @@ class QdrantConnection:
     def __init__(
         self, settings: IndexSettings, *, long_lived: bool = False, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
-        self.where = place(settings)
-        """The server or folder in messages; it holds no secret."""
         self._is_embedded = settings.url is None
+        server = f"Qdrant at {', '.join(addresses(settings))}"
+        self.where = f"The embedded engine in {settings.state_dir}" if self._is_embedded else server
+        """In messages."""
         seconds = settings.timeout_seconds
         self.server_seconds = max(1, int(seconds - min(_LONGEST_MARGIN_SECONDS, seconds / 5)))
         """The server gives up before the client does, and says so; otherwise nobody reads its answer."""
@@ -193,39 +196,29 @@ class QdrantConnection:
         *,
         parameters: str = "",
         is_write: bool = False,
-        is_done: Callable[[], Awaitable[bool]] | None = None,
         check: Callable[[], None] = no_check,
         once: bool = False,
     ) -> Any:
         """The `result` of the answer. Requested again while Qdrant is unavailable, unless `once`.
 
         `what` is in messages: "could not {what}". `body`: JSON, or what becomes JSON. `parameters`: of the query.
-        `is_write`: the answer must say that it is applied. `is_done`: whether the write took effect; asked before it is
-        sent again, if the first outcome is unknown, and the result is None if it did. `check`: see WriteScope.
-        Raises VectorIndexError and its subclasses.
+        `is_write`: the answer must say that it is applied. `check`: see WriteScope. Raises VectorIndexError and its
+        subclasses.
         """
         is_ready = body is None or isinstance(body, bytes)
         content = body if is_ready else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-        is_unknown = False
 
         async def attempt() -> Any:
-            nonlocal is_unknown
             check()
-            if is_unknown and is_done is not None:
-                if await is_done():
-                    return None
-                is_unknown = False
-                check()
             try:
                 answer = await self._exchange(method, path + parameters, content)
-                if is_write and not is_completed(answer):
+                if is_write and not _is_completed(answer):
                     raise TransientFailure("it was not applied in time", overloaded=True)
                 return answer
             except HttpRefused as refused:
-                raise refusal_of(self.where, what, refused.status, refused.body) from refused
+                raise _refusal_of(self.where, what, refused.status, refused.body) from refused
             except TransientFailure as failure:
-                is_unknown |= failure.overloaded
-                if (error := final_error(self.where, what, failure)) is not None:
+                if (error := _final_error(self.where, what, failure)) is not None:
                     raise error from failure
                 raise
             except (ValueError, RecursionError) as error:
@@ -291,3 +284,58 @@ class QdrantConnection:
             await self._client.close()
         for node in self._nodes:
             await node.close()
+
+
+# Answers -------------------------------------------------------------------------------------------------------------
+
+
+class AlreadyExists(VectorIndexError):
+    """409: another process made it first."""
+
+
+def _is_completed(result: Any) -> bool:
+    """Whether a write is applied. `wait_timeout` and `acknowledged`: it is queued, and will be."""
+    parts = result if isinstance(result, list) else [result]
+    return all(isinstance(each, dict) and each.get("status") == "completed" for each in parts)
+
+
+def _refusal_of(where: str, what: str, status: int, body: bytes) -> Exception:
+    """The error for a status that a retry does not change, or a TransientFailure for one that it may change."""
+    message = _message_of(body)
+    details = f"could not {what}: {message or responses.get(status, 'no reason given')} (HTTP {status})."
+    if status == HTTPStatus.BAD_REQUEST and _INDEX_MISSING.search(message):
+        return TransientFailure(message)
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return VectorIndexError(f"{where} refuses the API key, {details}", remedy=_ACCESS)
+    if status == HTTPStatus.NOT_FOUND and "ollection" in message:
+        return CollectionMissing(f"{where}: {details}", remedy="A sync makes the collection.")
+    if status == HTTPStatus.CONFLICT or "already exists" in message:
+        return AlreadyExists(f"{where}: {details}")
+    limit = "A limit of the collection's strict mode: change its strict_mode_config, or switch it off."
+    return VectorIndexError(f"{where}: {details}", remedy=limit if ". Help: " in message else None)
+
+
+def _final_error(where: str, what: str, failure: TransientFailure) -> VectorIndexError | None:
+    """The error for a failure that will not pass by itself. Another one gets Qdrant's own words."""
+    message = _message_of(failure.body)
+    if "cannot be opened: " in message:  # by the embedded engine: further attempts meet the same files
+        return VectorIndexError(f"{where}: could not {what}: {message}.")
+    if failure.status == HTTPStatus.NOT_IMPLEMENTED:
+        return IndexUnsupported(f"{where}: could not {what}: {message}.")
+    if failure.status == HTTPStatus.INSUFFICIENT_STORAGE or _NO_SPACE.search(message):
+        return VectorIndexError(
+            f"{where} has no space left, could not {what}: {message or 'insufficient storage'}.",
+            remedy="Give it more disk or memory, or remove collections that nobody needs; then sync again.",
+        )
+    failure.reason += f": {message}" if message else ""
+    return None
+
+
+def _message_of(content: bytes) -> str:
+    """Qdrant's own words, from `{"status": {"error": ...}}`; the answer of a proxy is cut short."""
+    try:
+        status = parse_json(content)["status"]
+        text = status["error"] if isinstance(status, dict) else str(status)
+    except (ValueError, KeyError, TypeError):
+        text = content.decode(errors="replace")
+    return " ".join(str(text).split())[:_MAX_MESSAGE_CHARS].rstrip(".")

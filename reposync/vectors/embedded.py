@@ -44,6 +44,7 @@ _PING_SECONDS = 10.0
 # An engine renews its record every second, except during a request or while it tidies up. If the record of a different
 # machine is older than this, that machine is gone.
 _SILENT_SECONDS = 45.0
+_ELSEWHERE_POLL_SECONDS = 0.2
 _DEFAULT_IDLE_SECONDS = 60.0
 IDLE_VARIABLE = "REPOSYNC_ENGINE_IDLE_SECONDS"
 # The variables that the engine's process gets: no tokens, no passwords.
@@ -59,17 +60,12 @@ class EmbeddedEngine:
         self._idle_seconds = _idle_seconds() if idle_seconds is None else idle_seconds
         self._child: int | None = None
         self._child_answered = False
-        self._renewed_elsewhere: tuple[int, float] | None = None
         self._starting = threading.Lock()
-
-    def ensure_started(self) -> None:
-        """Start the engine if none answers, and return at once. Raises IndexUnavailable if it cannot start."""
-        self._step()
 
     async def address(self, *, timeout_seconds: float = START_SECONDS) -> str:
         """Path of the socket of an engine that answers, started if necessary. Raises IndexUnavailable."""
         deadline = time.monotonic() + timeout_seconds
-        while (found := await asyncio.to_thread(self._step)) is None:
+        while (found := await asyncio.to_thread(self.ensure_started)) is None:
             if time.monotonic() > deadline:
                 raise self._unavailable(f"did not answer within {timeout_seconds:.0f} s")
             await asyncio.sleep(_POLL_SECONDS)
@@ -87,8 +83,9 @@ class EmbeddedEngine:
         except OSError as error:
             raise self._unavailable(f"does not answer: {error or type(error).__name__}") from error
 
-    def _step(self) -> str | None:
-        """One step towards the engine: its address, or None while it starts."""
+    def ensure_started(self) -> str | None:
+        """Start the engine if none answers: its address, or None while it starts. Raises IndexUnavailable if it cannot
+        start."""
         with self._starting:
             record = read_record(self.folder)
             try:
@@ -103,8 +100,8 @@ class EmbeddedEngine:
                 return str(identity["address"])
             if identity is not None:
                 self._replace(identity)
-            elif record is not None and self._serves_elsewhere():
-                return None
+            elif record is not None:
+                self._refuse_other_machine(record)
             if self._reap():
                 self._child, self._child_answered = self._spawn(), False
             return None
@@ -119,36 +116,36 @@ class EmbeddedEngine:
         with contextlib.suppress(OSError, ValueError):
             exchange(identity["address"], "POST /engine/end")
 
-    def _serves_elsewhere(self) -> bool:
-        """Whether an engine of a different machine may still have the folder. Its socket cannot be reached, and its
-        lock may be invisible from here: a second engine would damage the index.
+    def _refuse_other_machine(self, record: dict[str, Any]) -> None:
+        """Raise IndexUnavailable if an engine of a different machine has the folder. Its socket cannot be reached, and
+        its lock may be invisible from here: a second engine would damage the index.
 
-        Compares no clocks of two machines: it watches whether the record is renewed. Raises IndexUnavailable if it is.
+        Compares no clocks of two machines: it watches for _SILENT_SECONDS whether the record is renewed.
         """
+        if record.get("machine") in (None, machine()):
+            return
+        seen, deadline = self._renewed(), time.monotonic() + _SILENT_SECONDS
+        if record.get("host") == socket.gethostname() and seen / 1e9 < time.time() - elapsed_seconds():
+            return  # of this machine, before it rebooted
+        while time.monotonic() < deadline:
+            if self._renewed() != seen:
+                if (read_record(self.folder) or {}).get("machine") != record["machine"]:
+                    return
+                raise IndexUnavailable(
+                    f"The embedded engine in {self.folder} runs on another machine ({record.get('host')}). "
+                    "Machines cannot share it.",
+                    remedy="Set QDRANT_URL to a Qdrant server for all machines, or REPOSYNC_STATE_DIR to a folder of "
+                    "this machine only.",
+                )
+            time.sleep(_ELSEWHERE_POLL_SECONDS)
+
+    def _renewed(self) -> int:
+        """When the record was renewed, in ns; 0 if it is gone."""
         try:
             with (self.folder / RECORD).open("rb") as file:  # on a network file system, opening asks the server
-                # Of one file: an engine of this machine may replace the record at any moment.
-                renewed, record = os.fstat(file.fileno()), json.loads(file.read())
-        except (OSError, ValueError):
-            return False
-        if record.get("machine") in (None, machine()):
-            return False
-        if record.get("host") == socket.gethostname() and renewed.st_mtime < time.time() - elapsed_seconds():
-            return False  # of this machine, before it rebooted
-        seen = self._renewed_elsewhere
-        if seen is not None and seen[0] != renewed.st_mtime_ns:
-            raise IndexUnavailable(
-                f"The embedded engine in {self.folder} runs on another machine ({record.get('host')}). "
-                "Machines cannot share it.",
-                remedy="Set QDRANT_URL to a Qdrant server for all machines, or REPOSYNC_STATE_DIR to a folder of this "
-                "machine only.",
-            )
-        if seen is None:
-            seen = self._renewed_elsewhere = (renewed.st_mtime_ns, time.monotonic())
-        if time.monotonic() - seen[1] < _SILENT_SECONDS:
-            return True
-        self._renewed_elsewhere = None
-        return False
+                return os.fstat(file.fileno()).st_mtime_ns
+        except OSError:
+            return 0
 
     def _spawn(self) -> int:
         """In its own session: Ctrl-C ends the command, not the engine during a write."""

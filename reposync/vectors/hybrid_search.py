@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from reposync.errors import UsageError, VectorIndexError
 from reposync.supervision import in_thread
 from reposync.symbol import read_symbols
-from reposync.vectors.limits import RequestLimits, within
+from reposync.vectors.collection_client import RequestLimits, within
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
 from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, PointId, SearchHit

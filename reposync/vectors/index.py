@@ -12,7 +12,6 @@ import httpx
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.errors import IndexUnavailable, VectorIndexError, first_error
 from reposync.vectors import request_bodies as bodies
-from reposync.vectors.answers import AlreadyExists
 from reposync.vectors.collection import (
     PAYLOAD_INDEXES,
     QUANTIZATION_SINCE,
@@ -20,14 +19,11 @@ from reposync.vectors.collection import (
     new_collection,
     recorded_spec,
     resolve,
-    search_params,
 )
-from reposync.vectors.collection_client import CollectionClient
-from reposync.vectors.connection import QdrantConnection
+from reposync.vectors.collection_client import CollectionClient, within
+from reposync.vectors.connection import AlreadyExists, QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.hybrid_search import Search, files_with_terms
-from reposync.vectors.limits import within
-from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import (
     DENSE,
     CollectionMissing,
@@ -101,16 +97,10 @@ class QdrantIndex:
         self._collection.learn_limits(collection)
         for field, schema in PAYLOAD_INDEXES.items():
             if field not in collection["payload_schema"]:
-                await self._index_field(field, schema)
+                body = {"field_name": field, "field_schema": schema}
+                await self._write(f"index the payload field {field}", "/index", body, method="PUT")
         self._spec = spec
         return identity
-
-    async def _index_field(self, field: str, schema: Mapping[str, Any]) -> None:
-        async def is_done() -> bool:
-            return field in (await self._collection.describe())["payload_schema"]
-
-        body = {"field_name": field, "field_schema": schema}
-        await self._collection.write(f"index the payload field {field}", "PUT", "/index", body, is_done)
 
     async def lost(self) -> str | None:
         if self._settings.url is not None:
@@ -130,7 +120,7 @@ class QdrantIndex:
         found: dict[str, Matrix] = {}
         if self._spec is not None and not self._spec.dimension:
             return found
-        size = within(_HASHES_PER_PAGE, (await self._collection.limits()).values)
+        size = await self._page(_HASHES_PER_PAGE)
         for page in _pages(list(dict.fromkeys(content_hashes)), size):
             await self._find_vectors(list(page), found)
         return found
@@ -179,34 +169,32 @@ class QdrantIndex:
             raise first_error(errors) from errors
 
     async def _store(self, scope: WriteScope, request: WriteRequest) -> None:
-        async def is_done() -> bool:
-            for ids in _pages(request.ids, within(MAX_POINTS, (await self._collection.limits()).values)):
-                stored = bodies.points_of_repository(
-                    scope.repository_id, bodies.equals(Payload.EPOCH, scope.epoch), bodies.has_id(ids)
-                )
-                if await self._collection.count(stored) < len(ids):
-                    return False
-            return not any([await self._collection.count(stale) for stale in request.stale])
-
         # A batch that meets a rate limit half-way would begin anew each time.
         one_by_one = (await self._collection.limits()).has_write_rate_limit
         answered = 0
         for body in request.bodies(one_by_one=one_by_one):
-            results = await self._collection.write("store points", "POST", "/points/batch", body, is_done, scope.check)
-            if results is None:
-                return
-            answered += len(results)
+            answered += len(await self._write("store points", "/points/batch", body, scope.check))
         if answered != request.operations:
             raise VectorIndexError(f"{self._connection.where} answered {answered} of {request.operations} writes.")
 
+    async def _write(
+        self, what: str, path: str, body: Any, check: Callable[[], None] = no_check, method: str = "POST"
+    ) -> Any:
+        """Of unknown outcome, it is sent again: the same write twice changes nothing."""
+        return await self._collection.request(what, method, path, body, is_write=True, check=check)
+
+    async def _page(self, size: int = _SELECTED_PER_REQUEST) -> int:
+        """Values in one condition."""
+        return within(size, (await self._collection.limits()).values)
+
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
-        for page in _pages(paths, within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)):
+        for page in _pages(paths, await self._page()):
             await self._delete_pages(bodies.writable(scope, bodies.one_of(Payload.PATH, page)), scope.check)
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
         """A point of another program may have no epoch, or one that is not a number."""
         mine = bodies.points_of_repository(scope.repository_id) | {"must_not": [bodies.later_than(scope.epoch)]}
-        for page in _pages(ids, within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)):
+        for page in _pages(ids, await self._page()):
             await self._delete(mine, page, scope.check)
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
@@ -217,7 +205,7 @@ class QdrantIndex:
 
     async def _delete_pages(self, selected: Filter, check: Callable[[], None]) -> int:
         """In pages of ids: one delete of 500,000 points takes a server longer than any time-out."""
-        size = within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)
+        size = await self._page()
         deleted = 0
         async for page in self._collection.scrolled(selected, False, limit=size):
             await self._delete(selected, [point["id"] for point in page], check)
@@ -226,28 +214,15 @@ class QdrantIndex:
 
     async def _delete(self, selected: Filter, ids: Sequence[PointId], check: Callable[[], None]) -> None:
         some = selected | {"must": [*selected["must"], bodies.has_id(ids)]}
+        await self._write("delete points", "/points/delete", {"filter": some}, check)
 
-        async def is_done() -> bool:
-            return not await self._collection.count(some)
+    async def rename_repository(self, repository_id: str, name: str, *, links: str) -> None:
+        def renamed(had: Mapping[str, Any]) -> dict[str, Any]:
+            # No path of a GitLab project contains the separator.
+            _, separator, rest = (had.get("url") or "").partition("/-/")
+            return {"repository": name} | ({"url": f"{links}/-/{rest}"} if separator else {})
 
-        await self._collection.write("delete points", "POST", "/points/delete", {"filter": some}, is_done, check)
-
-    async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
-        stale = bodies.points_of_repository(repository_id) | {"must_not": [bodies.equals(Payload.REPOSITORY, name)]}
-        size = within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)
-        async for page in self._collection.scrolled(stale, False, limit=size):
-            await self._rename(stale, [point["id"] for point in page], name)
-        if links is not None:
-            await self._rewrite_urls(repository_id, lambda metadata: _moved(metadata, links), no_check)
-
-    async def _rename(self, stale: Filter, ids: Sequence[PointId], name: str) -> None:
-        some = stale | {"must": [*stale["must"], bodies.has_id(ids)]}
-
-        async def is_done() -> bool:
-            return not await self._collection.count(some)
-
-        renamed = {"payload": {"repository": name}, "key": "metadata", "filter": some}
-        await self._collection.write("rename a repository", "POST", "/points/payload", renamed, is_done)
+        await self._rewrite(repository_id, renamed, no_check)
 
     async def relink(
         self,
@@ -256,39 +231,29 @@ class QdrantIndex:
         *,
         check: Callable[[], None] = no_check,
     ) -> int:
-        def url(metadata: Mapping[str, Any]) -> str | None:
-            return url_of(metadata["path"], metadata["start_line"], metadata["end_line"])
+        def linked(had: Mapping[str, Any]) -> dict[str, Any]:
+            return {"url": url_of(had["path"], had["start_line"], had["end_line"])}
 
-        return await self._rewrite_urls(version_id, url, check)
+        return await self._rewrite(version_id, linked, check)
 
-    async def _rewrite_urls(
-        self, repository_id: str, url_of: Callable[[Mapping[str, Any]], str | None], check: Callable[[], None]
+    async def _rewrite(
+        self,
+        repository_id: str,
+        wanted: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        check: Callable[[], None],
     ) -> int:
+        """Set the metadata that is `wanted` of each point; returns how many points changed."""
         written = 0
-        wanted = [Payload.URL, Payload.PATH, Payload.START_LINE, Payload.END_LINE]
-        async for page in self._collection.scrolled(bodies.points_of_repository(repository_id), wanted):
+        fields = [Payload.REPOSITORY, Payload.URL, Payload.PATH, Payload.START_LINE, Payload.END_LINE]
+        async for page in self._collection.scrolled(bodies.points_of_repository(repository_id), fields):
             metadata = {point["id"]: point["payload"]["metadata"] for point in page}
-            moved = {each: url for each, had in metadata.items() if (url := url_of(had)) != had.get("url")}
-            await self._set_metadata({identity: {"url": url} for identity, url in moved.items()}, check)
-            written += len(moved)
+            changes = {each: new for each, had in metadata.items() if not had.items() >= (new := wanted(had)).items()}
+            for ids in _pages(list(changes)):
+                sets = [{"payload": changes[each], "key": "metadata", "points": [each]} for each in ids]
+                steps = {"operations": [{"set_payload": each} for each in sets]}
+                await self._write("change payloads", "/points/batch", steps, check)
+            written += len(changes)
         return written
-
-    async def _set_metadata(self, changes: Mapping[PointId, Mapping[str, Any]], check: Callable[[], None]) -> None:
-        for page in _pages(list(changes)):
-            steps = [{"set_payload": {"payload": changes[each], "key": "metadata", "points": [each]}} for each in page]
-            # The same value written twice changes nothing: an unknown outcome needs no look.
-            await self._collection.write("change payloads", "POST", "/points/batch", {"operations": steps}, None, check)
-
-    async def add_path_tokens(self, version_id: str, *, check: Callable[[], None] = no_check) -> None:
-        selected = bodies.points_of_repository(version_id, bodies.is_empty(Payload.PATH_TOKENS))
-        async for page in self._collection.scrolled(selected, [Payload.PATH]):
-            changes = {}
-            for point in page:
-                # A point of another program may have no path, or one that is not a text.
-                path = (point["payload"].get("metadata") or {}).get("path")
-                if isinstance(path, str) and (tokens := path_tokens(path)):
-                    changes[point["id"]] = {"path_tokens": tokens}
-            await self._set_metadata(changes, check)
 
     async def count(
         self, repository_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
@@ -333,7 +298,7 @@ class QdrantIndex:
         self, version_id: str, paths: Sequence[str], *, with_dense: bool = False
     ) -> AsyncIterator[Sequence[StoredPoint]]:
         more = [{"has_vector": DENSE}] if with_dense else []
-        for page in _pages(paths, within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)):
+        for page in _pages(paths, await self._page()):
             selected = bodies.points_of_repository(version_id, bodies.one_of(Payload.PATH, page), *more)
             async for points in self._stored(selected, with_dense=with_dense):
                 yield points
@@ -363,8 +328,7 @@ class QdrantIndex:
         )
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:
-        limits = await self._collection.limits()
-        params = search_params(self._settings, limits)
+        params, limits = await self._collection.search_params(), await self._collection.limits()
         narrows = query.path_glob is not None and await self._has_index(Payload.PATH_TOKENS)
         if (query.symbol or query.kind) and not await self._has_index(Payload.SYMBOL_NAME):
             return []  # its points have no symbols
@@ -403,13 +367,6 @@ def _dense(point: Mapping[str, Any]) -> Matrix:
     import numpy as np  # only if something is embedded: takes 0.1 s
 
     return np.array(point["vector"][DENSE], dtype=np.float32, ndmin=2)
-
-
-def _moved(metadata: Mapping[str, Any], links: str) -> str | None:
-    """The url with `links` before its `/-/`, which no path of a GitLab project contains."""
-    url: str | None = metadata.get("url")
-    _, separator, rest = (url or "").partition("/-/")
-    return f"{links}/-/{rest}" if separator else url
 
 
 def _pages(selected: Sequence[T], size: int = _SELECTED_PER_REQUEST) -> list[Sequence[T]]:

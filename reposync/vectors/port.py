@@ -270,11 +270,7 @@ class Index(Protocol):
         """Set the url of all its points to `url_of` (path, first line, last line); returns how many changed. Vectors
         are not touched, and a repeat writes nothing."""
 
-    async def add_path_tokens(self, version_id: str, *, check: Callable[[], None] = no_check) -> None:
-        """Set the path tokens of its points that lack them: programs before 0.2 stored none. Vectors are not touched,
-        and a repeat writes nothing."""
-
-    async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
+    async def rename_repository(self, repository_id: str, name: str, *, links: str) -> None:
         """Set the repository name of all its points. `links`: where the pages of its files are now; it replaces what is
         before `/-/` in their urls. Vectors are not touched, and a repeat writes nothing."""
 

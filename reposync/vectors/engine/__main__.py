@@ -17,7 +17,7 @@ import uvicorn
 
 from reposync.vectors.embedded import EXIT_LOCKED, EXIT_UNREADABLE, LOG
 from reposync.vectors.engine.asgi import EngineApp
-from reposync.vectors.engine.claim import Claim
+from reposync.vectors.engine.claim import Claim, take_lock
 from reposync.vectors.engine.collections import CatalogueUnreadable, Collections
 
 log = logging.getLogger(__name__)
@@ -41,16 +41,22 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format=line, stream=sys.stderr)
     # Closing a terminal ends its commands, not the engine, which others may be using.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    claim = Claim.take(arguments.folder)
-    if claim is None:
+    if (lock := take_lock(arguments.folder)) is None:
         sys.exit(EXIT_LOCKED)
+    _bound_log(arguments.folder)
+    _end_unless_alive_within(_PATIENT_FACTOR * arguments.hang)
     try:
-        asyncio.run(_serve(arguments.folder, claim, idle_seconds=arguments.idle, hang_seconds=arguments.hang))
+        collections = Collections(arguments.folder)
     except CatalogueUnreadable as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(EXIT_UNREADABLE)
+    claim = Claim(arguments.folder, lock)
+    try:
+        asyncio.run(_serve(arguments, claim, collections))
     finally:
+        # Under the lock, so that the next engine starts on closed collections.
         claim.release()
+        collections.close()
 
 
 def _end_unless_alive_within(seconds: float) -> None:
@@ -58,26 +64,22 @@ def _end_unless_alive_within(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_seconds: float) -> None:
-    _bound_log(folder / LOG)
-    _end_unless_alive_within(_PATIENT_FACTOR * hang_seconds)
-    collections = Collections(folder)
+async def _serve(arguments: argparse.Namespace, claim: Claim, collections: Collections) -> None:
     app = EngineApp(collections, server=claim.identity)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=120,  # longer than a client keeps one
-            timeout_graceful_shutdown=10,
-        )
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=120,  # longer than a client keeps one
+        timeout_graceful_shutdown=10,
     )
+    server = uvicorn.Server(config)
 
     def end() -> None:
         server.should_exit = True
@@ -86,21 +88,16 @@ async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_second
     # uvicorn raises a received signal again when it is done: that would end the process before the collections close.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: end())
-    claim.publish()
-    watch = asyncio.create_task(_watch(app, claim, collections, folder / LOG, idle_seconds, hang_seconds))
+    watch = asyncio.create_task(_watch(arguments, app, claim, collections))
     try:
         await server.serve(sockets=[claim.listener])
     finally:
         watch.cancel()
-        # Under the lock, so that the next engine starts on closed collections.
-        claim.release()
-        collections.close()
 
 
-async def _watch(
-    app: EngineApp, claim: Claim, collections: Collections, log_file: Path, idle_seconds: float, hang_seconds: float
-) -> None:
+async def _watch(arguments: argparse.Namespace, app: EngineApp, claim: Claim, collections: Collections) -> None:
     """End the engine if it is idle, or if its files were taken away."""
+    idle_seconds, hang_seconds = arguments.idle, arguments.hang
 
     def is_idle() -> bool:
         return bool(idle_seconds) and not app.active and time.monotonic() - app.last_used >= idle_seconds
@@ -108,7 +105,7 @@ async def _watch(
     while True:
         _end_unless_alive_within(hang_seconds)
         await asyncio.sleep(min(_WATCH_SECONDS, idle_seconds / 4) if idle_seconds else _WATCH_SECONDS)
-        _bound_log(log_file)
+        _bound_log(arguments.folder)
         if not claim.folder_is_mine():
             # The open files were removed, or belong to a different engine by now: nothing may be flushed to them.
             log.error("The folder of this engine was removed or replaced: it ends.")
@@ -127,11 +124,11 @@ async def _watch(
                 return app.on_end()
 
 
-def _bound_log(path: Path) -> None:
+def _bound_log(folder: Path) -> None:
     """Standard error is opened for appending, so truncating the file is safe."""
     with contextlib.suppress(OSError):
-        if path.stat().st_size > MAX_LOG_BYTES:
-            os.truncate(path, 0)
+        if (folder / LOG).stat().st_size > MAX_LOG_BYTES:
+            os.truncate(folder / LOG, 0)
 
 
 main()

@@ -15,7 +15,6 @@ import socket
 import stat
 import tempfile
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -33,34 +32,22 @@ class Claim:
     """`identity` describes the running engine, in the record and in the answer to `GET /engine`."""
 
     def __init__(self, folder: Path, lock: int) -> None:
-        self._folder = folder
+        """`lock`: see `take_lock`. From now on clients find this engine."""
         self._lock_path, self._record_path = folder / LOCK, folder / RECORD
-        # An inode is not reused while its file is open.
         self.listener, address = _listener(folder)
-        self._inodes = {self._lock_path: _inode(lock), address: _inode(address)}
         self.identity: dict[str, Any] = {
             "revision": REVISION,
             "pid": os.getpid(),
             "address": str(address),
             "machine": machine(),
             "host": socket.gethostname(),
-            # Two containers with one volume may have the same pid.
-            "id": uuid.uuid4().hex,
         }
-
-    @classmethod
-    def take(cls, folder: Path) -> Claim | None:
-        """None if a different engine serves the folder. Raises OSError."""
-        lock = _lock(folder)
-        return None if lock is None else cls(folder, lock)
-
-    def publish(self) -> None:
-        """From now on clients find this engine."""
         draft = self._record_path.with_suffix(".new")
-        self._record = draft.open("wb", buffering=0)
+        self._record = draft.open("wb", buffering=0)  # an inode is not reused while its file is open
         self._record.write(orjson.dumps(self.identity))
-        self._inodes[self._record_path] = _inode(draft)
         draft.replace(self._record_path)
+        self._inodes = {self._lock_path: _inode(lock)}
+        self._inodes |= {path: _inode(path) for path in (address, self._record_path)}
 
     def renew(self) -> None:
         """Tells processes of other machines, which cannot reach the socket, that the folder is in use."""
@@ -77,7 +64,7 @@ class Claim:
 
     def release(self) -> None:
         """From now on clients do not find this engine. The lock is held until the process ends."""
-        for path in list(self._inodes):
+        for path in self._inodes:
             if path != self._lock_path and self._is_mine(path):
                 path.unlink(missing_ok=True)
 
@@ -85,16 +72,9 @@ class Claim:
         return _inode(path) == self._inodes[path]
 
 
-def _inode(file: Path | int) -> tuple[int, int] | None:
-    try:
-        found = os.fstat(file) if isinstance(file, int) else file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _lock(folder: Path) -> int | None:
-    """The folder's lock, held until the process ends, however it ends; None if a different engine serves the folder."""
+def take_lock(folder: Path) -> int | None:
+    """The folder's lock, held until the process ends, however it ends; None if a different engine serves the folder.
+    Raises OSError."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -110,6 +90,14 @@ def _lock(folder: Path) -> int | None:
             if _inode(descriptor) == _inode(folder / LOCK):
                 return descriptor
             os.close(descriptor)  # the folder was removed in between: this lock guards nothing
+
+
+def _inode(file: Path | int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(file) if isinstance(file, int) else file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_served(folder: Path) -> bool:

@@ -15,10 +15,9 @@ from typing import Any
 
 import orjson
 import qdrant_edge as edge
-from pydantic import ValidationError
 
 from reposync.vectors.engine.damage import Quarantine, is_damage, is_out_of_memory, is_panic, remedy
-from reposync.vectors.engine.requests import AliasesRequest, CollectionRequest, IndexRequest, Json
+from reposync.vectors.engine.requests import Collection, Json, Schema
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class CatalogueUnreadable(Exception):
     """No collection can be opened. The message is for a person."""
 
 
-class CatalogueDamaged(CatalogueUnreadable):
+class CatalogueDamaged(Exception):
     """The file was changed or cut."""
 
 
@@ -107,22 +106,6 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class Collection:
-    """An open collection."""
-
-    def __init__(self, name: str, schema: CollectionRequest, shard: edge.EdgeShard) -> None:
-        self.name = name
-        self.schema = schema
-        self.shard = shard
-        self._operations = 0
-
-    def apply(self, operation: edge.UpdateOperation) -> int:
-        """The operation's number. It survives the end of this process, and a power cut after a flush."""
-        self.shard.update(operation)
-        self._operations += 1
-        return self._operations
-
-
 class Collections:
     """All collections of one folder. The caller holds the folder's lock. Not safe for threads."""
 
@@ -136,7 +119,11 @@ class Collections:
         self._catalogue = self._load_catalogue()
         self._open: dict[str, Collection] = {}
         self._broken: dict[str, str] = {}
-        self._remove_left_over()
+        # Folders of collections that were being made or deleted when the process died.
+        known = {entry.folder for entry in self._catalogue.collections.values()}
+        for left_over in self._folder.glob("collection-*"):
+            if left_over.name not in known:
+                shutil.rmtree(left_over, ignore_errors=True)
         for name, entry in list(self._catalogue.collections.items()):
             self._load(name, entry)
 
@@ -153,13 +140,6 @@ class Collections:
             catalogue.save(self._folder)
             return catalogue
 
-    def _remove_left_over(self) -> None:
-        """Remove folders of collections that were being made or deleted when the process died."""
-        known = {entry.folder for entry in self._catalogue.collections.values()}
-        for folder in self._folder.glob("collection-*"):
-            if folder.name not in known:
-                shutil.rmtree(folder, ignore_errors=True)
-
     def _load(self, name: str, entry: CollectionEntry) -> None:
         path = self._folder / entry.folder
         # Left by a killed optimization; no other process uses this folder.
@@ -169,13 +149,13 @@ class Collections:
             if (path / _DOUBT).exists():
                 _read_all(shard)
                 (path / _DOUBT).unlink()
-            self._open[name] = Collection(name, CollectionRequest.model_validate(entry.request), shard)
+            self._open[name] = Collection(name, Schema(**entry.request), shard)
         except BaseException as error:  # the engine raises bare Exception, and panics
             if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic(error)):
                 raise
             log.error("Collection %s cannot be opened: %s", name, error)
-            # An unknown request may be of a later version: the catalogue's digest would show damage.
-            if isinstance(error, ValidationError) or not is_damage(error):
+            # A request with unknown fields may be of a later version: the catalogue's digest would show damage.
+            if isinstance(error, TypeError) or not is_damage(error):
                 self._broken[name] = str(error)
             elif self._quarantine.is_closed:
                 self._broken[name] = self._quarantine.refusal_reason(str(error))
@@ -192,8 +172,7 @@ class Collections:
 
     def doubt(self, name: str) -> None:
         """A request met what looks like damage: the next engine reads the whole collection when it opens it."""
-        real = self._catalogue.aliases.get(name, name)
-        if entry := self._catalogue.collections.get(real):
+        if entry := self._catalogue.collections.get(self._behind(name)):
             with contextlib.suppress(OSError):
                 (self._folder / entry.folder / _DOUBT).touch()
 
@@ -201,11 +180,11 @@ class Collections:
         return list(self._catalogue.collections)
 
     def exists(self, name: str) -> bool:
-        return self._catalogue.aliases.get(name, name) in self._catalogue.collections
+        return self._behind(name) in self._catalogue.collections
 
     def get(self, name: str) -> Collection:
         """By name or alias. Raises RequestRefused: 404, or 500 if the collection is damaged."""
-        real = self._catalogue.aliases.get(name, name)
+        real = self._behind(name)
         if real in self._broken:
             reason = f"collection `{real}` cannot be opened: {self._broken[real]}. {remedy(self._folder)}"
             raise RequestRefused(500, f"Service internal error: {reason}")
@@ -213,19 +192,21 @@ class Collections:
             raise _no_collection(name, self._lost(real))
         return self._open[real]
 
+    def _behind(self, name: str) -> str:
+        return self._catalogue.aliases.get(name, name)
+
     def _lost(self, name: str) -> str | None:
         lost = self._catalogue.lost
         return lost.get(name, lost.get(""))
 
-    def create(self, name: str, request: Json) -> bool:
+    def create(self, name: str, request: dict[str, Json]) -> bool:
+        """`optimizers_config` is for servers: nothing here is ever hidden."""
         if self.exists(name):
             raise _already_exists(name)
-        if not name or len(name) > 255 or any(each in '<>:"/\\|?*\0' or ord(each) < 32 for each in name):
-            raise ValueError(f"collection name {name!r} holds a character that is not allowed, or is too long")
-        schema = CollectionRequest.model_validate(request)
+        made_of = {key: value for key, value in request.items() if key != "optimizers_config"}
+        schema = Schema(**made_of)
         config = schema.to_edge()
-        lost = self._lost(name)
-        entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", schema.model_dump(exclude_unset=True), lost)
+        entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", made_of, self._lost(name))
         path = self._folder / entry.folder
         path.mkdir(mode=0o700)
         shard = edge.EdgeShard.create(str(path), config)
@@ -249,14 +230,15 @@ class Collections:
         shutil.rmtree(self._folder / entry.folder, ignore_errors=True)
         return True
 
-    def change_aliases(self, request: Json) -> bool:
+    def change_aliases(self, *, actions: list[dict[str, dict[str, str]]]) -> bool:
         """Carry out all actions or none."""
         aliases = dict(self._catalogue.aliases)
-        for action in AliasesRequest.model_validate(request).actions:
-            for kind, names in action.items():
-                if kind == "delete_alias":
-                    aliases.pop(names["alias_name"], None)
-                    continue
+        for action in actions:
+            ((kind, names),) = action.items()
+            if kind not in ("create_alias", "delete_alias"):
+                raise ValueError(f"unknown action {kind}")
+            aliases.pop(names["alias_name"], None)
+            if kind == "create_alias":
                 if names["collection_name"] not in self._catalogue.collections:
                     raise _no_collection(names["collection_name"])
                 if names["alias_name"] in self._catalogue.collections:
@@ -266,16 +248,10 @@ class Collections:
         self._catalogue.save(self._folder)
         return True
 
-    def create_index(self, name: str, request: Json) -> int:
-        """Not flushed, which would take most of the time of a new collection: an index that a power cut removes is
-        missing in the description, and its user makes it again."""
-        return self.get(name).apply(IndexRequest.model_validate(request).operation())
-
     def describe(self, name: str) -> Json:
         collection = self.get(name)
         lost = self._catalogue.collections[collection.name].lost
-        warnings = [{"message": lost}] if lost else []
-        return collection.schema.describe(collection.shard) | {"warnings": warnings}
+        return collection.schema.describe(collection.shard) | {"warnings": [{"message": lost}] if lost else []}
 
     def tidy(self) -> None:
         """Free the space of deleted points. Blocks for 0.25 ms per remaining point: for an idle engine, and only up to

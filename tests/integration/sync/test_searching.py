@@ -165,19 +165,3 @@ async def test_a_search_reads_as_much_with_hundreds_of_other_repositories_as_wit
     assert sorted(among_many) == sorted(alone)
     assert 0 < sum(rows for _, rows in alone) < 50
     assert not [statement for statement, _ in alone if "attributes" in statement or "definition" in statement]
-
-
-async def test_points_of_a_program_before_02_get_their_path_tokens_and_nothing_is_embedded(world: World):
-    world.repository.commit({"src/a.py": module("alpha", 4), "docs/a.md": b"alpha\n"})
-    await world.completed()
-    stored = await world.points()
-    for point in stored.values():
-        del point["payload"]["metadata"]["path_tokens"]
-    await world.put_points(list(stored.values()))
-    assert {hit.path for hit in await world.app.searching.search("alpha", path_glob="src/")} == {"src/a.py"}
-
-    run = await world.completed()
-    assert (run.files_processed, run.chunks_embedded, run.chunks_reused) == (0, 0, 0)
-    tokens = {each["path"]: each["path_tokens"] for each in await world.metadata()}
-    assert tokens == {"src/a.py": ["/src/", "src", "a.py", "*.py"], "docs/a.md": ["/docs/", "docs", "a.md", "*.md"]}
-    assert {hit.path for hit in await world.app.searching.search("alpha", path_glob="src/")} == {"src/a.py"}

@@ -427,7 +427,7 @@ def test_an_engine_of_an_older_version_is_replaced(engine: Engine, monkeypatch: 
     older = pid_of(engine)
     # The engine that runs is of this revision; what looks for one is newer.
     monkeypatch.setattr("reposync.vectors.embedded.REVISION", REVISION + 1)
-    engine._step()
+    engine.ensure_started()
     wait_until(lambda: not is_alive(older))
     monkeypatch.undo()
     assert engine.find()

@@ -417,32 +417,18 @@ async def test_globs_are_searched_within_the_limits_of_strict_mode(
     mine = {"versions": [scope().repository_id], "language": "python"}
     for glob in ("src/**/re*.py", "deep", "re*"):
         assert await paths_found(opened(), "the card", path_glob=glob, limit=3, **mine) == ["src/deep/refund.py"]
-    await opened().add_path_tokens(scope().repository_id)
 
 
-async def remove_tokens(client: AsyncQdrantClient, settings: IndexSettings, path: str) -> None:
-    """As a program before 0.2 stored the points."""
-    of_path = models.Filter(must=[models.FieldCondition(key="metadata.path", match=models.MatchValue(value=path))])
-    await client.set_payload(settings.collection, {"path_tokens": []}, of_path, key="metadata")
-
-
-async def tokens(index: QdrantIndex, path: str) -> list[list[str]]:
-    pages = [page async for page in index.chunks(scope().repository_id, [path])]
-    return [point.payload["metadata"]["path_tokens"] for page in pages for point in page]
-
-
-async def test_points_without_tokens_are_found_and_get_them_later(
+async def test_points_without_tokens_are_found_as_well(
     index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
 ) -> None:
+    """As programs before 0.2 stored them."""
     await some_files(index)
-    await remove_tokens(client, settings, "src/pay.py")
+    ids = list(ids_of(file("src/pay.py", "charge the card")))
+    await client.set_payload(settings.collection, {"path_tokens": []}, ids, key="metadata")
     for glob in ("/src/*.py", "src/", "pay.*"):
         assert "src/pay.py" in await paths_found(index, "the card", path_glob=glob)
     assert await paths_found(index, "the card", path_glob="*.ts") == ["web/pay.ts"]
-
-    await index.add_path_tokens(scope().repository_id)
-    assert await tokens(index, "src/pay.py") == [["/src/", "src", "pay.py", "*.py"]]
-    assert sorted(await paths_found(index, "the card", path_glob="/src/*.py")) == ["src/card.py", "src/pay.py"]
 
 
 async def test_a_collection_without_an_index_over_tokens_is_searched_as_well(

@@ -1,212 +1,283 @@
-"""What Qdrant's own client can do on the embedded engine."""
+"""The embedded engine: what it carries out, and what it refuses without a change."""
 
-import contextlib
+import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import httpx
 import pytest
-from qdrant_client import AsyncQdrantClient, models
 
 from reposync.vectors.engine.asgi import EngineApp
 from reposync.vectors.engine.collections import Collections
 from tests.fixtures.contract import ContractTransport
+from tests.fixtures.folders import quick_folder
 
-ONE = "00000000-0000-0000-0000-000000000001"
-TWO = "00000000-0000-0000-0000-000000000002"
-
-
-@contextlib.asynccontextmanager
-async def client_on(collections: Collections) -> AsyncIterator[AsyncQdrantClient]:
-    """Every exchange has to keep Qdrant's contract."""
-    watched = ContractTransport(httpx.ASGITransport(EngineApp(collections)))
-    client = AsyncQdrantClient(url="http://engine", port=None, check_compatibility=False, transport=watched)
-    yield client
-    await client.close()
-    assert watched.exchanges
-    assert watched.violations == []
+ONE, TWO = (f"00000000-0000-0000-0000-00000000000{each}" for each in (1, 2))
+MADE_OF = {
+    "vectors": {
+        "dense": {"size": 2, "distance": "Cosine"},
+        "many": {"size": 2, "distance": "Cosine", "multivector_config": {"comparator": "max_sim"}},
+    },
+    "sparse_vectors": {"sparse": {"modifier": "idf"}},
+    "metadata": {"made_by": "a test"},
+}
+POINTS = [
+    {
+        "id": ONE,
+        "vector": {"dense": [1, 0], "many": [[1, 0], [0, 1]], "sparse": {"indices": [1], "values": [1]}},
+        "payload": {"lang": "python", "epoch": 1, "symbols": [{"name": "f", "kind": "class"}]},
+    },
+    {
+        "id": TWO,
+        "vector": {"dense": [0, 1], "many": [[1, 0]], "sparse": {"indices": [2], "values": [1]}},
+        "payload": {
+            "lang": "rust",
+            "epoch": 2,
+            "symbols": [{"name": "f", "kind": "method"}, {"name": "g", "kind": "class"}],
+        },
+    },
+    {"id": 3, "vector": {"dense": [0.6, 0.8]}, "payload": {"lang": "python", "epoch": 3}},
+]
+INDEXES = {"lang": {"type": "keyword"}, "epoch": {"type": "integer", "lookup": True, "range": True}}
+DENSE = {"query": [1, 0], "using": "dense"}
 
 
 @pytest.fixture
-async def client(collections: Collections) -> AsyncGenerator[AsyncQdrantClient, None]:
-    async with client_on(collections) as client:
-        yield client
+async def http() -> AsyncGenerator[httpx.AsyncClient, None]:
+    """The engine's application in the test's own process. Every exchange has to keep Qdrant's contract."""
+    with quick_folder() as folder:
+        collections = Collections(folder)
+        watched = ContractTransport(httpx.ASGITransport(EngineApp(collections)))
+        async with httpx.AsyncClient(transport=watched, base_url="http://engine") as client:
+            yield client
+        collections.close()
+    assert watched.violations == []
 
 
-async def make(client: AsyncQdrantClient, name: str = "code") -> None:
-    many = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
-    await client.create_collection(
-        name,
-        vectors_config={
-            "dense": models.VectorParams(size=2, distance=models.Distance.COSINE),
-            "many": models.VectorParams(size=2, distance=models.Distance.DOT, multivector_config=many),
-        },
-        sparse_vectors_config={"sparse": models.SparseVectorParams(modifier=models.Modifier.IDF)},
-        metadata={"made_by": "a test"},
-    )
-    await client.create_payload_index(name, "lang", models.PayloadSchemaType.KEYWORD)
-    tenant = models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True)
-    await client.create_payload_index(name, "tenant", tenant)
-    await client.create_payload_index(name, "epoch", models.PayloadSchemaType.INTEGER)
+async def done(http: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
+    answer = await http.request(method, path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["result"]
 
 
-async def fill(client: AsyncQdrantClient, name: str = "code") -> None:
-    sparse = models.SparseVector
-    result = await client.upsert(
-        name,
-        [
-            models.PointStruct(
-                id=ONE,
-                vector={"dense": [1, 0], "many": [[1, 0], [0, 1]], "sparse": sparse(indices=[1], values=[1])},
-                payload={"lang": "python", "epoch": 1},
-            ),
-            models.PointStruct(
-                id=TWO,
-                vector={"dense": [0, 1], "many": [[1, 0]], "sparse": sparse(indices=[2], values=[1])},
-                payload={"lang": "rust", "epoch": 2},
-            ),
-            models.PointStruct(id=3, vector={"dense": [0.6, 0.8]}, payload={"lang": "python", "epoch": 3}),
-        ],
-        wait=True,
-    )
-    assert result.status is models.UpdateStatus.COMPLETED
+@pytest.fixture
+async def code(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A collection `code` with three points."""
+    await done(http, "PUT", "/collections/code", MADE_OF)
+    for name, schema in INDEXES.items():
+        await done(http, "PUT", "/collections/code/index", {"field_name": name, "field_schema": schema})
+    await done(http, "PUT", "/collections/code/points?wait=true", {"points": POINTS})
+    return http
 
 
-async def ids(client: AsyncQdrantClient, name: str = "code") -> set[object]:
-    return {point.id for point in (await client.scroll(name, limit=100))[0]}
+async def points(http: httpx.AsyncClient, selected: Any = None, name: str = "code") -> dict[Any, Any]:
+    request = {"limit": 100, "filter": selected, "with_vector": True}
+    return {
+        each["id"]: each for each in (await done(http, "POST", f"/collections/{name}/points/scroll", request))["points"]
+    }
 
 
-def where(key: str, value: str | int) -> models.Filter:
-    return models.Filter(must=[models.FieldCondition(key=key, match=models.MatchValue(value=value))])
+async def refused(code: httpx.AsyncClient, method: str, path: str, body: Any, status: int = 400) -> str:
+    before = await points(code)
+    answer = await code.request(method, f"/collections/code{path}", json=body)
+    assert answer.status_code == status, answer.text
+    assert await points(code) == before
+    return str(answer.json()["status"]["error"])
 
 
-async def test_points_are_deleted_and_their_payloads_set_by_id_and_by_filter_in_order(
-    client: AsyncQdrantClient,
-) -> None:
-    await make(client)
-    await fill(client)
-    await client.set_payload("code", {"a": {"b": 1}}, [ONE])
-    await client.set_payload("code", {"c": 2}, where("epoch", 1), key="a")
-    (changed,) = await client.retrieve("code", [ONE], with_vectors=True)
-    assert changed.payload == {"lang": "python", "epoch": 1, "a": {"b": 1, "c": 2}}
-    sparse = models.SparseVector(indices=[1], values=[1.0])
-    assert changed.vector == {"dense": [1.0, 0.0], "many": [[1.0, 0.0], [0.0, 1.0]], "sparse": sparse}
-    await client.delete("code", models.PointIdsList(points=[3, 99]))
-    assert await ids(client) == {ONE, TWO}
-    point = models.PointStruct(id=1, vector={"dense": [1, 0]}, payload={"lang": "go"})
-    others = models.Filter(must_not=[models.HasIdCondition(has_id=[2])])
-    results = await client.batch_update_points(
-        "code",
-        [
-            models.UpsertOperation(upsert=models.PointsList(points=[point, point.model_copy(update={"id": 2})])),
-            models.SetPayloadOperation(set_payload=models.SetPayload(payload={"seen": 1}, points=[2])),
-            models.DeleteOperation(delete=models.FilterSelector(filter=others)),
-        ],
-    )
-    assert [result.status for result in results] == [models.UpdateStatus.COMPLETED] * 3
-    (left,), _ = await client.scroll("code")
-    assert (left.id, left.payload) == (2, {"lang": "go", "seen": 1})
+async def test_operations_of_a_batch_are_carried_out_in_order(code: httpx.AsyncClient) -> None:
+    operations = [
+        {"upsert": {"points": [{"id": 4, "vector": {"dense": [1, 0]}, "payload": {"a": {"b": 1}}}]}},
+        {"set_payload": {"payload": {"c": 2}, "key": "a", "points": [4]}},
+        {"delete": {"points": [3, 99]}},
+        {"delete": {"filter": {"must_not": [{"has_id": [4, ONE]}]}}},
+    ]
+    results = await done(code, "POST", "/collections/code/points/batch?wait=true", {"operations": operations})
+    assert [each["status"] for each in results] == ["completed"] * 4
+    found = await points(code)
+    assert found.keys() == {4, ONE}
+    assert found[4]["payload"] == {"a": {"b": 1, "c": 2}}
+    assert (found[ONE]["payload"], found[ONE]["vector"]) == (POINTS[0]["payload"], POINTS[0]["vector"])
 
 
-async def test_a_deleted_collection_takes_its_aliases_along(client: AsyncQdrantClient) -> None:
-    await make(client, "new")
-    alias = models.CreateAlias(collection_name="new", alias_name="code")
-    await client.update_collection_aliases([models.CreateAliasOperation(create_alias=alias)])
-    assert (await client.count("code")).count == 0
-    assert await client.delete_collection("new")
-    assert not await client.collection_exists("code")
-    await make(client)
-    assert (await client.count("code")).count == 0
+def in_epoch(**bounds: int) -> dict[str, Any]:
+    return {"key": "epoch", "range": bounds}
 
 
-def in_epoch(**bounds: int) -> models.FieldCondition:
-    return models.FieldCondition(key="epoch", range=models.Range(**bounds))
+def in_languages(*names: str) -> dict[str, Any]:
+    return {"key": "lang", "match": {"any": list(names)}}
 
 
-def in_languages(*names: str) -> models.FieldCondition:
-    return models.FieldCondition(key="lang", match=models.MatchAny(any=list(names)))
+CLASS_F = [{"key": "name", "match": {"value": "f"}}, {"key": "kind", "match": {"value": "class"}}]
 
 
 @pytest.mark.parametrize(
     ("selected", "expected"),
     [
-        (models.Filter(must=[]), {ONE, TWO, 3}),
-        (models.Filter(must=[in_languages("python"), in_epoch(gt=1, lte=3)]), {3}),
-        (models.Filter(must=[in_epoch(gte=2, lt=3)]), {TWO}),
-        (models.Filter(must=[in_languages()]), set()),
-        (models.Filter(should=[in_epoch(lt=2), in_languages("rust")]), {ONE, TWO}),
-        (models.Filter(must_not=[in_languages("python", "go")]), {TWO}),
-        (models.Filter(must=[models.Filter(must_not=[in_epoch(lte=1)]), in_languages("python")]), {3}),
-        (models.Filter(must_not=[models.Filter(must=[in_epoch(gt=1), in_languages("rust")])]), {ONE, 3}),
-        (models.Filter(must=[models.HasIdCondition(has_id=[TWO, 3, 99])]), {TWO, 3}),
-        (models.Filter(must_not=[models.HasVectorCondition(has_vector="sparse")]), {3}),
-        (models.Filter(must=[models.FieldCondition(key="epoch", match=models.MatchValue(value=2))]), {TWO}),
+        ({"must": []}, {ONE, TWO, 3}),
+        ({"must": [in_languages("python"), in_epoch(gt=1, lte=3)]}, {3}),
+        ({"must": [in_epoch(gte=2, lt=3)]}, {TWO}),
+        ({"must": [in_languages()]}, set()),
+        ({"should": [in_epoch(lt=2), in_languages("rust")]}, {ONE, TWO}),
+        ({"must_not": [in_languages("python", "go")]}, {TWO}),
+        ({"must": [{"must_not": [in_epoch(lte=1)]}, in_languages("python")]}, {3}),
+        ({"must": [{"has_id": [TWO, 3, 99]}], "should": None}, {TWO, 3}),
+        ({"must_not": [{"has_vector": "sparse"}]}, {3}),
+        ({"must": [{"is_empty": {"key": "symbols"}}]}, {3}),
+        ({"must": [{"key": "epoch", "match": {"value": 2}}]}, {TWO}),
+        ({"must": [{"nested": {"key": "symbols", "filter": {"must": CLASS_F}}}]}, {ONE}),
     ],
 )
 async def test_a_filter_selects_exactly_the_points_that_it_describes(
-    client: AsyncQdrantClient, selected: models.Filter, expected: set[object]
+    code: httpx.AsyncClient, selected: Any, expected: set[object]
 ) -> None:
-    await make(client)
-    await fill(client)
-    points, _ = await client.scroll("code", scroll_filter=selected, limit=100)
-    assert {point.id for point in points} == expected
+    assert (await points(code, selected)).keys() == expected
 
 
-@pytest.mark.parametrize("name", ["code%2Fx", "Ünïcode 日本", "..a", "CODE"])
-async def test_names_of_collections_may_be_odd(client: AsyncQdrantClient, name: str) -> None:
-    await make(client)
-    await client.create_collection(name, {"dense": models.VectorParams(size=2, distance=models.Distance.DOT)})
-    await client.upsert(name, [models.PointStruct(id=7, vector={"dense": [1, 0]})])
-    assert (await client.count(name)).count == 1
-    assert (await client.count("code")).count == 0
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"mustt": [{"has_id": [1]}]},
+        {"must": [{"key": "epoch", "match": {"value": 1}, "range": {"gte": 1}}]},
+        {"must": [{"key": "epoch", "match": {"value": 1, "any": [1]}}]},
+        {"must": [{"key": "epoch", "match": {"like": "x"}}]},
+        {"must": [{"key": "epoch", "range": {"above": 1}}]},
+        {"must": [{"key": "a[", "match": {"value": 1}}]},
+        {"must": [{"has_id": ["not-a-uuid"]}]},
+        {"must": [{"has_id": [1], "key": "epoch"}]},
+        {"must": [{"is_null": {"key": "epoch"}}]},
+        {"must": [{"is_empty": {"field": "epoch"}}]},
+        [],
+    ],
+    ids=json.dumps,
+)
+async def test_a_filter_that_the_engine_does_not_know_is_refused(code: httpx.AsyncClient, condition: Any) -> None:
+    for path, body in (("/points/count", {}), ("/points/delete?wait=true", {}), ("/points/query", DENSE)):
+        await refused(code, "POST", path, body | {"filter": condition})
 
 
-async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    for start in range(2):
-        collections = Collections(folder)
-        async with client_on(collections) as client:
-            if start == 0:
-                await make(client)
-                await fill(client)
-                create = models.CreateAlias(collection_name="code", alias_name="alias")
-                await client.update_collection_aliases([models.CreateAliasOperation(create_alias=create)])
-            before, after = await client.get_collection("code"), await client.get_collection("alias")
-            assert before == after
-            assert after.config.metadata == {"made_by": "a test"}
-            assert set(after.payload_schema) == {"lang", "tenant", "epoch"}
-            assert await ids(client, "alias") == {ONE, TWO, 3}
-        collections.close()
+@pytest.mark.parametrize(
+    "empty", [{}, {"must": []}, {"should": [], "must_not": None}, {"must": [{"should": []}]}], ids=json.dumps
+)
+async def test_an_empty_filter_deletes_nothing(code: httpx.AsyncClient, empty: Any) -> None:
+    batch = {"operations": [{"delete": {"points": [3]}}, {"delete": {"filter": empty}}]}
+    for path, body in (("/points/delete", {"filter": empty}), ("/points/batch", batch)):
+        assert "every point" in await refused(code, "POST", path + "?wait=true", body)
 
 
-async def test_dense_vectors_are_not_counted_as_indexed(client: AsyncQdrantClient) -> None:
-    await make(client)
-    await fill(client)
-    sparse = {"sparse": models.SparseVectorParams()}
-    await client.create_collection("words", vectors_config={}, sparse_vectors_config=sparse)
-    await client.upsert(
-        "words", [models.PointStruct(id=1, vector={"sparse": models.SparseVector(indices=[1], values=[1])})]
-    )
+@pytest.mark.parametrize(
+    "vector",
+    [
+        {"dense": [1, 0, 0]},
+        {"dense": [[1, 0]]},
+        {"dense": [1, None]},
+        {"unknown": [1, 0]},
+        [1, 0],
+        {"many": [[1, 0], []]},
+        {"dense": {"indices": [1], "values": [1]}},
+        {"sparse": {"indices": [1, 2], "values": [1]}},
+        {"sparse": {"indices": [2, 2], "values": [1, 1]}},
+    ],
+    ids=str,
+)
+async def test_a_vector_that_does_not_fit_stores_nothing_of_its_request(code: httpx.AsyncClient, vector: Any) -> None:
+    good, wrong = {"id": 8, "vector": {"dense": [1, 0]}}, {"id": 9, "vector": vector}
+    await refused(code, "PUT", "/points?wait=true", {"points": [good, wrong]})
+    operations = [
+        {"upsert": {"points": [good]}},
+        {"delete": {"points": [3]}},
+        {"upsert": {"points": [wrong]}},
+    ]
+    await refused(code, "POST", "/points/batch?wait=true", {"operations": operations})
 
-    assert (await client.get_collection("code")).indexed_vectors_count == 0
-    assert (await client.get_collection("words")).indexed_vectors_count == 1
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/points/query", {"query": {"recommend": {"positive": [1]}}, "using": "dense"}, 400),
+        ("POST", "/points/query", {"query": [1, 0]}, 400),
+        ("POST", "/points/query", DENSE | {"prefetch": [DENSE]}, 400),
+        ("PUT", "/points", {"points": [{"id": -1, "vector": {}}]}, 400),
+        ("PUT", "/points", {"points": [{"id": 9, "vector": {}, "paylod": {}}]}, 400),
+        ("POST", "/points/delete", {}, 400),
+        ("POST", "/points/delete", {"points": [3], "filter": {"must": [{"has_id": [2]}]}}, 400),
+        ("POST", "/points/batch", {"operations": [{"sync_points": {}}]}, 400),
+        ("POST", "/points/scroll", {"order_by": "a"}, 400),
+        ("POST", "/points/scroll", None, 400),
+        ("POST", "/facet", {"key": "a"}, 400),
+        ("PUT", "/index", {"field_name": "a", "field_schema": {"type": "text"}}, 400),
+        ("PATCH", "", {"metadata": {}}, 501),
+        ("PUT", "", MADE_OF, 409),
+        ("PUT", "/points", {"points": " " * (32 * 1024 * 1024)}, 413),
+    ],
+    ids=lambda each: str(each)[:80],
+)
+async def test_other_requests_that_cannot_be_carried_out_are_refused(
+    code: httpx.AsyncClient, method: str, path: str, body: Any, status: int
+) -> None:
+    await refused(code, method, path, body if body is not None else [], status)
 
 
-async def test_points_are_ranked_by_their_original_vectors(client: AsyncQdrantClient) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [{"shard_number": 2}, {"vectors": {"a": {"size": 2, "distance": "Dot"}}}, {"vectors": {"size": 2}}, {"metdata": 1}],
+    ids=str,
+)
+async def test_a_collection_that_the_engine_cannot_hold_is_not_made(
+    http: httpx.AsyncClient, change: dict[str, Any]
+) -> None:
+    assert (await http.put("/collections/code", json=MADE_OF | change)).status_code == 400
+    assert (await http.get("/collections/code")).status_code == 404
+    assert await done(http, "GET", "/collections") == {"collections": []}
+
+
+async def test_aliases_that_lead_nowhere_are_refused_and_none_of_the_request_is_done(code: httpx.AsyncClient) -> None:
+    good = {"create_alias": {"collection_name": "code", "alias_name": "x"}}
+    for wrong, status in (
+        ({"create_alias": {"collection_name": "none", "alias_name": "y"}}, 404),
+        ({"create_alias": {"collection_name": "code", "alias_name": "code"}}, 409),
+        ({"drop_alias": {}}, 400),
+    ):
+        answer = await code.post("/collections/aliases", json={"actions": [good, wrong]})
+        assert answer.status_code == status, answer.text
+        assert await done(code, "GET", "/collections/x/exists") == {"exists": False}
+    await done(code, "POST", "/collections/aliases", {"actions": [good]})
+    assert (await points(code, name="x")).keys() == {ONE, TWO, 3}
+    await done(code, "DELETE", "/collections/code")
+    assert await done(code, "GET", "/collections/x/exists") == {"exists": False}
+
+
+async def test_names_of_collections_may_be_odd_and_everything_is_there_after_a_restart() -> None:
+    names = ["code%2Fx", "Ünïcode 日本", "..a", "CODE", "code"]
+    described = []
+    with quick_folder() as folder:
+        for start in range(2):
+            collections = Collections(folder)
+            transport = httpx.ASGITransport(EngineApp(collections))
+            async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+                for number, name in enumerate(names if start == 0 else []):
+                    await done(http, "PUT", f"/collections/{name}", MADE_OF)
+                    await done(http, "PUT", f"/collections/{name}/points", {"points": POINTS[:number]})
+                described.append([await done(http, "GET", f"/collections/{name}") for name in names])
+            collections.close()
+    assert described[0] == described[1]
+    assert [each["points_count"] for each in described[0]] == [0, 1, 2, 3, 3]
+    assert {each["config"]["metadata"]["made_by"] for each in described[0]} == {"a test"}
+    assert {each["indexed_vectors_count"] for each in described[0]} == {0}, "dense vectors have no index"
+
+
+async def test_points_are_ranked_by_their_original_vectors(http: httpx.AsyncClient) -> None:
     draw, answers = random.Random(4), []
     rows = [[[draw.gauss(0, 1) for _ in range(32)] for _ in range(3)] for _ in range(500)]
-    many = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
-    params = models.VectorParams(size=32, distance=models.Distance.COSINE, multivector_config=many)
-    await client.create_collection("code", vectors_config={"dense": params})
-    await client.upsert("code", [models.PointStruct(id=n, vector={"dense": each}) for n, each in enumerate(rows)])
+    await done(http, "PUT", "/collections/code", {"vectors": {"many": MADE_OF["vectors"]["many"] | {"size": 32}}})  # type: ignore[index]
+    made = [{"id": number, "vector": {"many": each}} for number, each in enumerate(rows)]
+    await done(http, "PUT", "/collections/code/points", {"points": made})
 
-    query = [draw.gauss(0, 1) for _ in range(32)]
-    for each in (False, True):
-        search = models.SearchParams(exact=each)
-        found = await client.query_points("code", query=query, using="dense", search_params=search, limit=20)
-        answers.append([(point.id, point.score) for point in found.points])
+    query = {"query": [draw.gauss(0, 1) for _ in range(32)], "using": "many", "limit": 20}
+    for exact in (False, True):
+        found = await done(http, "POST", "/collections/code/points/query", query | {"params": {"exact": exact}})
+        answers.append([(point["id"], point["score"]) for point in found["points"]])
 
     assert answers[0] == answers[1]
 
