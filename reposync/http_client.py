@@ -47,6 +47,9 @@ MAX_DECOMPRESSION_RATIO = 100
 RATE_LIMIT_FACTOR = 4
 """If a 429 names no wait, the delay is so many times that of an error: retrying soon makes it worse."""
 
+CONNECTION_LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16, keepalive_expiry=60)
+"""httpx keeps idle connections for 5 s; a new one for each request to Qdrant costs more than the request."""
+
 
 @dataclass(slots=True, eq=False)
 class TransientFailure(Exception):
@@ -270,7 +273,7 @@ class HttpClient:
         async with self._connecting:
             if self._client is None:
                 if self.transport is None:
-                    options = await asyncio.to_thread(client_options, self.url, self.ca_file)
+                    options = await asyncio.to_thread(client_options, self.url, self.ca_file, limits=CONNECTION_LIMITS)
                 else:
                     options = {"transport": self.transport, "trust_env": False}
                 self._client = httpx.AsyncClient(

@@ -24,14 +24,6 @@ class NoJson(MalformedResponse):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """`vectors`: float32, shape (inputs, dimension). `tokens`: the token count that the server reports, if it does."""
-
-    vectors: NDArray[np.float32]
-    tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ServedModel:
     """What a server reports about its model; None: not reported."""
 
@@ -58,8 +50,9 @@ class Dialect:
     default_prefix: str = ""
     serves_one_model: bool = False
 
-    def answer(self, body: bytes) -> Answer:
-        """The vectors of a 200 answer. Raises MalformedResponse."""
+    def answer(self, body: bytes) -> tuple[NDArray[np.float32], int | None]:
+        """Of a 200 answer, the vectors (inputs, dimension) and the token count that the server reports, if it does.
+        Raises MalformedResponse."""
         document = parse_json(body)
         try:
             rows = self.rows(document)
@@ -69,7 +62,7 @@ class Dialect:
             tokens = self.tokens(document)
         except (KeyError, TypeError):
             tokens = None
-        return Answer(_matrix(rows), _positive(tokens))
+        return _matrix(rows), _positive(tokens)
 
 
 def parse_json(body: bytes) -> Any:

@@ -31,6 +31,14 @@ _too_large = re.compile(
 )
 
 
+class TooLarge(Exception):
+    """The texts of the request are too long, or too many."""
+
+
+class NotFound(EmbeddingError):
+    """The server does not know the path or the model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Priority:
     """Queries do not queue behind the batches of a sync, and give up sooner: a person waits for the answer."""
@@ -81,7 +89,8 @@ class EmbeddingServer:
         await self._http.close()
 
     async def exchange(self, method: str, url: str, body: Callable[[], bytes], priority: Priority) -> bytes:
-        """The body of a successful answer. `body` is called when it is sent: waiting batches cost no memory."""
+        """The body of a successful answer. `body` is called when it is sent: waiting batches cost no memory. Raises
+        TooLarge, and subclasses of EmbeddingError."""
 
         async def once() -> bytes:
             request = self._http.stream(
@@ -91,12 +100,12 @@ class EmbeddingServer:
                 async with request as response:
                     return await self._http.read(response, MAX_ANSWER_BYTES)
             except HttpRefused as refused:
-                raise self._refusal(refused) from refused
+                raise self._refusal(refused.status, self._complaint(refused.body)) from refused
             except TransientFailure as failure:
-                complaint = _complaint(failure.body, self._api_key)
+                complaint = self._complaint(failure.body)
                 if _too_large.search(complaint):
-                    raise TooLarge(f": {complaint}") from failure
-                failure.reason += f": {complaint}" if complaint else ""
+                    raise TooLarge(complaint) from failure
+                failure.reason += complaint
                 raise
 
         async with self._reported(priority) as attempts, priority.slots:
@@ -138,11 +147,9 @@ class EmbeddingServer:
             if is_reported:
                 on_wait(None)
 
-    def _refusal(self, refused: HttpRefused) -> Exception:
-        status, complaint = refused.status, _complaint(refused.body, self._api_key)
-        reason = f": {complaint}" if complaint else ""
+    def _refusal(self, status: int, complaint: str) -> Exception:
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or (status >= 400 and _too_large.search(complaint)):
-            return TooLarge(reason)
+            return TooLarge(complaint)
         what = f"The embedding server at {self.where} answered {status}"
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):  # bodies quote parts of the key
             return EmbeddingError(f"{what}: it refuses the API key.", remedy="Check embedding.api_key.")
@@ -151,36 +158,19 @@ class EmbeddingServer:
                 f"{what}, a redirect, which is not followed.", remedy="Set embedding.url to the final address."
             )
         if status == HTTPStatus.NOT_FOUND:
-            return NotFound(f"{what}{reason}.", remedy="Check embedding.url and embedding.model.")
-        return Refused(f"{what}{reason}.", complaint)
+            return NotFound(f"{what}{complaint}.", remedy="Check embedding.url and embedding.model.")
+        return EmbeddingInputRefused(f"{what}{complaint}.")
 
-
-class TooLarge(Exception):
-    """The texts of the request are too long, or too many."""
-
-
-class NotFound(EmbeddingError):
-    """The server does not know the path or the model."""
-
-
-class Refused(EmbeddingInputRefused):
-    """`complaint`: the server's words."""
-
-    def __init__(self, message: str, complaint: str) -> None:
-        super().__init__(message)
-        self.complaint = complaint
-
-
-def _complaint(body: bytes, secret: str | None) -> str:
-    """The server's error message, from its usual places. Never the whole body: some quote the input, or the key."""
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return ""
-    for key in ("error", "message", "detail"):
-        if isinstance(document, dict) and key in document:
-            document = document[key]
-    if not isinstance(document, str):
-        return ""
-    sentence = " ".join(document.split()).rstrip(".")
-    return (sentence.replace(secret, "***") if secret else sentence)[:200]
+    def _complaint(self, body: bytes) -> str:
+        """The server's error message after a colon, from its usual places, or nothing. Never the whole body: some quote
+        the input, or the key."""
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return ""
+        for key in ("error", "message", "detail"):
+            if isinstance(document, dict) and key in document:
+                document = document[key]
+        sentence = " ".join(document.split()).rstrip(".") if isinstance(document, str) else ""
+        shown = sentence.replace(self._api_key, "***") if self._api_key else sentence
+        return f": {shown[:200]}" if shown else ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reposync.embedding.port import EmbeddingSpec, no_share
+from reposync.embedding.port import Embedder, EmbeddingSpec, no_share
 from reposync.embedding.settings import EmbedderConfig
 
 if TYPE_CHECKING:
-    from reposync.embedding.port import Embedder, Matrix, OnShare, OnWait, WindowRows
+    from reposync.embedding.port import Matrix, OnShare, WindowRows
 
 
 def open_embedder(config: EmbedderConfig) -> Embedder:
@@ -28,7 +28,7 @@ def open_embedder(config: EmbedderConfig) -> Embedder:
     return HttpEmbedder(config)
 
 
-class NoEmbedder:
+class NoEmbedder(Embedder):
     """Provider `none`: sparse search alone. Its matrices have no rows; the index is used without `dense`."""
 
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
@@ -46,12 +46,3 @@ class NoEmbedder:
         import numpy as np
 
         return np.empty((0, 0), np.float32)
-
-    def watched(self, on_wait: OnWait) -> NoEmbedder:
-        return self
-
-    async def ping(self) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None

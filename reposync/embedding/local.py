@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from reposync.cores import usable_cores
-from reposync.embedding.port import EmbeddingSpec, Matrix, OnShare, OnWait, WindowRows, no_share
+from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, OnShare, WindowRows, no_share
 from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, LOCAL_WINDOW, EmbedderConfig, check_weights
 from reposync.errors import ConfigError
 from reposync.supervision import in_thread
@@ -21,7 +21,7 @@ DIMENSION: Final = 384
 _STEP: Final = 8  # windows between two looks at the event loop: about 0.1 s
 
 
-class LocalEmbedder:
+class LocalEmbedder(Embedder):
     """The Embedder in this process: a vector for each window of a chunk.
 
     A window goes through the model alone, not padded to a neighbour's length: its vector is the same whatever it was
@@ -31,7 +31,13 @@ class LocalEmbedder:
 
     def __init__(self, config: EmbedderConfig) -> None:
         config.check()
-        _refuse_other_models(config)
+        if config.model not in (None, LOCAL_MODEL, FORMER_LOCAL_MODEL):
+            raise ConfigError(
+                f"embedding.model is {config.model}, but the provider local has one model, {LOCAL_MODEL}.",
+                remedy="Leave embedding.model out, or choose a server with embedding.provider openai, tei or ollama.",
+            )
+        if config.dimensions not in (None, DIMENSION):
+            raise ConfigError(f"embedding.dimensions is {config.dimensions}; the local model has {DIMENSION}.")
         self._name = config.model or LOCAL_MODEL
         self._window = config.window or LOCAL_WINDOW
         self._threads = config.concurrency or usable_cores()
@@ -99,37 +105,22 @@ class LocalEmbedder:
 
         return await in_thread(run, self._query)
 
-    def watched(self, on_wait: OnWait) -> LocalEmbedder:
-        return self
-
     async def ping(self) -> None:
         if self._model is None:
             await asyncio.to_thread(check_weights)
 
     async def close(self) -> None:
-        """Wait for the windows that are being embedded, and end the threads."""
         for pool in (self._bulk, self._query):
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
         self._model = None
 
     async def _loaded(self) -> Model:
+        def load() -> Model:
+            from reposync.embedding.local_model import load_model
+
+            return load_model(self._name)
+
         async with self._loading:
             if self._model is None:
-                self._model = await in_thread(lambda: _load_model(self._name), self._query)
+                self._model = await in_thread(load, self._query)
             return self._model
-
-
-def _load_model(name: str) -> Model:
-    from reposync.embedding.local_model import load_model
-
-    return load_model(name)
-
-
-def _refuse_other_models(config: EmbedderConfig) -> None:
-    if config.model not in (None, LOCAL_MODEL, FORMER_LOCAL_MODEL):
-        raise ConfigError(
-            f"embedding.model is {config.model}, but the provider local has one model, {LOCAL_MODEL}.",
-            remedy="Leave embedding.model out, or choose a server with embedding.provider openai, tei or ollama.",
-        )
-    if config.dimensions not in (None, DIMENSION):
-        raise ConfigError(f"embedding.dimensions is {config.dimensions}; the local model has {DIMENSION}.")

@@ -121,9 +121,13 @@ class Embedder(Protocol):
 
     def watched(self, on_wait: OnWait) -> Embedder:
         """The same embedder, whose `embed` reports waits that take more than a moment."""
+        return self
 
     async def ping(self) -> None:
         """Check that it could embed now, without embedding anything: servers charge for that. Never repeated. Raises
         EmbeddingUnavailable or EmbeddingError."""
+        return
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Wait for what is being embedded, and end threads and connections."""
+        return

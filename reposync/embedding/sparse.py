@@ -62,18 +62,13 @@ _cjk_run = re.compile(f"[{_CJK}]+")
 _stable_cjk_run = re.compile("[\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]+")
 
 
-def terms(text: str) -> list[str]:
-    """The terms of `text`, repeats included, in the order of their words.
+def query_terms(text: str) -> frozenset[str]:
+    """The distinct terms that a search for `text` looks for: a line with one of them is worth showing.
 
     ASCII and other alphabets: lower-case stems of each word, and for a compound identifier the whole of it (without
     underscores) besides its parts. Runs of Hangul, Kana and Han: every two neighbouring characters; a run of one as
     itself.
     """
-    return list(chain.from_iterable(map(_terms_of_word, words(text))))
-
-
-def query_terms(text: str) -> frozenset[str]:
-    """The distinct terms that a search for `text` looks for: a line with one of them is worth showing."""
     return frozenset(chain.from_iterable(map(_terms_of, words(text))))
 
 
@@ -117,17 +112,14 @@ def document_vector(text: str, *, path: str | None = None, names: Iterable[str] 
 
 def query_vector(text: str) -> SparseVector:
     """Weight 1 for each distinct term. Empty if `text` has only stop words and punctuation."""
-    import numpy as np
-
-    ids = dict.fromkeys(chain.from_iterable(map(_ids_of, words(text))))
-    return SparseVector(np.fromiter(ids, np.uint32, len(ids)), np.ones(len(ids), np.float32))
+    return terms_vector(chain.from_iterable(map(_terms_of, words(text))))
 
 
 def terms_vector(wanted: Iterable[str]) -> SparseVector:
     """Weight 1 for each distinct term: a query for what has one of them."""
     import numpy as np
 
-    ids = {mmh3.hash(term, signed=False) for term in wanted}
+    ids = dict.fromkeys(mmh3.hash(term, signed=False) for term in wanted)
     return SparseVector(np.fromiter(ids, np.uint32, len(ids)), np.ones(len(ids), np.float32))
 
 

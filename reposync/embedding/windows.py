@@ -125,8 +125,3 @@ def with_different_ending(text: str) -> str:
     tenth = max(1, len(text) // 10)
     ending = _OTHER_WORDS * (tenth // len(_OTHER_WORDS) + 1)
     return text[:-tenth] + ending[:tenth]
-
-
-def same_vector(one: Matrix, other: Matrix) -> bool:
-    """Up to rounding: servers that compute in 16 bits differ by about 1e-6 between two batches."""
-    return bool(1 - float(np.vdot(one, other)) < 1e-5)

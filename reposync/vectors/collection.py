@@ -59,9 +59,52 @@ QUANTIZATION_SINCE: Mapping[Quantization, tuple[int, int]] = {"turbo": (1, 18)}
 
 
 def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCollection:
-    """Raises IndexMismatch if reposync did not make the collection."""
-    metadata = _own_metadata(collection, name, where)
-    return ResolvedCollection(str(metadata.get("physical", name)), recorded_spec(collection), metadata.get("schema"))
+    """From Qdrant's description of it. Raises IndexMismatch if reposync did not make the collection."""
+    metadata = _metadata(collection)
+    if "identity" not in metadata:
+        raise IndexMismatch(
+            f"{where}: the collection `{name}` was not made by reposync (its metadata does not say so).",
+            remedy="Configure a different `collection`, or delete this one. If it was made just now, the server is "
+            "older than Qdrant 1.16 and drops metadata: upgrade it.",
+        )
+    physical = str(metadata.get("physical", name))
+    return ResolvedCollection(physical, recorded_spec(collection), metadata.get("schema"), str(metadata["identity"]))
+
+
+def check_made_for(spec: EmbeddingSpec, found: ResolvedCollection, name: str, where: str) -> None:
+    """Raises IndexMismatch."""
+    if found.schema != _LAYOUT:
+        raise IndexMismatch(
+            f"{where}: the collection `{name}` has schema revision {found.schema}, and this version of reposync writes "
+            f"revision {_LAYOUT}.",
+            remedy="Configure a different `collection`, or delete this one: the next sync makes it again.",
+        )
+    if found.spec != spec:
+        raise IndexMismatch(
+            f"{where}: the collection `{name}` holds vectors of {_describe(found.spec)}, but {_describe(spec)} is "
+            "expected. Vectors of two kinds must not be mixed.",
+            remedy="It was made for something else: delete it, and the next sync makes it again.",
+        )
+
+
+def recorded_spec(collection: Mapping[str, Any]) -> EmbeddingSpec | None:
+    """What an existing collection was made for; None if its metadata is not reposync's."""
+    metadata = _metadata(collection)
+    if not isinstance(metadata.get("dimension"), int):
+        return None
+    return EmbeddingSpec(
+        str(metadata.get("provider")),
+        str(metadata.get("model")),
+        metadata["dimension"],
+        metadata.get("window_chars"),
+        str(metadata.get("document_prefix", "")),
+        str(metadata.get("document_options", "")),
+    )
+
+
+def _metadata(collection: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = (collection["config"].get("metadata") or {}).get(_METADATA_KEY)
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, Any]:
@@ -94,62 +137,6 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
         "optimizers_config": {"prevent_unoptimized": False},
     }
     return request | {name: value for name, value in options.items() if value is not None}
-
-
-def recorded_spec(collection: Mapping[str, Any]) -> EmbeddingSpec | None:
-    """What an existing collection was made for; None if its metadata is not reposync's."""
-    metadata = (collection["config"].get("metadata") or {}).get(_METADATA_KEY)
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("dimension"), int):
-        return None
-    return EmbeddingSpec(
-        str(metadata.get("provider")),
-        str(metadata.get("model")),
-        metadata["dimension"],
-        metadata.get("window_chars"),
-        str(metadata.get("document_prefix", "")),
-        str(metadata.get("document_options", "")),
-    )
-
-
-def identity_of(collection: Mapping[str, Any], spec: EmbeddingSpec, name: str, where: str) -> str:
-    """The identity of an existing collection. `collection` is Qdrant's description of it.
-
-    Raises IndexMismatch if reposync did not make it, or made it for a different `spec`.
-    """
-    metadata = _own_metadata(collection, name, where)
-    if metadata.get("schema") != _LAYOUT:
-        raise IndexMismatch(
-            f"{where}: the collection `{name}` has schema revision {metadata.get('schema')}, and this version of "
-            f"reposync writes revision {_LAYOUT}.",
-            remedy="Configure a different `collection`, or delete this one: the next sync makes it again.",
-        )
-    recorded = recorded_spec(collection)
-    if recorded != spec or not _holds(collection, spec):
-        raise IndexMismatch(
-            f"{where}: the collection `{name}` holds vectors of {_describe(recorded)}, but {_describe(spec)} is "
-            "expected. Vectors of two kinds must not be mixed.",
-            remedy="It was made for something else: delete it, and the next sync makes it again.",
-        )
-    return str(metadata["identity"])
-
-
-def _own_metadata(collection: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
-    metadata = (collection["config"].get("metadata") or {}).get(_METADATA_KEY)
-    if not isinstance(metadata, dict) or "identity" not in metadata:
-        raise IndexMismatch(
-            f"{where}: the collection `{name}` was not made by reposync (its metadata does not say so).",
-            remedy="Configure a different `collection`, or delete this one. If it was made just now, the server is "
-            "older than Qdrant 1.16 and drops metadata: upgrade it.",
-        )
-    return metadata
-
-
-def _holds(collection: Mapping[str, Any], spec: EmbeddingSpec) -> bool:
-    params = collection["config"]["params"]
-    dense = (params.get("vectors") or {}).get(DENSE) or {}
-    is_multivector = spec.multivector and bool(spec.dimension)
-    fits = dense.get("size", 0) == spec.dimension and bool(dense.get("multivector_config")) == is_multivector
-    return fits and SPARSE in (params.get("sparse_vectors") or {})
 
 
 def _describe(spec: EmbeddingSpec | None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -29,21 +28,8 @@ _HNSW_EF = 256
 _OVERSAMPLING: Mapping[Quantization, float] = {"int8": 1.0, "turbo": 1.0, "binary": 3.0}
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """None: no limit. `results`: the `limit` of a request; `values`: of one condition, such as ids; `points`: of an
-    upsert; `seconds`: of a time-out; `hnsw_ef`, `oversampling`: of a search. `exact`: exact counts are permitted.
-    `replicas`: of each shard."""
-
-    results: int | None = None
-    values: int | None = None
-    points: int | None = None
-    seconds: int | None = None
-    hnsw_ef: int | None = None
-    oversampling: float | None = None
-    exact: bool = True
-    has_write_rate_limit: bool = False
-    replicas: int = 1
+Limits = Mapping[str, Any]
+"""The keys of `strict_mode_config` if it is enabled; a key that is missing is no limit."""
 
 
 class CollectionClient:
@@ -53,7 +39,8 @@ class CollectionClient:
         self._settings = settings
         self._connection = connection
         self._path = f"/collections/{quote(settings.collection, safe='')}"
-        self._known_limits = RequestLimits() if settings.url is None else None
+        self._known_limits: Limits | None = {} if settings.url is None else None
+        self._replicas = 1
 
     async def describe(self) -> dict[str, Any]:
         found = await self.request("describe the collection", "GET", "")
@@ -63,42 +50,35 @@ class CollectionClient:
             )
         return found
 
-    async def limits(self) -> RequestLimits:
+    async def limits(self) -> Limits:
         if self._known_limits is not None:
             return self._known_limits
         try:
             return self.learn_limits(await self.describe())
         except CollectionMissing:
-            return RequestLimits()
+            return {}
 
-    def learn_limits(self, collection: Mapping[str, Any]) -> RequestLimits:
+    async def has_replicas(self) -> bool:
+        """Whether a read may miss what another replica has."""
+        await self.limits()
+        return self._replicas > 1
+
+    def learn_limits(self, collection: Mapping[str, Any]) -> Limits:
         """From a collection's description. Raises IndexUnsupported for what no smaller request can avoid."""
         config = collection["config"]
+        self._replicas = int(config["params"].get("replication_factor") or 1)
         mode = config.get("strict_mode_config") or {}
-        if not mode.get("enabled"):
-            mode = {}
+        limits = {key: value for key, value in mode.items() if value is not None} if mode.get("enabled") else {}
         indexes = 0 if PAYLOAD_INDEXES.keys() <= collection["payload_schema"].keys() else len(PAYLOAD_INDEXES)
         for key, least in (("filter_max_conditions", LARGEST_FILTER), ("max_payload_index_count", indexes)):
-            if (limit := mode.get(key)) is not None and limit < least:
+            if limits.get(key, least) < least:
                 raise IndexUnsupported(
                     f"{self._connection.where}: strict mode of the collection `{self._settings.collection}` has "
-                    f"{key}: {limit}, and reposync needs {least}.",
+                    f"{key}: {limits[key]}, and reposync needs {least}.",
                     remedy=f"Raise strict_mode_config.{key} of the collection, or leave it out.",
                 )
-        rate = mode.get("write_rate_limit")
-        self._known_limits = RequestLimits(
-            results=mode.get("max_query_limit"),
-            values=mode.get("condition_max_size"),
-            # A request that costs more than the rate limit of a minute is never accepted; one of a quarter waits 15 s.
-            points=_smallest(mode.get("upsert_max_batchsize"), None if rate is None else rate // 4),
-            seconds=mode.get("max_timeout"),
-            hnsw_ef=mode.get("search_max_hnsw_ef"),
-            oversampling=mode.get("search_max_oversampling"),
-            exact=mode.get("search_allow_exact") is not False,
-            has_write_rate_limit=rate is not None,
-            replicas=int(config["params"].get("replication_factor") or 1),
-        )
-        return self._known_limits
+        self._known_limits = limits
+        return limits
 
     def forget_limits(self) -> None:
         if self._settings.url is not None:
@@ -109,9 +89,9 @@ class CollectionClient:
         settings, limits = self._settings, await self.limits()
         if settings.url is None:
             return {}
-        params: dict[str, Any] = {"hnsw_ef": within(_HNSW_EF, limits.hnsw_ef)}
+        params: dict[str, Any] = {"hnsw_ef": within(_HNSW_EF, limits.get("search_max_hnsw_ef"))}
         if settings.quantization != "none":
-            oversampling = min(_OVERSAMPLING[settings.quantization], limits.oversampling or math.inf)
+            oversampling = min(_OVERSAMPLING[settings.quantization], limits.get("search_max_oversampling", math.inf))
             params["quantization"] = {"rescore": settings.rescore} | (
                 {"oversampling": oversampling} if settings.rescore and oversampling > 1 else {}
             )
@@ -124,7 +104,7 @@ class CollectionClient:
         if consistency is not None:
             parameters["consistency"] = consistency
         if body is not None and self._settings.url is not None:
-            longest = self._known_limits.seconds if self._known_limits is not None else None
+            longest = (self._known_limits or {}).get("max_timeout")
             parameters["timeout"] = within(self._connection.server_seconds, longest)
         query = f"?{urlencode(parameters)}" if parameters else ""
         try:
@@ -134,7 +114,7 @@ class CollectionClient:
             raise
 
     async def count(self, selected: Filter | None, *, consistency: str | None = None) -> int:
-        if not (await self.limits()).exact:
+        if not (await self.limits()).get("search_allow_exact", True):
             return sum([len(page) async for page in self.scrolled(selected, False)])
         body = {"filter": selected, "exact": True}
         answer = await self.request("count points", "POST", "/points/count", body, consistency=consistency)
@@ -142,7 +122,8 @@ class CollectionClient:
 
     async def facet(self, key: str, selected: Filter | None, limit: int) -> dict[str, int]:
         limits = await self.limits()
-        body = {"key": key, "filter": selected, "exact": limits.exact, "limit": within(limit, limits.results)}
+        exact = limits.get("search_allow_exact", True)
+        body = {"key": key, "filter": selected, "exact": exact, "limit": within(limit, limits.get("max_query_limit"))}
         answer = await self.request("count points by a field", "POST", "/facet", body)
         # The embedded engine still lists values whose last point is deleted.
         return {str(hit["value"]): int(hit["count"]) for hit in answer["hits"] if hit["count"]}
@@ -156,7 +137,7 @@ class CollectionClient:
         with_dense: bool = False,
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """All selected points, in non-empty pages."""
-        limit = within(limit, (await self.limits()).results)
+        limit = within(limit, (await self.limits()).get("max_query_limit"))
         vectors = [DENSE] if with_dense else False
         request = {"filter": selected, "limit": limit, "with_payload": payload, "with_vector": vectors}
         offset: Any = None
@@ -170,8 +151,4 @@ class CollectionClient:
 
 def within(size: int, *limits: int | None) -> int:
     """`size`, or the smallest limit."""
-    return max(1, _smallest(size, *limits) or 1)
-
-
-def _smallest(*limits: int | None) -> int | None:
-    return min((each for each in limits if each is not None), default=None)
+    return max(1, min([size, *(each for each in limits if each is not None)]))

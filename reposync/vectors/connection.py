@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import warnings
 from collections.abc import Callable
 from http import HTTPStatus
 from http.client import responses
@@ -16,16 +15,14 @@ import httpx
 import orjson
 
 from reposync.errors import ConfigError, IndexAnswerUnreadable, IndexUnavailable, IndexUnsupported, VectorIndexError
-from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
-from reposync.outgoing import RetryPolicy, Timeouts, client_options, parse_json
+from reposync.http_client import CONNECTION_LIMITS, ErrorKinds, HttpClient, HttpRefused, TransientFailure
+from reposync.outgoing import RetryPolicy, Timeouts, parse_json, validate_transport
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
 from reposync.vectors.port import CollectionMissing, IndexSettings, no_check
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
 
-# httpx keeps idle connections for 5 s; a new one for each request costs more than the request.
-_LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16, keepalive_expiry=60)
 # The connection broke or nobody listened: the engine was killed, or it ended because it was idle.
 _ENGINE_GONE = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 _ENGINE_ATTEMPTS = 3
@@ -80,7 +77,7 @@ class EmbeddedTransport(httpx.AsyncBaseTransport):
         address = await self._engine.address()
         if self._pool is None or address != self._address:
             abandoned, self._address = self._pool, address
-            self._pool = httpx.AsyncHTTPTransport(uds=address, limits=_LIMITS, verify=False)
+            self._pool = httpx.AsyncHTTPTransport(uds=address, limits=CONNECTION_LIMITS, verify=False)
             if abandoned is not None:
                 await abandoned.aclose()
         return self._pool
@@ -88,14 +85,6 @@ class EmbeddedTransport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         if self._pool is not None:
             await self._pool.aclose()
-
-
-def _transport(settings: IndexSettings, url: str) -> httpx.AsyncBaseTransport:
-    if settings.url is None:
-        return EmbeddedTransport(EmbeddedEngine(settings.state_dir))
-    options = client_options(url, settings.ca_file, limits=_LIMITS)
-    mounts: dict[str, httpx.AsyncBaseTransport] = options.pop("mounts")
-    return mounts.get(f"{urlsplit(url).scheme}://") or httpx.AsyncHTTPTransport(**options)
 
 
 def addresses(settings: IndexSettings) -> list[str]:
@@ -109,25 +98,6 @@ def addresses(settings: IndexSettings) -> list[str]:
             raise ConfigError(f"The address of Qdrant, {parts.scheme}://{host}, is not an http or https URL.")
         found.append(f"{parts.scheme}://{host if parts.port else f'{host}:6333'}{parts.path}".rstrip("/"))
     return found
-
-
-def open_client(settings: IndexSettings, transport: httpx.AsyncBaseTransport | None = None) -> AsyncQdrantClient:
-    """Qdrant's client, of the first node. Its import takes a second and 55 MB."""
-    from qdrant_client import AsyncQdrantClient
-
-    url = addresses(settings)[0]
-    with warnings.catch_warnings():
-        # An API key over plain http: `config check` reports it.
-        warnings.filterwarnings("ignore", message="Api key is used with an insecure connection")
-        return AsyncQdrantClient(
-            url=url,
-            port=None,
-            api_key=settings.api_key if settings.url else None,
-            timeout=max(1, round(settings.timeout_seconds)),
-            check_compatibility=False,
-            transport=transport or _transport(settings, url),
-            trust_env=False,
-        )
 
 
 class _ClientTransport(httpx.AsyncBaseTransport):
@@ -162,6 +132,8 @@ class QdrantConnection:
         self.server_seconds = max(1, int(seconds - min(_LONGEST_MARGIN_SECONDS, seconds / 5)))
         """The server gives up before the client does, and says so; otherwise nobody reads its answer."""
         longest = settings.longest_wait_seconds
+        if self._is_embedded:
+            transport = transport or EmbeddedTransport(EmbeddedEngine(settings.state_dir))
         self._nodes = [
             HttpClient(
                 url,
@@ -178,14 +150,26 @@ class QdrantConnection:
                     within_seconds=START_SECONDS if self._is_embedded else None,
                 ),
                 headers=_HEADERS | ({"api-key": settings.api_key} if settings.url and settings.api_key else {}),
-                transport=transport or _transport(settings, url),
+                ca_file=settings.ca_file,
+                transport=transport,
             )
             for url in addresses(settings)
         ]
+        if transport is None:
+            for node in self._nodes:
+                validate_transport(node.url, settings.ca_file)
         self._current = 0
         self._version: tuple[int, ...] = NEWEST_VERSION if self._is_embedded else ()
-        transport = _ClientTransport(self, self._nodes[0].url)
-        self._client = open_client(settings, transport) if long_lived else None
+        self._client: AsyncQdrantClient | None = None
+        if long_lived:
+            # Its import takes a second and 55 MB.
+            from qdrant_client import AsyncQdrantClient
+
+            url = self._nodes[0].url
+            below = _ClientTransport(self, url)
+            self._client = AsyncQdrantClient(
+                url=url, port=None, check_compatibility=False, transport=below, trust_env=False
+            )
 
     async def request(
         self,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from reposync.errors import UsageError, VectorIndexError
 from reposync.supervision import in_thread
 from reposync.symbol import read_symbols
-from reposync.vectors.collection_client import RequestLimits, within
+from reposync.vectors.collection_client import Limits, within
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
 from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, PointId, SearchHit
@@ -68,16 +68,16 @@ class Search:
         request: Request,
         query: IndexQuery,
         dense_params: Mapping[str, Any],
-        limits: RequestLimits,
+        limits: Limits,
         *,
         has_path_tokens: bool,
     ) -> None:
         self._request = request
         self._query = query
         self._dense_params = {"params": dense_params} if dense_params else {}
-        self._max_candidates = within(_MAX_CANDIDATES, limits.results)
-        self._max_paths = within(_MAX_PATHS, limits.results)
-        self._max_values = within(_MAX_PATHS, limits.values)
+        self._max_candidates = within(_MAX_CANDIDATES, limits.get("max_query_limit"))
+        self._max_paths = within(_MAX_PATHS, limits.get("max_query_limit"))
+        self._max_values = within(_MAX_PATHS, limits.get("condition_max_size"))
         self._limit = min(query.limit, self._max_candidates)
         self._wanted = min(max(_MIN_CANDIDATES, self._limit * _CANDIDATES_PER_HIT), self._max_candidates)
         self._glob = path_patterns(query.path_glob)
@@ -164,10 +164,10 @@ class Search:
 
 
 async def files_with_terms(
-    request: Request, query: IndexQuery, limits: RequestLimits, *, has_path_tokens: bool
+    request: Request, query: IndexQuery, limits: Limits, *, has_path_tokens: bool
 ) -> tuple[list[tuple[str, str]], bool]:
     """See `Index.files_with_terms`. A sparse query returns exactly the points that share a term with it."""
-    limit = within(query.limit, limits.results)
+    limit = within(query.limit, limits.get("max_query_limit"))
     body = {
         "query": {"indices": query.sparse.indices, "values": query.sparse.values},
         "using": SPARSE,

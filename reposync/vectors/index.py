@@ -15,7 +15,7 @@ from reposync.vectors import request_bodies as bodies
 from reposync.vectors.collection import (
     PAYLOAD_INDEXES,
     QUANTIZATION_SINCE,
-    identity_of,
+    check_made_for,
     new_collection,
     recorded_spec,
     resolve,
@@ -93,14 +93,15 @@ class QdrantIndex:
             collection = await self._collection.describe()
         except CollectionMissing:
             collection = await self._create(spec)
-        identity = identity_of(collection, spec, self._settings.collection, self._connection.where)
+        found = resolve(collection, self._settings.collection, self._connection.where)
+        check_made_for(spec, found, self._settings.collection, self._connection.where)
         self._collection.learn_limits(collection)
         for field, schema in PAYLOAD_INDEXES.items():
             if field not in collection["payload_schema"]:
                 body = {"field_name": field, "field_schema": schema}
                 await self._write(f"index the payload field {field}", "/index", body, method="PUT")
         self._spec = spec
-        return identity
+        return found.identity
 
     async def lost(self) -> str | None:
         if self._settings.url is not None:
@@ -127,9 +128,8 @@ class QdrantIndex:
 
     async def _find_vectors(self, hashes: list[str], found: dict[str, Matrix]) -> None:
         multivector = self._spec is None or self._spec.multivector
-        limit = within(
-            _MULTIVECTORS_PER_PAGE if multivector else _VECTORS_PER_PAGE, (await self._collection.limits()).results
-        )
+        limit = _MULTIVECTORS_PER_PAGE if multivector else _VECTORS_PER_PAGE
+        limit = within(limit, (await self._collection.limits()).get("max_query_limit"))
         while hashes:
             # A hash may be in thousands of points (a licence in every file): each page requests only the missing ones.
             page = await self._collection.request(
@@ -153,7 +153,10 @@ class QdrantIndex:
 
     async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
         multivector = self._spec is not None and self._spec.multivector
-        max_points = within(MAX_POINTS, (await self._collection.limits()).points)
+        limits = await self._collection.limits()
+        # A request that costs more than the rate limit of a minute is never accepted; one of a quarter waits 15 s.
+        rate = limits.get("write_rate_limit")
+        max_points = within(MAX_POINTS, limits.get("upsert_max_batchsize"), None if rate is None else rate // 4)
         requests = write_requests(scope, files, multivector=multivector, max_points=max_points)
         sent: set[asyncio.Task[None]] = set()
         try:
@@ -170,7 +173,7 @@ class QdrantIndex:
 
     async def _store(self, scope: WriteScope, request: WriteRequest) -> None:
         # A batch that meets a rate limit half-way would begin anew each time.
-        one_by_one = (await self._collection.limits()).has_write_rate_limit
+        one_by_one = "write_rate_limit" in await self._collection.limits()
         answered = 0
         for body in request.bodies(one_by_one=one_by_one):
             answered += len(await self._write("store points", "/points/batch", body, scope.check))
@@ -185,7 +188,7 @@ class QdrantIndex:
 
     async def _page(self, size: int = _SELECTED_PER_REQUEST) -> int:
         """Values in one condition."""
-        return within(size, (await self._collection.limits()).values)
+        return within(size, (await self._collection.limits()).get("condition_max_size"))
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         for page in _pages(paths, await self._page()):
@@ -262,7 +265,7 @@ class QdrantIndex:
         must = [bodies.equals(key, value) for key, value in wanted if value is not None]
         selected: Filter | None = {"must": must} if must else None
         number = await self._collection.count(selected)
-        if expected in (None, number) or (await self._collection.limits()).replicas == 1:
+        if expected in (None, number) or not await self._collection.has_replicas():
             return number
         try:
             return await self._collection.count(selected, consistency="majority")
@@ -271,7 +274,7 @@ class QdrantIndex:
             return await self._collection.count(selected)
 
     async def existing(self, ids: Sequence[PointId]) -> set[PointId]:
-        if (await self._collection.limits()).replicas == 1:
+        if not await self._collection.has_replicas():
             return set()
         missing, found = list(ids), set[PointId]()
         for attempt in range(_REPLICA_ATTEMPTS):

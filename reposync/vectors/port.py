@@ -52,6 +52,7 @@ class ResolvedCollection:
     physical: str
     spec: EmbeddingSpec | None
     schema: object
+    identity: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from reposync.embedding.port import SparseVector
-from reposync.vectors.collection_client import RequestLimits
+from reposync.vectors.collection_client import Limits
 from reposync.vectors.hybrid_search import Search
 from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import IndexQuery
 
 MOST = 10_000
-LIMITS = RequestLimits()
 # By words, by meaning, the texts.
 SEARCHED = ["/points/query", "/points/query", "/points", "/points"]
 FILES = 12_000
@@ -30,14 +29,14 @@ def _tokens(path: str) -> Set[str]:
 class StrictServer:
     """Points in the order of their rank, one a path. Refuses what a server in strict mode refuses."""
 
-    def __init__(self, paths: list[str], limits: RequestLimits = LIMITS) -> None:
-        self.limits = limits
+    def __init__(self, paths: list[str], limits: Limits | None = None) -> None:
+        self.limits = limits or {}
         self._points = [(each, _tokens(each)) for each in paths]
         self.requests: list[str] = []
 
     async def request(self, what: str, method: str, path: str, body: Any) -> Any:
         self.requests.append(path)
-        assert body.get("limit", 0) <= (self.limits.results or MOST) and not body.get("exact")
+        assert body.get("limit", 0) <= self.limits.get("max_query_limit", MOST) and not body.get("exact")
         if path == "/points":
             return [_point(each) for each in body["ids"]]
         found = [each for each, tokens in self._points if self._fits(body.get("filter"), each, tokens)][: body["limit"]]
@@ -52,7 +51,7 @@ class StrictServer:
             return not tokens
         if "match" in condition:
             wanted = condition["match"].get("any") or [condition["match"]["value"]]
-            assert len(wanted) <= (self.limits.values or MOST)
+            assert len(wanted) <= self.limits.get("condition_max_size", MOST)
             return bool(tokens & set(wanted)) if condition["key"] == "metadata.path_tokens" else path in set(wanted)
         must, should = condition.get("must", []), condition.get("should", [])
         return all(self._fits(each, path, tokens) for each in must) and (
@@ -114,7 +113,7 @@ async def test_thousands_of_paths_that_match_are_searched_at_once() -> None:
 
 
 async def test_stricter_limits_of_a_server_are_kept() -> None:
-    limits = RequestLimits(results=50, values=5)
+    limits = {"max_query_limit": 50, "condition_max_size": 5}
     server = StrictServer([*PATHS[:30], *RARE, *[f"{number}/Dockerfile2" for number in range(6)]], limits)
     assert len(await found(server, "*.py", limit=100)) == 31
     assert await found(server, "Docker*e") == ["src/Dockerfile"]
