@@ -8,7 +8,8 @@ import httpx
 import pytest
 from qdrant_client import AsyncQdrantClient
 
-from reposync.vectors.connection import EmbeddedTransport, open_client
+from reposync.vectors.connection import EmbeddedTransport
+from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.contract import ContractTransport
@@ -53,14 +54,8 @@ class OpenIndex(Protocol):
 
 
 @pytest.fixture
-def long_lived(request: pytest.FixtureRequest) -> bool:
-    """Whether requests go through Qdrant's client, as in a daemon."""
-    return bool(getattr(request, "param", False))
-
-
-@pytest.fixture
 async def opened(
-    target: Target, settings: IndexSettings, long_lived: bool, request: pytest.FixtureRequest
+    target: Target, settings: IndexSettings, request: pytest.FixtureRequest
 ) -> AsyncGenerator[OpenIndex, None]:
     """Opens the index as often as a test wants; every exchange has to keep Qdrant's contract."""
     engine = None if target.is_real else request.getfixturevalue("engine")
@@ -71,7 +66,7 @@ async def opened(
             way = EmbeddedTransport(engine) if engine else httpx.AsyncHTTPTransport()
             transports.append(ContractTransport(way, newer=target.is_real))
             mine = dataclasses.replace(settings, collection=collection or settings.collection)
-            index = open_index(mine, long_lived=long_lived, transport=transports[-1])
+            index = open_index(mine, transport=transports[-1])
             resources.push_async_callback(index.close)
             return index
 
@@ -87,7 +82,9 @@ def index(opened: OpenIndex) -> QdrantIndex:
 @pytest.fixture
 async def client(settings: IndexSettings) -> AsyncGenerator[AsyncQdrantClient, None]:
     """A different program on the same Qdrant."""
-    client = open_client(settings)
+    way = EmbeddedTransport(EmbeddedEngine(settings.state_dir)) if settings.url is None else None
+    url = settings.url or "http://engine"
+    client = AsyncQdrantClient(url=url, port=None, check_compatibility=False, transport=way, timeout=60)
     yield client
     await client.close()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from reposync.errors import IndexUnavailable, VectorIndexError
-from reposync.vectors.engine.damage import AGAIN_SECONDS, DAMAGED, KEPT_SECONDS
+from reposync.errors import VectorIndexError
+from reposync.vectors.engine.damage import AGAIN_SECONDS, DAMAGED
 from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import CollectionMissing, IndexSettings
 from tests.fixtures.engine import Engine
@@ -127,31 +127,3 @@ async def test_damage_that_comes_back_at_once_is_an_error_with_a_remedy(state_di
     assert await index.ensure(SPARSE_ALONE) != again
     await index.close()
     assert len(list((folder / DAMAGED).glob("collection-*"))) == 1, "what was set aside before is gone"
-
-
-async def test_files_that_were_set_aside_are_deleted_after_a_week(state_dir: Path) -> None:
-    folder = state_dir / "index"
-    await stored(state_dir)
-    cut(folder / "catalogue.json")
-    await stored(state_dir)
-    os.utime(folder / DAMAGED, (0, (folder / DAMAGED).stat().st_mtime - KEPT_SECONDS))
-    async with index_in(state_dir) as index:
-        assert await read(index) == 20
-    assert not (folder / DAMAGED).exists()
-
-
-async def test_a_folder_that_may_not_be_read_is_not_damaged(state_dir: Path) -> None:
-    await stored(state_dir)
-    folder = state_dir / "index"
-    catalogue = folder / "catalogue.json"
-    content = catalogue.read_bytes()
-    catalogue.unlink()
-    catalogue.mkdir()  # as a wrong mount makes it; the tests may run as root, whom no mode keeps out
-    index = impatient(state_dir)
-    with pytest.raises(IndexUnavailable, match="ended with status 1 while starting"):
-        await index.count()
-    catalogue.rmdir()
-    catalogue.write_bytes(content)
-    assert await index.count() == 20
-    await index.close()
-    assert not (folder / DAMAGED).exists()

@@ -277,21 +277,6 @@ def test_an_engine_that_clients_cannot_find_is_replaced(engine: Engine, lost: st
     assert engines_on(engine.folder) == [pid_of(engine)]
 
 
-def test_a_folder_that_is_removed_while_an_engine_waits_for_its_lock_is_made_again(engine: Engine) -> None:
-    first = stopped(engine)
-    (engine.folder / RECORD).unlink()  # so that the second waits for the first to end
-    waiting = subprocess.Popen([sys.executable, "-m", "reposync.vectors.engine", str(engine.folder)], cwd=ROOT)
-    wait_until(lambda: waiting.pid in engines_on(engine.folder))
-    shutil.rmtree(engine.folder)
-    try:
-        wait_until(lambda: (engine.folder / RECORD).exists())
-        assert pid_of(engine) == waiting.pid
-    finally:
-        kill(first)
-        waiting.terminate()
-        waiting.wait(DEADLINE_SECONDS)
-
-
 async def test_an_engine_that_does_not_answer_is_waited_for_within_a_bound(
     engine: Engine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,15 +300,12 @@ def started_by_hand(engine: Engine, *options: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
-@pytest.mark.parametrize("left_bytes", [0, 10_000_000])
-async def test_an_engine_without_memory_ends_and_the_next_one_answers(
-    engine: Engine, state_dir: Path, left_bytes: int
-) -> None:
+async def test_an_engine_without_memory_ends_and_the_next_one_answers(engine: Engine, state_dir: Path) -> None:
     texts = [f"text {number} " * 300 for number in range(300)]
     async with index_in(state_dir) as index:
         process = await asyncio.to_thread(started_by_hand, engine, "--idle", "0", "--hang", "3")
         await index.ensure(SPARSE_ALONE)
-        allowed = left_bytes + 1024 * int(
+        allowed = 10_000_000 + 1024 * int(
             next(
                 line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "VmSize" in line
             ).split()[1]
@@ -339,52 +321,29 @@ async def test_an_engine_without_memory_ends_and_the_next_one_answers(
         assert pid_of(engine) != process.pid
 
 
-RECORD_ELSEWHERE = {"revision": REVISION, "pid": 7, "address": "/nowhere/engine.sock"}
-RECORD_ELSEWHERE |= {"machine": "another", "host": "node-2", "id": "another"}
-
-
-def record_elsewhere(folder: Path, **changed: object) -> Path:
-    """What the engine of another machine leaves on a volume that both have."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    record = folder / RECORD
-    record.write_bytes(orjson.dumps(RECORD_ELSEWHERE | changed))
-    return record
-
-
-def test_a_folder_that_a_different_machine_serves_is_refused_with_a_remedy(engine: Engine) -> None:
-    record = record_elsewhere(engine.folder)
-    ended = threading.Event()
-
-    def live() -> None:
-        while not ended.wait(0.1):
-            os.utime(record)
-
-    living = threading.Thread(target=live)
-    living.start()
-    try:
-        with pytest.raises(IndexUnavailable, match=r"runs on another machine \(node-2\)") as raised:
-            engine.find()
-    finally:
-        ended.set()
-        living.join()
-    assert "QDRANT_URL" in str(raised.value)
-    assert engines_on(engine.folder) == []
-
-
-def test_a_folder_whose_machine_is_gone_is_taken_over(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    record_elsewhere(engine.folder)
-    with pytest.raises(IndexUnavailable, match="did not answer within"):
-        engine.find(timeout_seconds=0.5)  # it may still run
-    assert engines_on(engine.folder) == []
-    monkeypatch.setattr("reposync.vectors.embedded._SILENT_SECONDS", 0.5)
-    assert engine.find()
-    assert engines_on(engine.folder) == [pid_of(engine)]
-
-
-def test_the_record_of_an_engine_before_a_reboot_is_ignored(engine: Engine) -> None:
-    record = record_elsewhere(engine.folder, host=socket.gethostname())
+@pytest.mark.parametrize(
+    ("host", "is_renewed", "starts"),
+    [("node-2", True, False), ("node-2", False, True), (socket.gethostname(), False, True)],
+    ids=["served elsewhere", "that machine is gone", "before a reboot"],
+)
+def test_the_engine_of_a_different_machine_is_left_alone_as_long_as_it_lives(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, host: str, is_renewed: bool, starts: bool
+) -> None:
+    monkeypatch.setattr("reposync.vectors.embedded._SILENT_SECONDS", 60 if is_renewed else 0.5)
+    engine.folder.mkdir(mode=0o700)
+    record = engine.folder / RECORD
+    record.write_bytes(orjson.dumps({"address": "/nowhere/engine.sock", "machine": "another", "host": host}))
     os.utime(record, (1_000_000_000, 1_000_000_000))
-    assert engine.find()
+    renewing = threading.Timer(1.0, lambda: os.utime(record))
+    if is_renewed:
+        renewing.start()
+    if starts:
+        assert engine.find()
+        return
+    with pytest.raises(IndexUnavailable, match=r"runs on another machine \(node-2\).*QDRANT_URL"):
+        engine.find()
+    renewing.join()
+    assert engines_on(engine.folder) == []
 
 
 def test_a_state_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:

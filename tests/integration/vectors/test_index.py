@@ -11,23 +11,16 @@ from qdrant_client import AsyncQdrantClient, models
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch, UsageError, VectorIndexError
 from reposync.symbol import Symbol
-from reposync.vectors.collection import PAYLOAD_INDEXES
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import (
     LATEST_EPOCH,
-    CollectionMissing,
     FileWrite,
     IndexQuery,
     IndexSettings,
     point_id,
 )
 from tests.fixtures.points import SPARSE_ALONE, SPEC, WINDOWED, dense, file, scope, sparse
-from tests.fixtures.qdrant_targets import Target
 from tests.integration.vectors.conftest import OpenIndex
-
-with_and_without_client = pytest.mark.parametrize(
-    "long_lived", [False, True], ids=["httpx", "qdrant-client"], indirect=True
-)
 
 
 async def stored_ids(index: QdrantIndex, repository: str = "payments") -> set[str]:
@@ -64,30 +57,6 @@ async def test_the_identity_stays_as_long_as_the_collection_does(
     assert await opened().ensure(SPEC) != identities[0]
 
 
-async def test_the_collection_is_made_for_tenants_with_the_indexes_that_filters_need(
-    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
-) -> None:
-    await index.ensure(WINDOWED)
-    made = await client.get_collection(settings.collection)
-    names = "repository_id repository path path_tokens language blob_sha content_hash epoch"
-    names += " symbols[].name symbols[].kind"
-    assert set(made.payload_schema) == {f"metadata.{each}" for each in names.split()}
-    assert made.payload_schema["metadata.repository_id"].params.is_tenant is True  # type: ignore[union-attr]
-    assert made.payload_schema["metadata.epoch"].data_type is models.PayloadSchemaType.INTEGER
-    assert made.config.params.vectors["dense"].multivector_config is not None  # type: ignore[index]
-    assert made.config.params.sparse_vectors["sparse"].modifier is models.Modifier.IDF  # type: ignore[index]
-
-
-async def test_a_missing_payload_index_is_made_again(
-    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
-) -> None:
-    await index.ensure(SPEC)
-    await client.delete_collection(settings.collection)
-    await index._create(SPEC)
-    await index.ensure(SPEC)
-    assert "metadata.path" in (await client.get_collection(settings.collection)).payload_schema
-
-
 @pytest.mark.parametrize(
     "configured",
     [
@@ -120,23 +89,9 @@ async def test_a_collection_of_a_different_program_is_a_mismatch_and_stays_as_it
     assert (await client.get_collection(settings.collection)).payload_schema == {}
 
 
-async def test_a_later_schema_is_a_mismatch(index: QdrantIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("reposync.vectors.collection._LAYOUT", 99)
-        await index.ensure(SPEC)
-    with pytest.raises(IndexMismatch, match="schema revision 99"):
-        await index.ensure(SPEC)
-
-
-async def test_without_a_collection_the_message_says_what_makes_one(index: QdrantIndex) -> None:
-    with pytest.raises(CollectionMissing, match="A sync makes the collection"):
-        await index.search(IndexQuery(sparse=sparse("text")))
-
-
 # Writing -----------------------------------------------------------------------------------------------------------
 
 
-@with_and_without_client
 async def test_stored_files_can_be_counted_listed_and_found(index: QdrantIndex) -> None:
     await index.ensure(SPEC)
     files = [file("a.py", "one two", "three"), file("dir/b.py", "four five six")]
@@ -150,7 +105,6 @@ async def test_stored_files_can_be_counted_listed_and_found(index: QdrantIndex) 
     assert hit.score > 0
 
 
-@with_and_without_client
 async def test_a_changed_file_has_no_points_of_its_former_content(index: QdrantIndex) -> None:
     await index.ensure(SPEC)
     other = file("b.py", "stays")
@@ -163,14 +117,6 @@ async def test_a_changed_file_has_no_points_of_its_former_content(index: QdrantI
     assert {hit.text for hit in hits} == {"new one", "stays"}
     await index.replace_files(scope(epoch=3), [file("a.py")])
     assert await stored_ids(index) == ids_of(other), "a file without chunks is emptied"
-
-
-async def test_a_file_that_replaces_nothing_deletes_nothing(index: QdrantIndex) -> None:
-    await index.ensure(SPEC)
-    first, second = file("a.py", "one"), file("a.py", "two", replaces=False)
-    await index.replace_files(scope(), [first])
-    await index.replace_files(scope(), [second])
-    assert await stored_ids(index) == ids_of(first, second)
 
 
 async def test_a_writer_of_an_older_epoch_deletes_nothing_newer(index: QdrantIndex) -> None:
@@ -316,15 +262,6 @@ async def test_files_with_a_word_are_named_and_whether_these_are_all(index: Qdra
     assert not complete
 
 
-async def test_versions_that_are_hidden_are_not_found(index: QdrantIndex) -> None:
-    await index.ensure(SPEC)
-    await index.replace_files(scope("live"), [file("src/card.py", "the card")])
-    await index.replace_files(scope("building"), [file("src/card.py", "the card of tomorrow")])
-    hidden = [scope("building").repository_id]
-    for glob in (None, "src/"):
-        assert await paths_found(index, "card", hidden=hidden, path_glob=glob) == ["src/card.py"]
-
-
 async def test_search_is_limited_to_chunks_with_a_definition_of_that_name_and_kind(index: QdrantIndex) -> None:
     def defining(path: str, *symbols: Symbol) -> FileWrite:
         write = file(path, "parse text")
@@ -398,27 +335,6 @@ async def test_a_rare_path_is_found_among_many(index: QdrantIndex, monkeypatch: 
     assert await paths_found(index, "the card", path_glob="nowhere/", limit=3) == []
 
 
-async def test_globs_are_searched_within_the_limits_of_strict_mode(
-    target: Target, opened: OpenIndex, settings: IndexSettings, client: AsyncQdrantClient
-) -> None:
-    await some_files(opened())
-    await opened().replace_files(scope(), [file(f"lib/{number}.py", f"the card {number}") for number in range(90)])
-    if target.is_real:  # the embedded engine has no strict mode
-        strict = models.StrictModeConfig(
-            enabled=True,
-            unindexed_filtering_retrieve=False,
-            unindexed_filtering_update=False,
-            search_allow_exact=False,
-            max_query_limit=100,
-            filter_max_conditions=8,
-            condition_max_size=10,
-        )
-        await client.update_collection(settings.collection, strict_mode_config=strict)
-    mine = {"versions": [scope().repository_id], "language": "python"}
-    for glob in ("src/**/re*.py", "deep", "re*"):
-        assert await paths_found(opened(), "the card", path_glob=glob, limit=3, **mine) == ["src/deep/refund.py"]
-
-
 async def test_points_without_tokens_are_found_as_well(
     index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
 ) -> None:
@@ -429,15 +345,6 @@ async def test_points_without_tokens_are_found_as_well(
     for glob in ("/src/*.py", "src/", "pay.*"):
         assert "src/pay.py" in await paths_found(index, "the card", path_glob=glob)
     assert await paths_found(index, "the card", path_glob="*.ts") == ["web/pay.ts"]
-
-
-async def test_a_collection_without_an_index_over_tokens_is_searched_as_well(
-    index: QdrantIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.delitem(PAYLOAD_INDEXES, "metadata.path_tokens")  # type: ignore[arg-type]
-        await some_files(index)
-        assert sorted(await paths_found(index, "the card", path_glob="/src/*.py")) == ["src/card.py", "src/pay.py"]
 
 
 async def test_a_glob_that_matches_nothing_is_a_usage_error(index: QdrantIndex) -> None:
@@ -560,18 +467,3 @@ async def test_a_renamed_repository_is_found_under_its_new_name_alone(index: Qdr
     assert await urls(index, "other") == {f"{OLD}/-/blob/HEAD/-/a.py#L1"}
     after = await index.known(list(before))
     assert {key: value.tolist() for key, value in after.items()} == {k: v.tolist() for k, v in before.items()}
-
-
-async def test_thousands_of_points_get_their_name_and_links(index: QdrantIndex) -> None:
-    await index.ensure(SPARSE_ALONE)
-    many = [dataclasses.replace(linked(f"{n}.py", f"text {n}"), replaces=False) for n in range(4500)]
-    bare = [
-        dataclasses.replace(each, points=[dataclasses.replace(p, dense=None) for p in each.points]) for each in many
-    ]
-    await index.replace_files(scope(), bare)
-
-    await index.rename_repository(MINE, "billing", links=NEW)
-
-    payloads = [point.payload["metadata"] async for page in index.points(MINE) for point in page]
-    assert len(payloads) == 4500
-    assert {(each["repository"], each["url"].partition("/-/")[0]) for each in payloads} == {("billing", NEW)}

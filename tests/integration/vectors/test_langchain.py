@@ -77,12 +77,10 @@ async def synced(server: Target, collection: str, spec: EmbeddingSpec) -> None:
 
 
 @pytest.mark.parametrize("spec", [SPEC, WINDOWED], ids=["one vector", "windows"])
-@pytest.mark.parametrize("mode", [RetrievalMode.DENSE, RetrievalMode.HYBRID, RetrievalMode.SPARSE])
+@pytest.mark.parametrize("mode", [RetrievalMode.DENSE, RetrievalMode.SPARSE])
 async def test_langchain_searches_the_collection_of_a_sync(
     server: Target, client: QdrantClient, collection: str, mode: RetrievalMode, spec: EmbeddingSpec
 ) -> None:
-    if mode is RetrievalMode.HYBRID and not server.is_real:
-        pytest.skip("the embedded engine fuses no results: reposync does so itself")
     await synced(server, collection, spec)
     store = QdrantVectorStore(
         client=client,

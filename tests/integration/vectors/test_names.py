@@ -41,15 +41,6 @@ async def test_the_first_collection_gets_the_name_and_a_different_model_gets_a_d
     assert behind is not None and behind.physical == first
 
 
-async def test_a_collection_of_an_older_version_keeps_its_name(open_index: Opened, settings: IndexSettings) -> None:
-    name = settings.collection
-    await open_index(name).ensure(SPEC)
-
-    assert await physical_collection(open_index, name, SPEC) == name
-    await give_name(open_index, name, name)
-    assert (await open_index(name).resolve()).physical == name  # type: ignore[union-attr]
-
-
 async def test_a_name_moves_while_it_is_read_and_always_leads_somewhere(
     open_index: Opened, settings: IndexSettings, client: AsyncQdrantClient
 ) -> None:

@@ -57,15 +57,6 @@ async def test_a_run_goes_on_where_the_server_was_killed_and_came_back(server: S
     assert await index.count() == 2
 
 
-async def test_a_server_that_stays_away_is_unavailable(server: Server) -> None:
-    server.stop()
-    index = opened(server, attempts=2)
-    with pytest.raises(IndexUnavailable, match=rf"Qdrant at {server.url}: .* failed 2 times") as raised:
-        await index.ensure(SPEC)
-    assert raised.value.retryable
-    await index.close()
-
-
 async def test_a_server_that_hangs_is_unavailable_after_the_time_out(server: Server, index: QdrantIndex) -> None:
     patient = opened(server, attempts=1, timeout_seconds=1)
     await patient.count()

@@ -1,8 +1,10 @@
-"""Failures of Qdrant: what a person reads, and what is repeated."""
+"""Failures of Qdrant, and writes whose outcome is unknown: what is repeated, and what a person reads."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,56 +21,62 @@ from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import CollectionMissing, FileWrite, IndexSettings, WriteScope
 
 KEY = "a-secret-key"
-COUNTED = {"result": {"count": 3}, "status": "ok", "time": 0}
+SCOPE = WriteScope("7", "r", "c", 1)
+EMPTIED = [FileWrite("a.py", None, "b", [], True)]
+URL = "https://user:pw@node-1.example:6333/prefix?x=1"
+NODES = f"{URL}, https://node-2.example:443"
 
 
-DESCRIPTION = {"result": {"config": {"params": {}}, "payload_schema": {}}, "status": "ok", "time": 0}
+def answer(result: Any) -> httpx.Response:
+    return httpx.Response(200, json={"result": result, "status": "ok", "time": 0})
 
 
+def refusal(status: int, message: str = "Qdrant says so", **headers: str) -> httpx.Response:
+    return httpx.Response(status, json={"status": {"error": message}, "time": 0}, headers=headers)
+
+
+@dataclass
 class Qdrant:
-    """A server that describes its collection, and answers other requests from a list; the last answer stays."""
+    """Describes its collection; other requests meet `outcomes`, one after the other, and then succeed."""
 
-    def __init__(self, *answers: httpx.Response | Exception) -> None:
-        self._answers = list(answers)
-        self.requests: list[httpx.Request] = []
+    outcomes: list[httpx.Response | Exception] = field(default_factory=list)
+    version: str = "1.18.3"
+    strict: dict[str, Any] = field(default_factory=dict)
+    requests: list[httpx.Request] = field(default_factory=list)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "GET" and request.url.path.endswith("/collections/code"):
-            answer: httpx.Response | Exception = httpx.Response(200, json=DESCRIPTION)
-        else:
-            self.requests.append(request)
-            answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return httpx.Response(answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content))
+        found = self._answer(request)
+        if isinstance(found, Exception):
+            raise found
+        return httpx.Response(found.status_code, headers=found.headers, stream=httpx.ByteStream(found.content))
+
+    def _answer(self, request: httpx.Request) -> httpx.Response | Exception:
+        if request.url.path in ("/", "/prefix/"):
+            return httpx.Response(200, json={"title": "qdrant", "version": self.version})
+        if request.method == "GET":
+            return answer({"config": {"params": {}, "strict_mode_config": self.strict}, "payload_schema": {}})
+        self.requests.append(request)
+        if self.outcomes:
+            return self.outcomes.pop(0)
+        is_count = request.url.path.endswith("/count")
+        return answer({"count": 3} if is_count else {"operation_id": 1, "status": "completed"})
 
 
-OpenOn = Callable[[Qdrant], QdrantIndex]
+OpenOn = Callable[..., QdrantIndex]
 
 
 @pytest.fixture(params=[False, True], ids=["httpx", "qdrant-client"])
 async def index_on(request: pytest.FixtureRequest) -> AsyncGenerator[OpenOn, None]:
     """Opens an index on a fake server, without and with Qdrant's client."""
-    settings = IndexSettings(
-        collection="code",
-        state_dir=Path("unused"),
-        url="https://user:pw@qdrant.example:6333/prefix?x=1",
-        api_key=KEY,
-        attempts=3,
-        longest_wait_seconds=0.05,
-    )
     async with contextlib.AsyncExitStack() as stack:
 
-        def open_on(qdrant: Qdrant) -> QdrantIndex:
+        def open_on(qdrant: Qdrant, url: str = URL) -> QdrantIndex:
+            settings = IndexSettings("code", Path("unused"), url, KEY, attempts=3, longest_wait_seconds=0.05)
             index = open_index(settings, long_lived=request.param, transport=httpx.MockTransport(qdrant))
             stack.push_async_callback(index.close)
             return index
 
         yield open_on
-
-
-def error(status: int, message: str = "Qdrant says so", **headers: str) -> httpx.Response:
-    return httpx.Response(status, json={"status": {"error": message}, "time": 0}, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -77,21 +85,43 @@ def error(status: int, message: str = "Qdrant says so", **headers: str) -> httpx
         httpx.ConnectError("refused"),
         httpx.ReadTimeout("slow"),
         httpx.RemoteProtocolError("cut short"),
-        error(500),
-        error(408),
-        error(429, **{"Retry-After": "0"}),
-        error(429, **{"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}),
+        refusal(500),
+        refusal(408),
+        refusal(429, **{"Retry-After": "0"}),
+        refusal(429, **{"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}),
     ],
     ids=str,
 )
 async def test_a_failure_that_may_pass_is_repeated(index_on: OpenOn, failure: httpx.Response | Exception) -> None:
-    qdrant = Qdrant(failure, failure, httpx.Response(200, json=COUNTED))
+    qdrant = Qdrant([failure, failure])
     assert await index_on(qdrant).count() == 3
     assert len(qdrant.requests) == 3
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        answer({"operation_id": 1, "status": "wait_timeout"}),
+        answer({"operation_id": 1, "status": "acknowledged"}),
+        answer({"operation_id": 1}),
+        refusal(500, "Update operation timed out"),
+        refusal(400, 'Index required but not found for "metadata.epoch" of one of the types: [integer]'),
+        httpx.ReadTimeout("slow"),
+    ],
+    ids=str,
+)
+async def test_a_write_that_is_not_known_to_be_applied_is_sent_again(
+    index_on: OpenOn, outcome: httpx.Response | Exception
+) -> None:
+    qdrant = Qdrant([outcome])
+    await index_on(qdrant).remove_points(SCOPE, ["1"])
+    first, second = qdrant.requests
+    assert first.content == second.content
+    assert {each.url.params["wait"] for each in qdrant.requests} == {"true"}
+
+
 async def test_a_pause_of_a_day_is_not_waited_for(index_on: OpenOn) -> None:
-    qdrant = Qdrant(error(429, **{"Retry-After": "86400"}))
+    qdrant = Qdrant([refusal(429, **{"Retry-After": "86400"})])
     with pytest.raises(IndexUnavailable, match="rate limit") as raised:
         await index_on(qdrant).count()
     assert raised.value.retry_after_seconds == 86_400
@@ -99,52 +129,64 @@ async def test_a_pause_of_a_day_is_not_waited_for(index_on: OpenOn) -> None:
 
 
 async def test_a_failure_that_lasts_is_unavailable_after_some_attempts(index_on: OpenOn) -> None:
-    qdrant = Qdrant(httpx.ConnectError("refused"))
-    words = r"Qdrant at https://qdrant\.example:6333/prefix: the request to count points failed 3 times: .*refused"
+    qdrant = Qdrant([httpx.ConnectError("refused")] * 9)
+    words = r"Qdrant at https://node-1\.example:6333/prefix: the request to count points failed 3 times: .*refused"
     with pytest.raises(IndexUnavailable, match=words) as raised:
         await index_on(qdrant).count()
     assert raised.value.retryable
     assert len(qdrant.requests) == 3
-    assert KEY not in str(raised.value)
+    with pytest.raises(IndexUnavailable, match="the server answered 500: no"):
+        await index_on(Qdrant([refusal(500, "no")] * 9)).replace_files(SCOPE, EMPTIED)
+
+
+async def test_after_a_failure_the_next_node_is_asked_and_stays(index_on: OpenOn) -> None:
+    qdrant = Qdrant([httpx.ConnectError("refused")])
+    index = index_on(qdrant, NODES)
+    await index.count()
+    await index.count()
+    assert [each.url.host.split(".")[0] for each in qdrant.requests] == ["node-1", "node-2", "node-2"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "words"),
+    ("outcome", "kind", "words"),
     [
         (
-            error(400, "Wrong input: vector size"),
+            refusal(400, "Wrong input: size"),
             VectorIndexError,
-            r"could not count points: Wrong input: vector size \(HTTP 400\)",
+            r"could not count points: Wrong input: size \(HTTP 400\)",
         ),
-        (error(401, "Invalid api-key"), VectorIndexError, "refuses the API key.*Check QDRANT_API_KEY"),
-        (error(404, "Not found: Collection `code` doesn't exist!"), CollectionMissing, "A sync makes the collection"),
-        (error(404, "page not found"), VectorIndexError, "page not found"),
-        (error(500, "collection `code` cannot be opened: damaged again"), VectorIndexError, "damaged again"),
-        (error(501, "not here"), IndexUnsupported, "not here"),
+        (refusal(401, "Invalid api-key"), VectorIndexError, "refuses the API key.*QDRANT_API_KEY.*manage access"),
+        (refusal(404, "Not found: Collection `code` doesn't exist!"), CollectionMissing, "A sync makes the collection"),
+        (refusal(404, "page not found"), VectorIndexError, "page not found"),
+        (refusal(500, "collection `code` cannot be opened: damaged again"), VectorIndexError, "damaged again"),
+        (refusal(501, "not here"), IndexUnsupported, "not here"),
+        (refusal(507, ""), VectorIndexError, "has no space left.*more disk"),
+        (refusal(500, "No space left on device: WAL buffer"), VectorIndexError, "has no space left.*more disk"),
+        (refusal(400, 'Exceeded 9 > 5 for "limit". Help: Reduce it'), VectorIndexError, "strict_mode_config"),
+        (refusal(400, '{"status": {"error": ' + "[" * 950), VectorIndexError, r"\(HTTP 400\)"),
         (httpx.Response(404, text="<html>" + "x" * 10_000), VectorIndexError, "HTTP 404"),
         (httpx.Response(200, json={"status": "ok"}), VectorIndexError, "without a result"),
         (httpx.Response(302, headers={"location": "https://elsewhere"}), VectorIndexError, "HTTP 302"),
+        (httpx.Response(200, content=b"<html>"), IndexAnswerUnreadable, "an answer that is not Qdrant's"),
+        (httpx.Response(200, content=b"[" * 200_000), IndexAnswerUnreadable, "an answer that is not Qdrant's"),
     ],
+    ids=lambda each: each if isinstance(each, str) else "",
 )
 async def test_a_refusal_is_reported_at_once_in_qdrants_words(
-    index_on: OpenOn, answer: httpx.Response, kind: type[VectorIndexError], words: str
+    index_on: OpenOn, outcome: httpx.Response, kind: type[VectorIndexError], words: str
 ) -> None:
-    qdrant = Qdrant(answer)
-    index = index_on(qdrant)
+    qdrant = Qdrant([outcome])
     with pytest.raises(kind, match=words) as raised:
-        await index.count()
-    assert raised.value.retryable is (kind is CollectionMissing)
-    assert len(str(raised.value)) < 1_000
+        await index_on(qdrant).count()
+    assert raised.value.retryable is (kind in (CollectionMissing, IndexAnswerUnreadable))
     assert len(qdrant.requests) == 1
-    assert KEY not in str(raised.value)
-    assert "pw@" not in str(raised.value)
+    assert len(str(raised.value)) < 1_000
+    assert KEY not in str(raised.value) and "pw@" not in str(raised.value)
 
 
 async def test_fewer_results_than_operations_are_no_success(index_on: OpenOn) -> None:
-    qdrant = Qdrant(httpx.Response(200, json={"result": [], "status": "ok", "time": 0}))
-    index = index_on(qdrant)
     with pytest.raises(VectorIndexError, match="0 of 1 writes"):
-        await index.replace_files(WriteScope("7", "r", "c", 1), [FileWrite("a.py", None, "b", [], True)])
+        await index_on(Qdrant([answer([])])).replace_files(SCOPE, EMPTIED)
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2])
@@ -155,7 +197,7 @@ async def test_the_lease_is_checked_before_every_write_also_before_a_repeated_on
         if next(allowed, None) is None:
             raise LeaseLost("taken over")
 
-    qdrant = Qdrant(error(429, "too many", **{"Retry-After": "0"}))
+    qdrant = Qdrant([refusal(429, "too many", **{"Retry-After": "0"})] * 9)
     index = index_on(qdrant)
     scope = WriteScope("7", "r", "c", 1, check)
     with pytest.raises(LeaseLost):
@@ -163,25 +205,19 @@ async def test_the_lease_is_checked_before_every_write_also_before_a_repeated_on
     assert len(qdrant.requests) == sent
     allowed = iter(range(sent))
     with pytest.raises(LeaseLost):
-        await index.replace_files(scope, [FileWrite("a.py", None, "b", [], True)])
+        await index.replace_files(scope, EMPTIED)
     assert len(qdrant.requests) == 2 * sent
 
 
-async def test_the_key_goes_to_the_server_and_into_no_description_of_the_settings(index_on: OpenOn) -> None:
-    qdrant = Qdrant(httpx.Response(200, json=COUNTED))
-    index = index_on(qdrant)
-    await index.count()
-    assert qdrant.requests[0].headers["api-key"] == KEY
-
-
-async def test_answers_are_requested_uncompressed(index_on: OpenOn) -> None:
-    qdrant = Qdrant(httpx.Response(200, json=COUNTED))
+async def test_a_request_has_the_key_asks_for_plain_answers_and_names_a_time_out(index_on: OpenOn) -> None:
+    qdrant = Qdrant()
     await index_on(qdrant).count()
-    assert qdrant.requests[0].headers["accept-encoding"] == "identity"
-    url, _, parameters = str(qdrant.requests[0].url).partition("?")
-    assert url == "https://qdrant.example:6333/prefix/collections/code/points/count"
+    (request,) = qdrant.requests
+    url, _, parameters = str(request.url).partition("?")
+    assert url == "https://node-1.example:6333/prefix/collections/code/points/count"
     assert parameters == "timeout=25", "the server gives up before the client does, after 30 s"
-    assert "authorization" not in qdrant.requests[0].headers
+    assert (request.headers["api-key"], request.headers["accept-encoding"]) == (KEY, "identity")
+    assert "authorization" not in request.headers
     assert KEY not in repr(IndexSettings("code", Path("x"), api_key=KEY))
 
 
@@ -196,19 +232,16 @@ def test_an_unusable_address_or_ca_file_is_a_configuration_error(tmp_path: Path)
             open_index(IndexSettings("code", tmp_path, url=url, ca_file=ca_file))
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 200_000, b'{"result": {"count": %s}}' % (b"9" * 5_000_000)])
-async def test_an_answer_that_is_not_qdrants_is_left_to_the_next_attempt_of_the_run(
-    index_on: OpenOn, body: bytes
-) -> None:
-    qdrant = Qdrant(httpx.Response(200, content=body))
-    index = index_on(qdrant)
-    with pytest.raises(IndexAnswerUnreadable, match="an answer that is not Qdrant's") as raised:
-        await index.count()
-    assert raised.value.retryable
-    assert len(qdrant.requests) == 1
+@pytest.mark.parametrize(("version", "is_old"), [("1.15.5", True), ("1.16.0", False), ("1.19.0-dev", False)])
+async def test_a_server_that_is_too_old_is_refused(index_on: OpenOn, version: str, is_old: bool) -> None:
+    with pytest.raises(IndexUnsupported, match=r"needs 1\.16 or later") if is_old else contextlib.nullcontext():
+        await index_on(Qdrant(version=version)).ping()
 
 
-async def test_a_refusal_of_deeply_nested_json_is_a_refusal(index_on: OpenOn) -> None:
-    deep = b'{"status": {"error": ' + b"[" * 950 + b"]" * 950 + b"}}"
-    with pytest.raises(VectorIndexError, match=r"\(HTTP 400\)"):
-        await index_on(Qdrant(httpx.Response(400, content=deep))).count()
+async def test_requests_stay_within_the_limits_of_strict_mode(index_on: OpenOn) -> None:
+    strict = {"enabled": True, "condition_max_size": 2, "max_timeout": 9, "max_query_limit": 100}
+    qdrant = Qdrant(strict=strict)
+    await index_on(qdrant).remove_points(SCOPE, list("12345"))
+    assert [each.url.params["timeout"] for each in qdrant.requests] == ["9"] * 3
+    with pytest.raises(IndexUnsupported, match="filter_max_conditions: 2, and reposync needs 8"):
+        await index_on(Qdrant(strict=strict | {"filter_max_conditions": 2})).count()

@@ -88,12 +88,6 @@ async def test_folders_names_and_extensions_take_few_requests_among_any_number_o
     assert len(server.requests) <= 6 and "/facet" not in server.requests
 
 
-async def test_the_best_of_many_that_match_take_four_requests() -> None:
-    server = StrictServer([*PATHS, *RARE])
-    assert await found(server, "src/module7/") == [each for each in PATHS if "/module7/" in each][:10]
-    assert server.requests == SEARCHED
-
-
 async def test_a_rare_file_that_tokens_cannot_narrow_is_found_among_ten_thousand_paths() -> None:
     server = StrictServer([*PATHS[: MOST - 10], *RARE])
     assert await found(server, "Docker*") == ["src/Dockerfile"]
@@ -104,12 +98,6 @@ async def test_among_more_paths_the_best_candidates_that_match_are_returned() ->
     server = StrictServer([*PATHS[:1000], "src/Dockerfile", *PATHS[1000:], "docs/Dockerfile"])
     assert await found(server, "Docker*") == ["src/Dockerfile"]
     assert server.requests == ["/points/query"] * 6 + ["/facet", "/points", "/points"]
-
-
-@pytest.mark.full
-async def test_thousands_of_paths_that_match_are_searched_at_once() -> None:
-    server = StrictServer([f"{number:04}.py" for number in range(MOST - 10)])
-    assert len(await found(server, "???[!0].py", limit=5_000)) == 4_096
 
 
 async def test_stricter_limits_of_a_server_are_kept() -> None:

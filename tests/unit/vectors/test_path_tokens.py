@@ -53,19 +53,6 @@ def test_no_path_that_matches_lacks_a_token_of_the_pattern(data: st.DataObject) 
         assert PathPatterns([glob]).match(path) is None or has_all_tokens(glob, path), (glob, path)
 
 
-@given(paths, st.lists(st.text(CHARACTERS + "/", max_size=8), min_size=20, max_size=20))
-def test_no_path_lacks_a_token_of_any_pattern_that_matches_it(path: str, globs: list[str]) -> None:
-    for glob in globs:
-        assert PathPatterns([glob]).match(path) is None or has_all_tokens(glob, path), (glob, path)
-
-
-@given(st.lists(names, min_size=1, max_size=3000).map("/".join))
-def test_the_tokens_of_any_path_are_bounded(path: str) -> None:
-    tokens = path_tokens(path)
-    assert len(tokens) <= 127 and sum(map(len, tokens)) <= 10_000
-    assert len(set(tokens)) == len(tokens)
-
-
 @pytest.mark.parametrize(
     "path", ["x" * MAX_PATH_CHARS, "/".join("x" * MAX_SEGMENTS), "a.b/" * (MAX_SEGMENTS - 1) + "c"]
 )

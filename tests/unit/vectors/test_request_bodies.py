@@ -85,13 +85,6 @@ def test_a_delete_names_repository_path_epoch_and_the_points_that_stay() -> None
     }
 
 
-def test_a_file_without_points_left_is_deleted_alone() -> None:
-    (delete,) = operations(list(write_requests(SCOPE, [file("a.py", 0)], multivector=False)))
-    assert "must_not" not in delete["delete"]["filter"]
-    assert list(write_requests(SCOPE, [], multivector=False)) == []
-    assert list(write_requests(SCOPE, [file("a.py", 0, replaces=False)], multivector=False)) == []
-
-
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.integers(0, 3_000)), max_size=12), st.data())
 def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
     files: list[tuple[int, bool, int]], data: st.DataObject
@@ -130,15 +123,6 @@ def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
         begun |= paths
     assert seen == [point_id("7", each.path, "b" * 40, n) for each in writes for n in range(len(each.points))]
     assert deleted == [each.path for each in writes if each.replaces]
-
-
-@pytest.mark.parametrize("text", ["\0", '"\\', "\u2028", "日本" * 100, "a\r\nb", "\x7f\x1b[31m"])
-def test_any_text_is_stored_as_it_is(text: str) -> None:
-    writes = [FileWrite(f"dir/{text}", None, "b" * 40, [chunk(0, text=text)], True)]
-    upsert, delete = operations(list(write_requests(SCOPE, writes, multivector=False)))
-    payload = upsert["upsert"]["points"][0]["payload"]
-    assert (payload["page_content"], payload["metadata"]["path"]) == (text, f"dir/{text}")
-    assert delete["delete"]["filter"]["must"][2]["match"]["value"] == f"dir/{text}"
 
 
 def test_windows_become_a_multivector_only_where_the_collection_has_them() -> None:
