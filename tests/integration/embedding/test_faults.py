@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
-from email.utils import formatdate
 
 import numpy as np
 import pytest
@@ -20,25 +18,22 @@ from tests.integration.embedding.test_servers import every_provider, unit
 SECRET = "sk-hunter2-hunter2"
 
 
-@every_provider
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_a_request_to_an_overloaded_server_is_repeated(
-    server: EmbeddingServer, open_client: Open, provider: str, status: int
+    server: EmbeddingServer, open_client: Open, status: int
 ) -> None:
-    embedder = open_client(provider, dimensions=64)
+    embedder = open_client(dimensions=64)
     server.answer_next(status, times=2)
     (matrix,) = await embedder.embed(["x"])
     assert np.allclose(matrix[0], unit("x"), atol=1e-6)
     assert [exchange.status for exchange in server.log if exchange.inputs] == [status, status, 200]
 
 
-@pytest.mark.parametrize("form", ["seconds", "date"])
 async def test_the_pause_that_a_server_requests_is_kept_by_all_requests(
-    server: EmbeddingServer, open_client: Open, form: str
+    server: EmbeddingServer, open_client: Open
 ) -> None:
     embedder = open_client(dimensions=64, longest_wait_seconds=20, attempts=1)
-    pause = "1" if form == "seconds" else formatdate(time.time() + 2, usegmt=True)
-    server.answer_next(503, headers={"Retry-After": pause})
+    server.answer_next(503, headers={"Retry-After": "1"})
     with pytest.raises(EmbeddingUnavailable):
         await embedder.embed(["x"])
     started = time.monotonic()
@@ -46,9 +41,8 @@ async def test_the_pause_that_a_server_requests_is_kept_by_all_requests(
     assert time.monotonic() - started >= 0.8  # never early; how late does not matter here
 
 
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_pause_of_a_day_is_not_waited_for(server: EmbeddingServer, open_client: Open, status: int) -> None:
-    server.answer_next(status, headers={"Retry-After": "86400"})
+async def test_a_pause_of_a_day_is_not_waited_for(server: EmbeddingServer, open_client: Open) -> None:
+    server.answer_next(429, headers={"Retry-After": "86400"})
     embedder = open_client(dimensions=64)
 
     with pytest.raises(EmbeddingUnavailable, match="asks to wait 86400 s") as raised:
@@ -123,11 +117,6 @@ async def test_an_endless_answer_is_not_read_to_its_end(server: EmbeddingServer,
         await open_client(dimensions=64).embed(["x"])
 
 
-async def test_a_dimension_other_than_configured_is_an_error(server: EmbeddingServer, open_client: Open) -> None:
-    with pytest.raises(EmbeddingError, match=r"64 dimensions instead of 128.*embedding\.dimensions"):
-        await open_client("tei", dimensions=128).embed(["x"])
-
-
 async def test_the_key_is_sent_and_no_error_shows_it(server: EmbeddingServer, open_client: Open) -> None:
     server.api_key = SECRET
     await open_client(api_key=SECRET, dimensions=64).embed(["x"])
@@ -153,21 +142,6 @@ async def test_a_redirect_is_not_followed(server: EmbeddingServer, open_client: 
         with pytest.raises(EmbeddingError, match="redirect"):
             await open_client(api_key=SECRET, dimensions=64).embed(["x"])
         assert target.log == []
-
-
-async def test_a_closed_port_is_unavailable(open_client: Open) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    with pytest.raises(
-        EmbeddingUnavailable,
-        match=rf"127\.0\.0\.1:{port}/v1/embeddings failed 2 times: the connection failed.*embedding\.url",
-    ):
-        await open_client(url=f"http://127.0.0.1:{port}", attempts=2).embed(["x"])
-
-
-async def test_a_server_that_hangs_is_unavailable(server: EmbeddingServer, open_client: Open) -> None:
-    with server.holding(), pytest.raises(EmbeddingUnavailable, match="no answer within"):
-        await open_client(dimensions=64, timeout_seconds=0.1, attempts=1).embed(["x"])
 
 
 async def test_cancelled_it_ends_at_once_and_can_be_used_again(server: EmbeddingServer, open_client: Open) -> None:

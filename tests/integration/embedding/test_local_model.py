@@ -68,12 +68,6 @@ async def test_a_cancelled_query_ends_when_its_thread_does() -> None:
         await embedder.close()
 
 
-async def test_a_text_has_the_same_vectors_in_every_batch(embedder: Embedder) -> None:
-    (alone,) = await embedder.embed([READ_JSON])
-    _, in_a_batch, _ = await embedder.embed([OPEN_SOCKET * 3, READ_JSON, "x = 1"])
-    assert np.array_equal(alone, in_a_batch)
-
-
 async def test_a_chunk_is_read_to_its_end(embedder: Embedder) -> None:
     chunk = OPEN_SOCKET * 6
     (matrix,) = await embedder.embed([chunk])
@@ -91,10 +85,6 @@ async def test_a_window_of_more_tokens_than_the_model_reads_is_halved() -> None:
     await embedder.close()
     assert len(matrix) > 1
     assert len(ascii_matrix) == 1
-
-
-async def test_blank_and_empty_texts_have_one_vector(embedder: Embedder) -> None:
-    assert [matrix.shape for matrix in await embedder.embed(["", " \n" * 300])] == [(1, DIMENSION)] * 2
 
 
 async def test_cancelled_it_ends_at_once_and_can_be_used_again(embedder: Embedder) -> None:
@@ -195,10 +185,3 @@ def test_it_uses_no_network_and_leaves_no_files(tmp_path: Path) -> None:
     assert run.stdout == f"(1, {DIMENSION})\n"
     assert run.stderr == ""
     assert list(tmp_path.rglob("*")) == []
-
-
-async def test_a_batch_reports_its_progress_while_it_is_embedded(embedder: LocalEmbedder) -> None:
-    shares: list[float] = []
-    await embedder.embed([f"{READ_JSON}# {number}" * 20 for number in range(4)], None, shares.append)
-    assert len(shares) > 1
-    assert sum(shares) == pytest.approx(1)

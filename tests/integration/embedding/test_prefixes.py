@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from reposync.embedding.port import EmbeddingSpec
-from reposync.embedding.settings import EmbedderConfig, Provider, former_config
-from reposync.errors import EmbeddingError
+from reposync.embedding.settings import EmbedderConfig, Provider, former_config, prompt_of
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.integration.embedding.conftest import Open
 from tests.integration.embedding.test_servers import LINES, every_provider, unit
@@ -51,27 +50,31 @@ MODELS = [
 ]
 
 
-@every_provider
 @pytest.mark.parametrize(("model", "query", "document"), MODELS)
-async def test_each_model_gets_the_texts_that_its_card_requires(
-    server: EmbeddingServer, open_client: Open, provider: Provider, model: str, query: str, document: str
+def test_each_model_gets_the_prefixes_that_its_card_requires(model: str, query: str, document: str) -> None:
+    config = EmbedderConfig("ollama")
+    assert [prompt_of(config, kind, model).prefix for kind in ("query", "document")] == [query, document]
+
+
+@every_provider
+async def test_prefixes_are_sent_before_each_text(
+    server: EmbeddingServer, open_client: Open, provider: Provider
 ) -> None:
-    server.model = model
+    server.model = "intfloat/e5-base-v2"
     embedder = open_client(provider, dimensions=64) if provider != "openai" else open_client()
     spec = await embedder.spec()
     server.forget()
-
     (matrix,) = await embedder.embed(["def f(): ..."])
     await embedder.embed_query("how is f defined?")
 
     key = "inputs" if provider == "tei" else "input"
-    common = OPTIONS[provider] | ({} if provider == "tei" else {"model": model})
+    common = OPTIONS[provider] | ({} if provider == "tei" else {"model": server.model})
     assert [exchange.body for exchange in server.log] == [
-        common | {key: [document + "def f(): ..."]},
-        common | {key: [query + "how is f defined?"]},
+        common | {key: ["passage: def f(): ..."]},
+        common | {key: ["query: how is f defined?"]},
     ]
-    assert np.allclose(matrix[0], unit(document + "def f(): ..."), atol=1e-6)
-    assert (spec.document_prefix, spec.document_options) == (document, "")
+    assert np.allclose(matrix[0], unit("passage: def f(): ..."), atol=1e-6)
+    assert (spec.document_prefix, spec.document_options) == ("passage: ", "")
 
 
 async def test_configured_prefixes_replace_those_of_the_model(server: EmbeddingServer, open_client: Open) -> None:
@@ -118,24 +121,6 @@ async def test_windows_and_batches_have_room_for_the_prefix(server: EmbeddingSer
 
 def _position(sent: str) -> int:
     return LINES.index(sent.removeprefix("search_document: "))
-
-
-async def test_halves_of_a_window_have_the_prefix_too(server: EmbeddingServer, open_client: Open) -> None:
-    server.model, server.reads_chars, prefix = "nomic-embed-text", 300, "search_document: "
-    (matrix,) = await open_client("ollama", window=1000, dimensions=64).embed([LINES])
-    assert all(text.startswith(prefix) and len(text) <= 300 for text in server.inputs)
-    assert "".join(text.removeprefix(prefix) for text in sorted(server.inputs, key=_position)) == LINES
-    assert len(matrix) == len(server.inputs)
-
-
-async def test_a_server_that_truncates_texts_with_a_prefix_is_noticed(
-    server: EmbeddingServer, open_client: Open
-) -> None:
-    server.model, server.reads_chars, server.cuts_silently = "nomic-embed-text", 512 * 4, True
-    with pytest.raises(EmbeddingError, match=r"silently cuts.*embedding\.window"):
-        await open_client("ollama", dimensions=64).embed([LINES])
-    windowed = await open_client("ollama", dimensions=64, window=1500).embed([LINES])
-    assert [len(matrix) for matrix in windowed] == [2]
 
 
 NOMIC = EmbeddingSpec("ollama", "nomic-embed-text", 64, None, "search_document: ")

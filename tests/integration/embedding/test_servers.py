@@ -66,24 +66,6 @@ async def test_the_spec_of_a_collection_saves_the_request(
     assert server.inputs == [PROBE, PROBE]
 
 
-async def test_no_texts_cost_no_request(server: EmbeddingServer, open_client: Open) -> None:
-    assert await open_client().embed([]) == []
-    assert server.log == []
-
-
-async def test_each_dialect_gets_its_options(server: EmbeddingServer, open_client: Open) -> None:
-    await open_client(dimensions=32).embed(["x"])
-    (exchange,) = server.log
-    assert (exchange.body["dimensions"], exchange.body["encoding_format"]) == (32, "base64")
-    server.forget()
-    await open_client().embed(["y"])
-    assert all("dimensions" not in exchange.body for exchange in server.log)
-    server.forget()
-    await open_client("tei").embed(["x"])
-    await open_client("ollama").embed(["x"])
-    assert {exchange.body["truncate"] for exchange in server.log if exchange.inputs} == {False}
-
-
 @pytest.mark.parametrize("quirk", ["knows_base64", "refuses_base64"])
 async def test_a_server_without_base64_is_understood(server: EmbeddingServer, open_client: Open, quirk: str) -> None:
     setattr(server, quirk, quirk == "refuses_base64")
@@ -192,12 +174,6 @@ async def test_the_proof_that_a_server_reads_all_is_required_once(server: Embedd
     for _ in range(3):
         await embedder.embed([suspicious])
     assert (server.inputs.count(suspicious), len(server.inputs)) == (3, 4)
-
-
-async def test_blank_windows_are_not_sent(server: EmbeddingServer, open_client: Open) -> None:
-    matrices = await open_client(dimensions=64, window=20).embed(["", "a" + " " * 60, "\n" * 50])
-    assert [len(matrix) for matrix in matrices] == [1, 1, 1]
-    assert all(server.inputs)
 
 
 async def test_a_text_that_is_not_unicode_is_sent_with_replacements(server: EmbeddingServer, open_client: Open) -> None:

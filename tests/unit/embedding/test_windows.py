@@ -20,12 +20,6 @@ def test_windows_cover_any_text_and_none_is_too_long(text: str, most: int) -> No
     assert all(1 <= len(window) <= most for window in cut)
 
 
-@given(st.lists(st.text(alphabet="ab ", max_size=18), max_size=30))
-def test_lines_that_fit_stay_whole(lines: list[str]) -> None:
-    text = "".join(line + "\n" for line in lines)
-    assert all(window.endswith("\n") for window in windows(text, 20))
-
-
 @given(TEXTS, st.integers(1, 40))
 def test_what_is_embedded_has_all_of_the_text_but_blanks(text: str, most: int) -> None:
     readable = readable_windows(text, most)
@@ -83,10 +77,3 @@ async def test_vectors_of_windows_take_bounded_memory_and_the_latest_used_stay()
     await embed_windows([["a", "b", "c"]], rows, model)
     await embed_windows([["a"], ["d"]], rows, model)
     assert rows.known("abcd").keys() == {"a", "c", "d"}
-
-
-async def test_a_text_of_more_windows_than_are_kept_gets_all_its_vectors() -> None:
-    model, rows = CountingModel(), WindowRows(max_bytes=400)
-    (matrix,) = await embed_windows([[str(n) for n in range(50)]], rows, model)
-    assert matrix.shape == (50, 4)
-    assert len(rows.known([str(n) for n in range(50)])) == 1
