@@ -8,7 +8,7 @@ import gc
 import importlib
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -198,39 +198,30 @@ class Daemon:
             if self._roles.scheduler and (queued := await queue_changed(app)):
                 log.info("settings have changed: new versions of indexes are built", repositories=queued)
 
-        async with self._background() as start:
-            if app.database.connect is not None:
-                start("news", news.listen)
-            start("registry", lambda: self._watcher.run(app, registry_is_in_force))
-            start("health", HealthChecks(app, self._health, self._secrets).run)
-            start("lag", lambda: watch_loop(self._metrics))
-            start("retention", lambda: self._purge_forever(app))
-            if self._roles.scheduler:
-                cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
-                start("cron", cron.run)
-                start("groups", lambda: self._discover_forever(app, discovery))
+        tasks: dict[str, Callable[[], Awaitable[None]]] = {
+            "registry": lambda: self._watcher.run(app, registry_is_in_force),
+            "health": HealthChecks(app, self._health, self._secrets).run,
+            "lag": lambda: watch_loop(self._metrics),
+            "retention": lambda: self._purge_forever(app),
+        }
+        if app.database.connect is not None:
+            tasks["news"] = news.listen
+        if self._roles.scheduler:
+            cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
+            tasks |= {"cron": cron.run, "groups": lambda: self._discover_forever(app, discovery)}
+        async with asyncio.TaskGroup() as group:
+            # A task that ends by a defect is started again.
+            kept = [
+                group.create_task(keep(name, work, report=self._report(name)), name=name)
+                for name, work in tasks.items()
+            ]
             log.info("serving", workers=self._roles.workers, scheduler=self._roles.scheduler)
-            if not self._roles.workers:
-                await self._stop.wait()
-                return
             stopper = asyncio.create_task(self._stop_pool(pool))
             try:
-                await pool.run()
+                await (pool.run() if self._roles.workers else self._stop.wait())
             finally:
-                stopper.cancel()
-
-    @contextlib.asynccontextmanager
-    async def _background(self) -> AsyncGenerator[Callable[[str, Callable[[], Awaitable[None]]], None], None]:
-        """Tasks that end with the body. A task that ends by a defect is started again."""
-        async with asyncio.TaskGroup() as group:
-            tasks: list[asyncio.Task[None]] = []
-
-            def start(name: str, work: Callable[[], Awaitable[None]]) -> None:
-                tasks.append(group.create_task(keep(name, work, report=self._report(name)), name=name))
-
-            yield start
-            for task in tasks:
-                task.cancel()
+                for task in (stopper, *kept):
+                    task.cancel()
 
     def _report(self, task: str) -> Report:
         def report(reason: str | None) -> None:

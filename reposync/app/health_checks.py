@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -15,13 +15,11 @@ from reposync.app.application import Application
 from reposync.config.registry import GitLabInstance
 from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
 from reposync.outgoing import RetryPolicy
-from reposync.supervision import keep
 from reposync.telemetry.health import Health, HealthStatus, Trouble
 from reposync.telemetry.redaction import Secrets
 
 # How often the list of checks is updated from the registry.
 _LOOK_SECONDS = 2.0
-_LATE = 4
 LONGEST_SKEW_SECONDS = 30.0
 """Only certificates, webhook signatures and log times depend on the pod's clock."""
 
@@ -41,13 +39,11 @@ OTHERS = Pace(every_seconds=60.0, timeout_seconds=10.0, again_seconds=15.0)
 
 
 class Check(NamedTuple):
-    """`worst`: the status if `ask` fails. `subject`: if it changes, the check starts again."""
+    """`worst`: the status if `ask` fails."""
 
-    component: str
     ask: Callable[[], Awaitable[object]]
     pace: Pace
     worst: HealthStatus = "degraded"
-    subject: object = None
 
 
 @dataclass
@@ -62,41 +58,35 @@ class HealthChecks:
 
     async def run(self) -> None:
         """Until cancelled."""
-        running: dict[str, tuple[object, asyncio.Task[None]]] = {}
+        running: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
             while True:
-                wanted = {check.component: check for check in self._checks()}
-                for component, (subject, task) in list(running.items()):
-                    if component not in wanted or wanted[component].subject != subject:
-                        task.cancel()
-                        await asyncio.wait({task})
-                        del running[component]
-                        if component not in wanted:
-                            self.health.forget(component)
-                for component, check in wanted.items():
-                    if component not in running:
-                        name = f"health of {component}"
-                        task = group.create_task(keep(name, partial(self._repeat, check)), name=name)
-                        running[component] = (check.subject, task)
+                for component in self._checks():
+                    if component not in running or running[component].done():
+                        running[component] = group.create_task(self._repeat(component))
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    def _checks(self) -> Iterator[Check]:
+    def _checks(self) -> dict[str, Check]:
+        """Of the current registry, by component."""
         app = self.app
         registry = app.configuration.registry
-        yield Check("database", app.database.ping, self.own, "down")
+        checks = {
+            "database": Check(app.database.ping, self.own, "down"),
+            "qdrant": Check(self._ask_index, self.own, "down"),
+        }
         if app.database.clock.is_measured:
-            yield Check("clock", self._ask_clock, self.own)
+            checks["clock"] = Check(self._ask_clock, self.own)
         ping: Callable[[], Awaitable[object]] | None = getattr(app.locks, "ping", None)
         if ping is not None:
             # Degraded: the database's claim guards every sync too.
-            yield Check("redis", ping, self.own)
-        yield Check("qdrant", self._ask_index, self.own, "down")
+            checks["redis"] = Check(ping, self.own)
         if registry.embedding.provider == "local":
-            yield Check("embedding", self._ask_local_model, self.others)
+            checks["embedding"] = Check(self._ask_local_model, self.others)
         elif registry.embedding.provider != "none":
-            yield Check("embedding", lambda: app.embedder().ping(), self.others)
+            checks["embedding"] = Check(lambda: app.embedder().ping(), self.others)
         for server in registry.gitlab:
-            yield Check(f"gitlab:{server.name}", partial(self._ask_gitlab, server), self.others, subject=server)
+            checks[f"gitlab:{server.name}"] = Check(partial(self._ask_gitlab, server), self.others)
+        return checks
 
     async def _ask_clock(self) -> None:
         with contextlib.suppress(StoreUnavailable):  # the check of the database reports it
@@ -130,34 +120,32 @@ class HealthChecks:
         finally:
             await gitlab.close()
 
-    async def _repeat(self, check: Check) -> None:
-        pace = check.pace
+    async def _repeat(self, component: str) -> None:
         unexpected = Trouble("a health check works again")
-        while True:
-            is_well = await self._once(check, unexpected)
-            pause = pace.every_seconds if is_well else min(pace.every_seconds, pace.again_seconds)
+        while (check := self._checks().get(component)) is not None:
+            reason = await self._once(component, check, unexpected)
+            pace = check.pace
+            pause = pace.every_seconds if reason is None else min(pace.every_seconds, pace.again_seconds)
             # Random, so that pods that started together do not ask together.
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
+        self.health.forget(component)
 
-    async def _once(self, check: Check, unexpected: Trouble) -> bool:
-        limit = check.pace.timeout_seconds
+    async def _once(self, component: str, check: Check, unexpected: Trouble) -> str | None:
+        """The reason if it failed."""
         began = time.monotonic()
         reason: str | None = None
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(check.pace.timeout_seconds):
                 await check.ask()
         except TimeoutError:
-            reason = f"No answer within {limit:g} s."
+            reason = f"No answer within {check.pace.timeout_seconds:g} s."
         except RepoSyncError as error:
             reason = self.secrets.redact(str(error))
         except Exception as error:  # noqa: BLE001 - a defect of one check must not end the others
             reason = f"It could not be checked ({type(error).__name__}); see the log."
-            event = "a health check failed unexpectedly"
-            unexpected.met(event, self.secrets.redact(str(error)), defect=error, component=check.component)
+            unexpected.met("a health check failed", self.secrets.redact(str(error)), defect=error, component=component)
         else:
-            unexpected.over(component=check.component)
-        status: HealthStatus = "ok" if reason is None else check.worst
-        valid_seconds = _LATE * (check.pace.every_seconds + limit)
+            unexpected.over(component=component)
         latency = time.monotonic() - began if reason is None else None
-        self.health.report(check.component, status, reason, latency, valid_seconds=valid_seconds)
-        return reason is None
+        self.health.report(component, "ok" if reason is None else check.worst, reason, latency)
+        return reason

@@ -83,7 +83,6 @@ async def serve_until_stopped(
     from reposync.api.auth import Access
     from reposync.api.server import check_exposure, serve_http
     from reposync.app.daemon import Daemon
-    from reposync.clock import Clock
     from reposync.errors import first_error
     from reposync.store.status import LOST, RunStatus, RunTrigger
     from reposync.store.workers import StoredEndedSessions
@@ -95,7 +94,6 @@ async def serve_until_stopped(
     if root_path is not None:
         http = http.model_copy(update={"root_path": root_path})
     triggers = [each.value for each in RunTrigger]
-    clock = clock or Clock()
     metrics = Metrics(
         version=__version__,
         run_statuses=[*(each.value for each in RunStatus), LOST],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
@@ -52,15 +51,13 @@ class Health:
         required: Collection[str] = ("database",),
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._required = frozenset(required)
-        self._now, self._monotonic = now, monotonic
+        self._now = now
         began = now()
         self._components: dict[str, Component] = {
             name: Component("starting", "It has not been checked yet.", began) for name in sorted(self._required)
         }
-        self._valid_until: dict[str, float] = {}
 
     def report(
         self,
@@ -68,14 +65,8 @@ class Health:
         status: HealthStatus,
         reason: str | None = None,
         latency_seconds: float | None = None,
-        *,
-        valid_seconds: float | None = None,
     ) -> None:
-        """Set the status of `component`. Changes are logged, repetitions are not.
-
-        `valid_seconds`: without a further report by then it counts as `degraded`, or as `down` if it is required: its
-        check has stopped.
-        """
+        """Set the status of `component`. Changes are logged, repetitions are not."""
         before = self._components.get(component)
         if before is not None and before.status == "starting":
             before = None
@@ -84,7 +75,6 @@ class Health:
         if reason is not None and len(reason) > LONGEST_REASON_CHARS:
             reason = reason[: LONGEST_REASON_CHARS - 1] + "…"
         after = self._components[component] = Component(status, reason, since, latency_seconds)
-        self._valid_until[component] = self._monotonic() + (float("inf") if valid_seconds is None else valid_seconds)
         if before is None or before.status != status:
             _log_change(component, before, after)
 
@@ -92,19 +82,11 @@ class Health:
         """Remove a dependency, such as a GitLab server that left the registry. A required one stays."""
         if component not in self._required:
             self._components.pop(component, None)
-            self._valid_until.pop(component, None)
 
     def snapshot(self) -> HealthSnapshot:
-        components = {name: self._current(name, found) for name, found in sorted(self._components.items())}
+        components = dict(sorted(self._components.items()))
         counted = (self._counted(name, found.status) for name, found in components.items())
         return HealthSnapshot(max(counted, key=_SEVERITY.__getitem__, default="ok"), components)
-
-    def _current(self, name: str, found: Component) -> Component:
-        late = self._monotonic() - self._valid_until.get(name, float("inf"))
-        if late <= 0 or found.status == "down":
-            return found
-        status: HealthStatus = "down" if name in self._required else "degraded"
-        return replace(found, status=status, reason=f"Its check is {late:.0f} s late.")
 
     def _counted(self, name: str, status: ShownStatus) -> ShownStatus:
         return "degraded" if status == "down" and name not in self._required else status

@@ -21,7 +21,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def health(clock: Clock) -> Health:
-    return Health(now=lambda: clock.at, monotonic=lambda: clock.at.timestamp())
+    return Health(now=lambda: clock.at)
 
 
 def test_it_is_starting_until_the_first_report_on_the_database(health: Health) -> None:
@@ -80,20 +80,6 @@ def test_each_change_is_logged_once(health: Health, clock: Clock, configure: Con
     assert (down["component"], down["status"], down["was"]) == ("redis", "down", "ok")
     assert (down["reason"], down["latency_seconds"]) == ("it does not answer", 0.01)
     assert (recovered["was"], recovered["was_for_seconds"]) == ("degraded", 10)
-
-
-@pytest.mark.parametrize(("component", "whole"), [("scheduler", "degraded"), ("database", "down")])
-def test_a_component_without_a_recent_report_is_late(component: str, whole: str, health: Health, clock: Clock) -> None:
-    health.report("database", "ok")
-    health.report(component, "ok", valid_seconds=30)
-    clock.go(29)
-    assert health.snapshot().status == "ok"
-    clock.go(13)
-
-    found = health.snapshot()
-    assert (found.status, found.components[component].reason) == (whole, "Its check is 12 s late.")
-    health.report(component, "ok", valid_seconds=30)
-    assert health.snapshot().status == "ok"
 
 
 def test_a_component_can_be_removed_unless_it_is_required(health: Health) -> None:
