@@ -128,18 +128,19 @@ def _warnings(document: Document, registry: Registry) -> Iterator[Finding]:
     for index, server in enumerate(registry.gitlab):
         if server.token and _is_unencrypted(server.url):
             yield ("gitlab", index, "url"), "the token is sent unencrypted over http://"
-        if server.ca_file and not server.ca_file.is_file():
-            yield ("gitlab", index, "ca_file"), "there is no such file on this machine"
+        yield from _missing(("gitlab", index, "ca_file"), server.ca_file)
+    yield from _missing(("embedding", "ca_file"), registry.embedding.ca_file)
+    yield from _missing(("qdrant", "ca_file"), registry.qdrant.ca_file)
     yield from _without_prefix(registry.embedding)
-    for section, service in (("embedding", registry.embedding), ("qdrant", registry.qdrant)):
-        if service.ca_file and not service.ca_file.is_file():
-            yield (section, "ca_file"), "there is no such file on this machine"
     for index, repository in enumerate(registry.repositories):
         if repository.git and repository.password and _is_unencrypted(repository.git):
             yield ("repositories", index, "git"), "the password is sent unencrypted over http://"
-        if repository.path and not Path(repository.path).is_dir():
-            yield ("repositories", index, "path"), "there is no such folder on this machine"
-    yield from _same_source_twice(registry)
+        yield from _missing(("repositories", index, "path"), repository.path)
+
+
+def _missing(loc: Loc, path: Path | None) -> Iterator[Finding]:
+    if path is not None and not path.exists():
+        yield loc, f"there is no such {'folder' if loc[-1] == 'path' else 'file'} on this machine"
 
 
 def _secret_in_the_clear(loc: Loc, raw: str, value: Interpolated | None) -> Iterator[Finding]:
@@ -159,27 +160,17 @@ def _secret_in_the_clear(loc: Loc, raw: str, value: Interpolated | None) -> Iter
 
 
 def _without_prefix(embedding: EmbeddingConfig) -> Iterator[Finding]:
-    if (needed := prefixes_of(embedding.model)) is None:
-        return
-    for kind, prefix in (("query", needed.query), ("document", needed.document)):
-        replaced = any(getattr(embedding, f"{kind}_{name}") for name in ("prompt_name", "input_type", "task"))
-        if prefix and getattr(embedding, f"{kind}_prefix") == "" and not replaced:
-            key = f"{kind}_prefix"
+    needed = prefixes_of(embedding.model)
+    for kind in ("query", "document"):
+        key, prefix = f"{kind}_prefix", getattr(needed, kind, "")
+        is_replaced = any(getattr(embedding, f"{kind}_{name}") for name in ("prompt_name", "input_type", "task"))
+        if prefix and getattr(embedding, key) == "" and not is_replaced:
             yield ("embedding", key), f"`{key}` is empty, but {embedding.model} needs {prefix!r}: leave `{key}` out"
 
 
 def _is_unencrypted(url: str) -> bool:
     split = urlsplit(url)
     return split.scheme == "http" and split.hostname not in ("localhost", "127.0.0.1", "::1")
-
-
-def _same_source_twice(registry: Registry) -> Iterator[Finding]:
-    seen: dict[tuple[str, str | None, str], str] = {}
-    for index, repository in enumerate(registry.resolved()):
-        source = (repository.location, repository.branch, repository.collection)
-        first = seen.setdefault(source, repository.name)
-        if first != repository.name:
-            yield ("repositories", index), f"the same source as {first!r}, in the same collection: it is indexed twice"
 
 
 # Messages about what is wrong.

@@ -129,21 +129,16 @@ def api_tokens(value: str) -> tuple[ApiToken, ...]:
     """The tokens of a comma-separated list, each once. Raises ValueError without any part of a secret."""
     found: dict[str, ApiToken] = {}
     for position, text in enumerate(filter(None, (part.strip() for part in value.split(","))), 1):
-        if not re.fullmatch(r"[\x21-\x7e]+", text):
-            raise ValueError("must be a comma-separated list of tokens of printable ASCII without spaces")
-        word, separator, _ = text.partition(":")
-        # A misspelt role would otherwise be the start of a secret, whose role is operate.
-        if separator and word not in ROLES:
-            raise ValueError(
-                f"has an unknown role in token {position}: write read:SECRET or operate:SECRET "
-                "(a secret may contain a colon only after a role)"
-            )
         token = ApiToken.parse(text)
         secret = token.secret.get_secret_value()
-        if not SHORTEST_TOKEN_CHARS <= len(secret) <= LONGEST_TOKEN_CHARS:
+        # A misspelt role would otherwise be the start of a secret, whose role is operate.
+        if ":" in text and text.partition(":")[0] not in ROLES:
+            raise ValueError(f"has an unknown role in token {position}: write read:SECRET or operate:SECRET")
+        is_fit = re.fullmatch(r"[\x21-\x7e]+", secret) and SHORTEST_TOKEN_CHARS <= len(secret) <= LONGEST_TOKEN_CHARS
+        if not is_fit:
             raise ValueError(
-                f"has a token (number {position}) of {len(secret)} characters: at least {SHORTEST_TOKEN_CHARS}, "
-                f"at most {LONGEST_TOKEN_CHARS}; `openssl rand -hex 24` makes a good one"
+                f"has a wrong token (number {position}): printable ASCII without spaces, {SHORTEST_TOKEN_CHARS} to "
+                f"{LONGEST_TOKEN_CHARS} characters; `openssl rand -hex 24` makes a good one"
             )
         if found.setdefault(secret, token).role != token.role:
             raise ValueError(f"gives one token two roles (number {position} and an earlier one): keep one of them")
@@ -153,12 +148,10 @@ def api_tokens(value: str) -> tuple[ApiToken, ...]:
 def _config_path(named: str) -> Path | None:
     if named:
         path = Path(named).expanduser()
-        if not path.exists():
+        if not path.exists() or path.is_dir():
             raise ValueError(
-                f"names {named}, and there is no such file: correct it, or unset it to work without a registry file"
+                f"names {named}, which is no file: correct it, or unset it to work without a registry file"
             )
-        if path.is_dir():
-            raise ValueError(f"names {named}, which is a folder: name the file in it")
         return path.absolute()
     folders = [Path.cwd()]
     with contextlib.suppress(RuntimeError):  # in a container, the user may have no home
@@ -184,18 +177,14 @@ def _database_url(url: str) -> str:
 
 def _redis_url(url: str) -> str:
     scheme = url.partition("://")[0].lower()
-    if "sentinel" in scheme or "cluster" in scheme:
-        raise ValueError(
-            "names a Sentinel or a Cluster, which is not supported: name one Redis server, or a service or proxy that "
-            "leads to the primary (redis://host:6379)"
-        )
-    if scheme not in ("redis", "rediss", "unix"):
-        raise ValueError("must start with redis://, rediss:// or unix://")
     with contextlib.suppress(ValueError):
         split = urlsplit(url)
-        if split.path if scheme == "unix" else split.hostname and split.port != 0:
+        if (scheme == "unix" and split.path) or (scheme in ("redis", "rediss") and split.hostname and split.port != 0):
             return url
-    raise ValueError("cannot be read as an address: its host or port is missing or wrong")
+    raise ValueError(
+        "must be redis://, rediss:// or unix:// and the address of one Redis server (redis://host:6379); of a Sentinel "
+        "or Cluster name a service or proxy that leads to the primary"
+    )
 
 
 def _qdrant_api_key(key: str) -> SecretStr:

@@ -177,10 +177,6 @@ WARNINGS = [
     ("repositories:\n  - {name: a, git: 'http://u:${SET}@x/y'}\n", "2:20: the password is sent unencrypted over http:"),
     (SERVER % "ca_file: ca.pem", "2:42: there is no such file on this machine"),
     ("repositories:\n  - {name: a, path: gone}\n", "2:21: there is no such folder on this machine"),
-    (
-        "repositories:\n  - {name: a, path: .}\n  - {name: b, path: ./}\n",
-        "3:5: the same source as 'a', in the same collection: it is indexed twice",
-    ),
 ]
 
 
