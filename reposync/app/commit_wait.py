@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -83,7 +83,7 @@ class SearchableCommits:
 
     def __init__(self, application: Callable[[], Application], *, max_waiting: int) -> None:
         self._application = application
-        self._rows = RowWatch(self._fetch, max_watchers=max_waiting)
+        self._rows = RowWatch(lambda ids: indexed_commits(application().database, ids), max_watchers=max_waiting)
         self._answers: dict[tuple[str, str, str | None], Ancestry] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._turn = asyncio.Semaphore(_ASKED_AT_ONCE)
@@ -117,8 +117,15 @@ class SearchableCommits:
                             trouble, ask_after = str(error), time.monotonic() + ASK_AGAIN_SECONDS
                         else:
                             trouble, limit = None, _LIMITS.get(answer)
-                            relation = _relation(answer, name, commit, relation)
-                            if relation is None and answer is Ancestry.UNKNOWABLE:
+                            if answer is Ancestry.UNKNOWN_COMMIT:
+                                raise CommitNotFound(
+                                    f"{name!r} has no commit {commit}.", remedy="Push it before you wait for it."
+                                )
+                            if answer is Ancestry.CONTAINED:
+                                relation = relation or Relation.DESCENDANT
+                            elif answer is Ancestry.NOT_CONTAINED:
+                                relation = None
+                            elif relation is None and answer is Ancestry.UNKNOWABLE:
                                 relation = await self._later(indexed, began)
                     left = deadline - time.monotonic()
                     if relation is not None or left <= 0 or not await is_wanted():
@@ -141,41 +148,21 @@ class SearchableCommits:
 
     async def explained(self, name: str, state: CommitState) -> NotYet:
         """Why the commit of `state` cannot be searched. Raises RepositoryNotFound, StoreUnavailable."""
-        run = await self._run_of(name)
-        limit = state.limit
-        if unread := await self._unread_files(name, state.commit.lower()):
-            files = "1 file" if unread == 1 else f"{unread:,} files"
-            limit = f"{files} of this commit could not be read; the next run tries again. All others can be searched."
-        held = state.last_commit
-        holds = f"the index holds {held[:10]}" if held else "no commit of it is indexed completely"
-        if run is None:
-            latest = "It has never been synced."
-        elif run.is_final:
-            latest = f"No run is queued or running; the latest is {run.status}."
-        else:
-            latest = f"Run {run.id} is {run.status}."
-        sentences = [f"Commit {state.commit} of {state.repository!r} is not searchable yet: {holds}.", latest]
+        app, limit = self._application(), state.limit
+        row = await app.repositories.get(name)
+        for version in await app.versions.of(row.id):
+            if version.state is VersionState.LIVE and (version.partial_commit or "").startswith(state.commit.lower()):
+                unread = (await app.manifests.totals(version.id)).failed
+                limit = f"{unread:,} files of this commit could not be read; the next run tries again."
+        held = f"the index holds {state.last_commit[:10]}" if state.last_commit else "no commit of it is indexed"
+        run = next(iter(await app.runs.active(row.id) or await app.runs.history(row.name, limit=1)), None)
+        latest = "It has never been synced." if run is None else f"Its latest run {run.id} is {run.status}."
+        sentences = [f"Commit {state.commit} of {state.repository!r} is not searchable yet: {held}.", latest]
         if state.trouble is not None:
             sentences.append(f"The source could not say whether it is a descendant of the commit: {state.trouble}")
         elif limit is not None:
             sentences.append(limit)
         return NotYet(" ".join(sentences), limit, run)
-
-    async def _unread_files(self, name: str, commit: str) -> int:
-        """How many files of `commit` could not be read, if the index holds the rest of it; 0 for any other commit."""
-        app = self._application()
-        row = await app.repositories.get(name)
-        for version in await app.versions.of(row.id):
-            if version.state is VersionState.LIVE and (version.partial_commit or "").startswith(commit):
-                return (await app.manifests.totals(version.id)).failed
-        return 0
-
-    async def _run_of(self, name: str) -> Run | None:
-        """The repository's active run, or its latest one."""
-        runs = self._application().runs
-        row = await self._application().repositories.get(name)
-        found = await runs.active(row.id) or await runs.history(row.name, limit=1)
-        return found[0] if found else None
 
     async def _later(self, indexed: IndexedCommit, began: datetime) -> Relation | None:
         """LATER if a run that began after `began` has completed. Raises StoreUnavailable."""
@@ -208,15 +195,3 @@ class SearchableCommits:
         except (RepositoryNotFound, ConfigError):
             # It left the configuration; its index can still be searched, and its commit is known.
             return None
-
-    async def _fetch(self, ids: Collection[str]) -> dict[str, IndexedCommit]:
-        return await indexed_commits(self._application().database, ids)
-
-
-def _relation(answer: Ancestry, name: str, commit: str, same: Relation | None) -> Relation | None:
-    """`same`: SAME if the name of the indexed commit starts with `commit`. Raises CommitNotFound."""
-    if answer is Ancestry.UNKNOWN_COMMIT:
-        raise CommitNotFound(f"{name!r} has no commit {commit}.", remedy="Push it before you wait for it.")
-    if answer is Ancestry.CONTAINED:
-        return same or Relation.DESCENDANT
-    return None if answer.is_known else same

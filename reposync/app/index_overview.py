@@ -1,13 +1,10 @@
-"""The versions of each repository's index, and the progress of a change of the embedding model. Read from the database,
-except for the targets of Qdrant's aliases."""
+"""The versions of each repository's index, and the progress of a change of the embedding model."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -15,7 +12,7 @@ from reposync.app.application import Application, embedder_config
 from reposync.catalog.targets import syncable
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
-from reposync.errors import Remedy, RepoSyncError, RunStateConflict
+from reposync.errors import Remedy, RunStateConflict
 from reposync.runs.reporting import current_progress
 from reposync.store.columns import known_fields
 from reposync.store.index_queries import SimilarIndexes, incomplete_versions, similar_indexes
@@ -26,16 +23,13 @@ from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import IndexHold
 from reposync.sync.index_versions import VersionSettings
 
-PAUSED = "paused"
-"""The reason of a hold requested by a person; a rollback has its own."""
+_PAUSE = IndexHold("paused", None)
+"""The hold requested by a person; a rollback has its own."""
 
 ChangeState = Literal["done", "building", "waiting", "held", "unknown"]
 """Of a repository: its live version has the configured model; the next version is being built; no run has begun it;
 it is held; or its index was built before 0.2 recorded models, and no run has checked it since."""
 CHANGE_STATES: tuple[ChangeState, ...] = ("done", "building", "waiting", "held", "unknown")
-
-NAMES_SECONDS = 3.0
-"""Timeout of the questions to Qdrant about aliases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +124,7 @@ class IndexOverview:
 @dataclass(frozen=True, slots=True)
 class CollectionChange:
     """A collection and the configured model. `repositories`: active ones with an index, by state. `chunks_former`:
-    points of live versions with a different model. `leads_to`: the physical collection of the alias, None if Qdrant
-    was not asked or did not answer; `moved`: whether that has the configured model."""
+    points of live versions with a different model."""
 
     collection: str
     provider: str
@@ -139,8 +132,6 @@ class CollectionChange:
     repositories: dict[str, int]
     chunks: int
     chunks_former: int
-    leads_to: str | None = None
-    moved: bool | None = None
 
     @property
     def total(self) -> int:
@@ -210,22 +201,6 @@ async def collection_changes(app: Application, *, count_chunks: bool = True) -> 
     ]
 
 
-async def with_names(
-    app: Application, changes: Sequence[CollectionChange], seconds: float = NAMES_SECONDS
-) -> list[CollectionChange]:
-    """Adds the targets of the aliases, as far as Qdrant answers within `seconds`."""
-    found = list(changes)
-    config = embedder_config(app.configuration.registry)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            for number, each in enumerate(changes):
-                with contextlib.suppress(RepoSyncError):
-                    if (behind := await app.index(each.collection).resolve()) is not None:
-                        moved = behind.spec is not None and is_configured(config, behind.spec)
-                        found[number] = replace(each, leads_to=behind.physical, moved=moved)
-    return found
-
-
 async def failed_files(app: Application) -> dict[str, int]:
     """Number of files that could not be read, of each repository that has such, by name."""
     versions = await incomplete_versions(app.database)
@@ -246,23 +221,19 @@ async def roll_back(app: Application, name: str) -> IndexOverview:
     return await index_overview(app, name)
 
 
-async def hold(app: Application, names: Collection[str]) -> list[str]:
+async def hold(app: Application, names: Collection[str], *, held: IndexHold | None = _PAUSE) -> list[str]:
     """Keep the live versions of these repositories, or of all, whatever settings are configured. Returns their names.
     Raises RepositoryNotFound before anything is changed."""
-    return await _set_hold(app, names, IndexHold(PAUSED, None))
-
-
-async def release(app: Application, names: Collection[str]) -> list[str]:
-    """The next run of these repositories, or of all, builds what is configured. As `hold`."""
-    return await _set_hold(app, names, None)
-
-
-async def _set_hold(app: Application, names: Collection[str], held: IndexHold | None) -> list[str]:
     chosen = sorted(set(names) or await app.repositories.names())
     for name in names:
         await syncable(app.repositories, name)
     await app.versions.set_hold(chosen, held)
     return chosen
+
+
+async def release(app: Application, names: Collection[str]) -> list[str]:
+    """The next run of these repositories, or of all, builds what is configured. As `hold`."""
+    return await hold(app, names, held=None)
 
 
 async def _running(app: Application, identity: str) -> Run | None:
@@ -283,6 +254,7 @@ def _change_state(indexes: SimilarIndexes, config: EmbedderConfig) -> ChangeStat
 _OF_SPEC = ("provider", "model", "dimension", "window_chars", "document_prefix")
 _OF_CONTENT = ("chunk_size", "chunk_overlap")
 _OF_VERSION = ("number", "partial_commit", "collection", "physical", "created_at", "live_at", "retired_at")
+_OF_COUNTS = ("files", "skipped", "failed", "chunks")
 
 
 def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> VersionOverview:
@@ -290,12 +262,10 @@ def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> 
     removed_after = None
     if version.retired_at is not None:
         removed_after = version.retired_at if version.live_at is None else version.retired_at + keep
-    values: dict[str, Any] = dict.fromkeys((*_OF_SPEC, *_OF_CONTENT))
-    if made is not None:
-        values |= {key: getattr(made.spec, key) for key in _OF_SPEC}
-        values |= {key: getattr(made.content, key) for key in _OF_CONTENT}
-    values |= {key: getattr(version, key) for key in _OF_VERSION}
-    values |= {key: getattr(counts, key) for key in ("files", "skipped", "failed", "chunks")}
+    parts = ((_OF_SPEC, made and made.spec), (_OF_CONTENT, made and made.content), (_OF_VERSION, version))
+    values: dict[str, Any] = {
+        key: getattr(part, key, None) for keys, part in (*parts, (_OF_COUNTS, counts)) for key in keys
+    }
     return VersionOverview(
         **values,
         state=str(version.state),
@@ -312,19 +282,15 @@ def _hold(stored: Mapping[str, Any] | None) -> HoldOverview | None:
 
 
 def _progress(building: VersionOverview, live: VersionOverview | None, run: Run | None) -> BuildProgress:
-    reported = (current_progress(run) if run is not None else None) or {}
+    reported: Mapping[str, Any] = (current_progress(run) if run is not None else None) or {}
     done = building.files + building.skipped
-    listed = live.files + live.skipped if live is not None else 0
-    if run is not None:
-        # Add what the run still has to read.
-        listed = max(listed, done + int(reported.get("files_total") or 0) - int(reported.get("files_done") or 0))
+    # What the run still has to read.
+    left = int(reported.get("files_total") or 0) - int(reported.get("files_done") or 0)
     return BuildProgress(
         files_done=done,
-        files_total=max(done, listed),
+        files_total=max(done, done + left, live.files + live.skipped if live is not None else 0),
         chunks_done=building.chunks,
         chunks_total=max(building.chunks, live.chunks if live is not None else 0),
         run=run.id if run is not None else None,
-        phase=reported.get("phase"),
-        files_per_second=reported.get("files_per_second"),
-        eta_seconds=reported.get("eta_seconds"),
+        **{key: reported.get(key) for key in ("phase", "files_per_second", "eta_seconds")},
     )

@@ -224,6 +224,5 @@ def current_user() -> str:
 
 
 with_app = prints_from(run_with_app)
-with_index = prints_from(functools.partial(run_with_app, with_engine=True))
 with_database = prints_from(run_with_database)
 with_unchanged_database = prints_from(functools.partial(run_with_database, upgrade=False))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, repository_names, with_app, with_index
+from reposync.cli.commands import Group, repository_names, with_app
 from reposync.cli.output import NO_REPOSITORY, Cell, Result, short, table
 from reposync.words import ago, duration, escape_unprintable, until
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from reposync.app.index_overview import BuildProgress, CollectionChange, IndexOverview, VersionOverview
 
 STYLES = {"live": "green", "building": "cyan", "retired": "dim"}
-ENGINE_SECONDS = 30.0
-"""The embedded engine may have to start first."""
 
 
 @click.group(cls=Group)
@@ -27,15 +25,14 @@ def index() -> None:
 
 @index.command()
 @click.argument("name", required=False, shell_complete=repository_names)
-@with_index
+@with_app
 async def status(app: Application, name: str | None) -> Result:
     """The versions of each index (of the repository NAME), and the progress of a change of the embedding model."""
-    from reposync.app.index_overview import collection_changes, index_overview, index_overviews, with_names
+    from reposync.app.index_overview import collection_changes, index_overview, index_overviews
 
     found = [await index_overview(app, name)] if name is not None else await index_overviews(app)
     collections = {each.collection for each in found}
     changes = [each for each in await collection_changes(app) if each.collection in collections]
-    changes = await with_names(app, changes, ENGINE_SECONDS)
     if not found:
         return Result({"items": [], "collections": []}, [NO_REPOSITORY])
     titles = ["repository", "version", "state", "model", ">chunks of", "commit", ">files", ">chunks", "since", "in"]
@@ -159,18 +156,13 @@ def progress_words(progress: BuildProgress) -> str:
 
 
 def change_words(change: CollectionChange) -> str | None:
-    """None if every repository is on the configured model, and the name of the collection is its alias."""
-    if not change.is_under_way and change.moved is not False:
+    """None if every repository is on the configured model."""
+    if not change.is_under_way:
         return None
     counts: dict[str, Any] = {state: number for state, number in change.repositories.items() if number}
     others = ", ".join(f"{number:,} {state}" for state, number in counts.items() if state != "done")
-    words = (
+    return (
         f"{escape_unprintable(change.collection)}: {change.repositories['done']:,} of {change.total:,} repositories on "
         f"{model_words(change.provider, change.model)}{f' ({others})' if others else ''}, {change.chunks:,} chunks on "
         f"it, {change.chunks_former:,} on another model"
-    )
-    if change.leads_to is None:
-        return words
-    return f"{words}; the name is an alias of {escape_unprintable(change.leads_to)}" + (
-        " (moved)" if change.moved else ""
     )

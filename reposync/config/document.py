@@ -163,8 +163,11 @@ class _Reader:
     """Walks the parser's nodes once and fills the document."""
 
     def __init__(self, document: Document, environ: Mapping[str, str] | None) -> None:
+        from ruamel.yaml import YAML
+
         self.document = document
         self.environ = environ
+        self.constructor = YAML(typ="safe", pure=True).constructor
         self.count = 0
         self.open: set[int] = set()
 
@@ -181,7 +184,7 @@ class _Reader:
                 case ("sequence", "seq"):
                     return [self.read(item, (*loc, index)) for index, item in enumerate(node.value)]
                 case ("scalar", kind):
-                    return self.scalar(node.value, kind, loc)
+                    return self.scalar(node, kind, loc)
             return self.refuse(place, loc, _TAG_MESSAGE)
         except InterpolationError as error:
             return self.refuse(place, loc, str(error))
@@ -238,19 +241,11 @@ class _Reader:
             yield from self.pairs(each, own=False)
             self.open.discard(id(each))
 
-    def scalar(self, text: str, kind: str, loc: Loc) -> Any:
-        plain = text.replace("_", "").lower()
-        match kind:
-            case "null":
-                return None
-            case "bool" if plain in ("true", "false"):
-                return plain == "true"
-            case "int":
-                return int(plain, 0) if plain.lstrip("+-").startswith(("0x", "0o", "0b")) else int(plain)
-            case "float":
-                return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
-            case "str" | "bool" | "timestamp" | "value" | "merge":
-                return self.text(text, loc)
+    def scalar(self, node: Any, kind: str, loc: Loc) -> Any:
+        if kind in ("null", "bool", "int", "float"):
+            return self.constructor.construct_object(node)
+        if kind in ("str", "timestamp", "value", "merge"):
+            return self.text(node.value, loc)
         return self.refuse(self.document.values[loc], loc, _TAG_MESSAGE)
 
     def text(self, raw: str, loc: Loc) -> str:

@@ -39,10 +39,6 @@ class Ancestry(StrEnum):
     TOO_FAR = "too_far"
     """There are too many commits between the two."""
 
-    @property
-    def is_known(self) -> bool:
-        return self in (Ancestry.CONTAINED, Ancestry.NOT_CONTAINED, Ancestry.UNKNOWN_COMMIT)
-
 
 class CommitAmbiguous(UsageError):
     """An abbreviated commit is ambiguous."""

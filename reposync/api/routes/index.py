@@ -19,15 +19,13 @@ from reposync.app.index_overview import (
     index_overviews,
     release,
     roll_back,
-    with_names,
 )
 from reposync.catalog.overview import state_words
 from reposync.errors import RepositoryInactive, RepositoryNotFound, RunStateConflict, UsageError
 
 
 class IndexPage(Page[IndexOverview]):
-    """By name. `collections`: every configured collection, on every page; `leads_to` and `moved` are null if Qdrant
-    does not respond. `next_cursor` is null on the last page."""
+    """By name. `collections`: every configured collection, on every page. `next_cursor` is null on the last page."""
 
     collections: list[CollectionChange]
 
@@ -46,7 +44,7 @@ def index_routes(parts: ApiParts) -> APIRouter:
         states = await state_words(app.repositories)
         names, next_cursor = page_of_names(states, filters.limit, filters.cursor, filters.name)
         items = await index_overviews(app, names) if names else []
-        collections = await with_names(app, await collection_changes(app))
+        collections = await collection_changes(app)
         return conditional(request, IndexPage(items=items, collections=collections, next_cursor=next_cursor))
 
     @routes.get(

@@ -54,7 +54,6 @@ async def test_the_versions_of_an_index_have_their_settings(changed: World):
     assert before["removed_after"] > before["retired_at"]
     (change,) = page["collections"]
     assert (change["collection"], change["repositories"]["done"]) == (changed.collection, 1)
-    assert (change["leads_to"], change["moved"]) == (await changed.physical(), True)
 
 
 async def test_a_rollback_over_http_stays_until_it_is_resumed(changed: World):
