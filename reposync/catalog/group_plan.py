@@ -6,7 +6,6 @@ moves and whatever its name becomes. A name is a label, the project's full path;
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +29,6 @@ MAX_NAME_CHARS = 200  # as the registry file has it
 _NAMES_SHOWN = 5
 # The brake: a listing that lacks more than half of more projects than this pauses none.
 BRAKE_PROJECTS = 20
-
-Locations = Mapping[int, ListedProject | None]
-"""Where projects are that the listing lacks, by number; None for one that was deleted or is hidden."""
 
 
 def group_key(registry: Registry, group: Group) -> str:
@@ -95,18 +91,15 @@ class GroupView:
         self._single_by_number = {row.project_id: row.name for row in single if row.project_id is not None}
         self._listed_names = {row.name for row in rows if row.origin == CONFIG and not row.has_left}
 
-    def to_look_up(self, listing: Collection[ListedProject]) -> list[Repository]:
-        """Repositories of this group whose projects the listing lacks, and that are not known to have left."""
-        missing = self._missing(listing)
-        return [row for row in missing if row.project_id is not None and not is_known_to_be_gone(row)]
+    def lacks(self, projects: Collection[ListedProject]) -> bool:
+        """Whether projects of active repositories are not among these."""
+        return any(row.is_active for row in self._missing(projects))
 
-    def plan(
-        self, listing: GroupListing, projects: Collection[ListedProject], locations: Locations, *, approved: bool
-    ) -> GroupPlan:
-        """`projects`: the listing, and what it missed. `locations`: of other missing projects. `approved`: a person
-        confirms the listing, however much it lacks."""
+    def plan(self, listing: GroupListing, *, approved: bool) -> GroupPlan:
+        """`approved`: a person confirms the listing, however much it lacks."""
+        projects = listing.projects
         matched, missing = self._matched(projects), self._missing(projects)
-        shrank = None if approved else self._shrank(len(listing.projects), missing, locations)
+        shrank = None if approved else self._shrank(len(projects), missing)
         trusted = shrank is None and not listing.faults
         skipped: dict[str, list[str]] = {}
         wanted: dict[str, list[str]] = {}
@@ -137,7 +130,7 @@ class GroupView:
         if unnamed := [project.path for project in new if str(project.id) not in names]:
             skipped[NAME_IS_TAKEN] = unnamed
         known = [Known(row, project, names[row.id], left) for row, project, left in present]
-        known += [Known(row, None, names[row.id], _left_reason(row, locations) if trusted else None) for row in missing]
+        known += [Known(row, None, names[row.id], _UNLISTED if trusted else None) for row in missing]
         known += [Known(row, None, names[row.id], None) for row in displaced]
         return GroupPlan(
             len(projects),
@@ -146,10 +139,6 @@ class GroupView:
             skipped,
             self._problem(shrank, listing.faults, unnamed),
         )
-
-    def still_has(self, row: Repository, project: ListedProject) -> bool:
-        """Whether the project, looked up by its number, is in the group although the listing lacks it."""
-        return _is_below(project.path, self.group.group) or project.path == (row.definition or {}).get("project")
 
     def address(self, path: str) -> str:
         """The URL of the project with that path."""
@@ -160,9 +149,8 @@ class GroupView:
         defined = [row for row in self._registered if row.definition is not None]
         return [row for row in defined if row.location != self.address(str((row.definition or {}).get("project")))]
 
-    def _shrank(self, listed: int, missing: Sequence[Repository], locations: Locations) -> str | None:
-        # A project that is found elsewhere was moved; one that is not found may exist, hidden from the token.
-        lost = [row.name for row in missing if row.is_active and not locations.get(row.project_id or 0)]
+    def _shrank(self, listed: int, missing: Sequence[Repository]) -> str | None:
+        lost = [row.name for row in missing if row.is_active]  # they may exist, hidden from the token
         active = sum(row.is_active for row in self._mine)
         if not lost or (listed and not (active > BRAKE_PROJECTS and 2 * len(lost) > active)):
             return None
@@ -276,39 +264,22 @@ def _some(names: Iterable[str]) -> str:
 PAUSED_BY_GROUP = "Left its group: the project "
 """Prefix of a pause by discovery, which ends when the project is back; a person's pause is not changed."""
 
-_MOVED = "was moved to"
-_GONE = "is not there any more: it was deleted, or is hidden from the token"
-_UNLISTED = "is not in the group's listing any more"
-_NOTICED = re.compile(r" \(noticed [^)]*\)")
+_UNLISTED = "is not in the group's listing any more: it was moved or deleted, or is hidden from the token"
 
 
 def is_paused_by_group(row: Repository) -> bool:
     return row.paused_reason is not None and row.paused_reason.startswith(PAUSED_BY_GROUP)
 
 
-def is_known_to_be_gone(row: Repository) -> bool:
-    """Whether its pause says that it left the group; an archived project had not left it."""
-    reason = (row.paused_reason or "").removeprefix(PAUSED_BY_GROUP)
-    return is_paused_by_group(row) and reason.startswith((_MOVED, _GONE, _UNLISTED))
-
-
-def _left_reason(row: Repository, locations: Locations) -> str | None:
-    if row.project_id is None or row.project_id not in locations:
-        return None if is_known_to_be_gone(row) else _UNLISTED
-    found = locations[row.project_id]
-    return _GONE if found is None else f"{_MOVED} {found.path}"
-
-
-def pause_of(each: Known, when: str) -> dict[str, Any]:
-    """Columns of the repository that pause it, with the time and what a person can do, or end a pause by discovery."""
+def pause_of(each: Known) -> dict[str, Any]:
+    """Columns of the repository that pause it, with what a person can do, or end a pause by discovery."""
     row, ours = each.row, is_paused_by_group(each.row)
     if each.left is None:
         return {"is_active": True, "paused_reason": None} if each.project is not None and ours else {}
     reason = (
-        f"{PAUSED_BY_GROUP}{each.left} (noticed {when}). Its index stays, and syncs continue if the project comes "
-        f"back; `reposync repos remove {each.name}` removes it with its index."
+        f"{PAUSED_BY_GROUP}{each.left}. Its index stays, and syncs continue if the project comes back; "
+        f"`reposync repos remove {each.name}` removes it with its index."
     )
-    former = row.paused_reason
-    if former is not None and (not ours or _NOTICED.sub("", former) == _NOTICED.sub("", reason)):
+    if row.paused_reason == reason or (row.paused_reason is not None and not ours):
         return {}
     return {"is_active": False, "paused_reason": reason}

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 from urllib.parse import quote
@@ -20,21 +20,19 @@ from reposync.catalog.group_plan import (
     GroupPlan,
     GroupView,
     Known,
-    Locations,
     group_key,
     is_paused_by_group,
     pause_of,
     server_of,
 )
 from reposync.catalog.targets import GROUP, SyncTarget
-from reposync.clock import elapsed_seconds
 from reposync.config.loading import checked_repository
 from reposync.config.registry import Group, Registry
 from reposync.config.schedule import Schedule
-from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable, first_error
+from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
-from reposync.sources.gitlab_groups import GitLabGroup, GroupListing, ListedProject
+from reposync.sources.gitlab_groups import GitLabGroup
 from reposync.store.database import Database, Guard
 from reposync.store.registry import (
     GroupClaim,
@@ -46,7 +44,6 @@ from reposync.store.registry import (
 from reposync.store.repository import Registration, Repository
 from reposync.store.versions import Versions
 from reposync.supervision import log_defect
-from reposync.sync.lease import Lease
 from reposync.telemetry.health import Trouble
 from reposync.vectors.port import Index
 
@@ -63,8 +60,6 @@ UNSETTLED_SECONDS = 60.0
 LAST_WRITE_SECONDS = 5.0
 _LONGEST_RETRY_AFTER_SECONDS = 86_400.0
 TRIES = 3
-# Missing projects that are looked up by number, to find out where they are.
-MAX_LOOKUPS = 50
 _COMPARED = ("collection", "cron_expression", "timezone", "definition", "resolved", "group_key", "project_id")
 
 
@@ -126,11 +121,10 @@ class Discovery:
         done = 0
         try:
             while groups:
-                since = elapsed_seconds()
                 claim = await self._groups.claim_due(self.worker, self.lease_seconds, among=groups)
                 if claim is None:
                     break
-                self._log_result(claim.key, await self._claimed(registry, groups[claim.key], claim, since))
+                self._log_result(claim.key, await self._claimed(registry, groups[claim.key], claim))
                 done += 1
         except StoreUnavailable as error:
             self._waits.met("groups cannot be discovered", str(error))
@@ -145,24 +139,22 @@ class Discovery:
         Raises what a source raises (before any change), StoreUnavailable, VectorIndexError (changed names are in the
         registry then, and in the index after the next discovery), and LeaseLost if a different person discovers it too.
         """
-        key = group_key(registry, group)
-        since = elapsed_seconds()
-        claim = await self._groups.claim(key, self.worker, self.lease_seconds)
-        ended = await self._claimed(registry, group, claim, since, approved=approved)
+        claim = await self._groups.claim(group_key(registry, group), self.worker, self.lease_seconds)
+        ended = await self._claimed(registry, group, claim, approved=approved)
         if isinstance(ended, RepoSyncError):
             raise ended
         return ended
 
     async def _claimed(
-        self, registry: Registry, group: Group, claim: GroupClaim, since: float, *, approved: bool = False
+        self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool = False
     ) -> DiscoveryReport | RepoSyncError:
-        """`since`: when the claim was requested (`elapsed_seconds`). Raises StoreUnavailable."""
+        """Raises StoreUnavailable."""
         schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
         problem: str | None
         code: str | None
+        heartbeat = asyncio.create_task(self._renew(claim), name=f"heartbeat of group {claim.key}")
         try:
-            async with self._renewed(claim, since):
-                report = await self._discover(registry, group, claim, approved=approved)
+            report = await self._discover(registry, group, claim, approved=approved)
         except asyncio.CancelledError:
             with contextlib.suppress(RepoSyncError, TimeoutError):
                 await asyncio.wait_for(self._groups.release(claim), LAST_WRITE_SECONDS)
@@ -176,37 +168,20 @@ class Discovery:
         else:
             ended, within, after = report, UNSETTLED_SECONDS if report.unsettled else None, None
             projects, code, problem = report.projects, report.problem_code, report.problem
+        finally:
+            heartbeat.cancel()
         self.on_result("failed" if problem else "ok")
         message = self.redact(problem) if problem else None
         due = partial(_due, schedule, within, after)
         await self._groups.record(claim, due, projects=projects, error_code=code, error_message=message)
         return ended
 
-    @contextlib.asynccontextmanager
-    async def _renewed(self, claim: GroupClaim, since: float) -> AsyncGenerator[None, None]:
-        """Renew the claim during the body. Raises LeaseLost within the body if that fails."""
-        failure: Exception | None = None
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                heartbeat = tasks.create_task(self._renew(claim, since), name=f"heartbeat of group {claim.key}")
-                yield
-                heartbeat.cancel()
-        except ExceptionGroup as errors:
-            failure = first_error(errors)
-        if failure is not None:
-            raise failure
-
-    async def _renew(self, claim: GroupClaim, since: float) -> None:
-        lease = Lease(self.lease_seconds, since=since)
+    async def _renew(self, claim: GroupClaim) -> None:
+        """Until cancelled. A claim that is lost is noticed by the next write, each of which requires it."""
         while True:
-            await asyncio.sleep(max(0.0, min(self.lease_seconds / 3, lease.remaining_seconds())))
-            since = elapsed_seconds()
-            try:
-                async with asyncio.timeout(self.lease_seconds / 3):
-                    await self._groups.renew(claim, self.lease_seconds)
-                lease.extend(self.lease_seconds, since=since)
-            except (StoreUnavailable, TimeoutError):
-                lease.check()
+            await asyncio.sleep(self.lease_seconds / 3)
+            with contextlib.suppress(RepoSyncError):
+                await self._groups.renew(claim, self.lease_seconds)
 
     async def _discover(
         self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool
@@ -216,10 +191,12 @@ class Discovery:
         guard = partial(self._groups.require_held, claim)
         try:
             listing = await source.projects(archived=group.archived)
+            if not listing.faults and (await self._view(registry, group)).lacks(listing.projects):
+                # A project that is deleted between two pages hides the next one: a second listing has it.
+                listing = listing.joined(await source.projects(archived=group.archived))
             for tries_left in reversed(range(TRIES)):
                 view = await self._view(registry, group)
-                projects, locations = await _look_up(view, source, listing)
-                plan = await asyncio.to_thread(view.plan, listing, projects, locations, approved=approved)
+                plan = await asyncio.to_thread(view.plan, listing, approved=approved)
                 await self._groups.renew(claim, self.lease_seconds)
                 try:
                     report = await self._follow(registry, view, plan, guard)
@@ -229,7 +206,7 @@ class Discovery:
                         raise
         finally:
             await source.close()
-        return await self._settle(await self._view(registry, group), report, guard)
+        return await self._settle(await self._view(registry, group), report, claim)
 
     async def _view(self, registry: Registry, group: Group) -> GroupView:
         return await asyncio.to_thread(GroupView, registry, group, await self._repositories.list())
@@ -237,9 +214,8 @@ class Discovery:
     async def _follow(self, registry: Registry, view: GroupView, plan: GroupPlan, guard: Guard) -> DiscoveryReport:
         """Safe to repeat, and to abandon at any await. Raises RegistrationsChanged if the view is outdated (before any
         change), and what the guard raises."""
-        when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         lefts = {each.row.id: each.left for each in plan.known}
-        changes = [change for each in plan.known if (change := _change(view, each, when)).values]
+        changes = [change for each in plan.known if (change := _change(view, each)).values]
         await self._repositories.apply_changes(changes, guard=guard)
 
         changed = {change.before.id: change.values for change in changes}
@@ -271,7 +247,7 @@ class Discovery:
             problem=problem,
         )
 
-    async def _settle(self, view: GroupView, report: DiscoveryReport, guard: Guard) -> DiscoveryReport:
+    async def _settle(self, view: GroupView, report: DiscoveryReport, claim: GroupClaim) -> DiscoveryReport:
         """Update names and links in the index. A repository with an active run has to wait, because the run writes the
         former name. Raises VectorIndexError, and what the guard raises."""
         unsettled = view.unsettled()
@@ -280,6 +256,7 @@ class Discovery:
         for row in unsettled:
             if row.id in running:
                 continue
+            await self._groups.renew(claim, self.lease_seconds)  # a pod that lost it must not write an older name
             address = view.address(str((row.definition or {})["project"]))
             if row.epoch > 0:
                 versions = [(version.physical, version.id) for version in await self._versions.of(row.id)]
@@ -287,7 +264,7 @@ class Discovery:
                     index = self.index(physical)
                     if await index.spec() is not None:
                         await index.rename_repository(version_id, row.name, links=quote(address, safe=":/"))
-            await self._repositories.relocate(row, address, guard=guard)
+            await self._repositories.relocate(row, address, guard=partial(self._groups.require_held, claim))
         return replace(report, unsettled=tuple(row.name for row in unsettled if row.id in running))
 
     def _log_result(self, key: str, ended: DiscoveryReport | RepoSyncError) -> None:
@@ -321,39 +298,14 @@ def _known(error: Exception, key: str) -> RepoSyncError:
 
 
 def _log_report(key: str, report: DiscoveryReport) -> None:
-    for name in report.added:
-        log.debug("repository registered", extra={"group": key, "repository": name})
     for former, name in report.renamed:
         log.info("repository renamed", extra={"group": key, "repository": name, "former": former})
     for name, reason in report.paused:
         log.warning("repository paused", extra={"group": key, "repository": name, "reason": reason})
-    for name in report.resumed:
-        log.info("repository resumed", extra={"group": key, "repository": name})
     figures: dict[str, object] = {"listed": report.listed, "projects": report.projects}
     figures |= {each: len(getattr(report, each)) for each in ("added", "renamed", "paused", "resumed")}
     figures["skipped"] = {reason: len(paths) for reason, paths in report.skipped.items()}
     log.info("group discovered", extra={"group": key, **figures})
-
-
-async def _look_up(
-    view: GroupView, source: GitLabGroup, listing: GroupListing
-) -> tuple[list[ListedProject], Locations]:
-    """The listed projects and those that the listing missed, and where the other missing ones are. Raises what the
-    source raises."""
-    present = {project.id: project for project in listing.projects}
-    locations: dict[int, ListedProject | None] = {}
-    # A damaged listing pauses nothing anyway.
-    for row in view.to_look_up(listing.projects)[: 0 if listing.faults else MAX_LOOKUPS]:
-        number = row.project_id or 0
-        found = await source.project(number)
-        if found is None or not view.still_has(row, found):
-            locations[number] = found
-            continue
-        # The listing missed it, because a project before it was deleted between two pages. Or it is archived: without a
-        # token GitLab does not say so, and does not list it.
-        hidden = not source.has_token and not view.group.archived
-        present[number] = replace(found, is_archived=True) if hidden else found
-    return list(present.values()), locations
 
 
 def _registrations(
@@ -375,12 +327,12 @@ def _registrations(
     return found
 
 
-def _change(view: GroupView, each: Known, when: str) -> RepositoryChange:
+def _change(view: GroupView, each: Known) -> RepositoryChange:
     row, project = each.row, each.project
     values = _renaming(view, each)
     if project is not None and (row.origin, row.group_key, row.project_id) != (GROUP, view.key, project.id):
         values |= {"origin": GROUP, "group_key": view.key, "project_id": project.id, "branch": None}
-    return RepositoryChange(row, values | pause_of(each, when))
+    return RepositoryChange(row, values | pause_of(each))
 
 
 def _renaming(view: GroupView, each: Known) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The projects of a GitLab group: a request for each hundred, whatever state they are in.
 
 The listing is ordered by ascending id, so that a project that is created while the pages are read comes last. One that
-is deleted meanwhile may hide the next one, so missing projects are requested by number before any conclusion
-(`project`).
+is deleted meanwhile may hide the next one.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from reposync.errors import SourceCorrupt, SourceError
+from reposync.errors import SourceError
 from reposync.http_client import HttpRefused
 from reposync.outgoing import printable
-from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient, Refusal
+from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient
 
 MAX_PROJECTS = 10_000
 MAX_PAGES = MAX_PROJECTS // PAGE_ROWS + 1
@@ -43,6 +42,11 @@ class GroupListing:
     projects: tuple[ListedProject, ...]
     faults: tuple[str, ...] = ()
 
+    def joined(self, later: GroupListing) -> GroupListing:
+        """With what `later` has in addition, and as that describes it."""
+        found = {each.id: each for each in (*self.projects, *later.projects)}
+        return GroupListing(tuple(found[number] for number in sorted(found)), later.faults)
+
 
 class GitLabGroup:
     """A group of a GitLab instance; `group` is its full path or numeric id. Closing it closes `server`."""
@@ -59,7 +63,7 @@ class GitLabGroup:
         """All projects of the group and its subgroups by id, except those that are only shared with it. `archived`:
         include archived ones, which a listing without a token does not mark.
 
-        Raises SourceUnavailable, SourceDenied, SourceGone, SourceCorrupt, SourceError: there is no partial listing.
+        Raises SourceUnavailable, SourceDenied, SourceGone, SourceError: there is no partial listing.
         """
         query: dict[str, Any] = {"include_subgroups": "true", "with_shared": "false", "per_page": PAGE_ROWS}
         query |= {"order_by": "id", "sort": "asc"}
@@ -74,22 +78,6 @@ class GitLabGroup:
                 return await self._pages(query)
         except HttpRefused as refused:
             raise self._server.explain(refused, path=self._group, kind="group") from refused
-
-    async def project(self, number: int) -> ListedProject | None:
-        """The project of that number, wherever it is now; None if it is gone or hidden. Raises as `projects`."""
-        doing = f"Reading project {number} on {self._server.url}"
-        try:
-            found = await self._server.call(
-                "api_project", lambda client: client.projects.get(number).attributes, doing=doing
-            )
-        except HttpRefused as refused:
-            if Refusal.of(refused).is_about("Project"):
-                return None
-            raise self._server.explain(refused, path=str(number)) from refused
-        listed = _listed(found)
-        if isinstance(listed, str):
-            raise SourceCorrupt(f"{self._server.url} describes project {number} wrongly: {listed}.")
-        return listed
 
     async def close(self) -> None:
         await self._server.close()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from reposync.errors import SourceCorrupt, SourceError
+from reposync.errors import SourceError
 from reposync.sources import gitlab_groups
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup, ListedProject
@@ -86,28 +85,3 @@ async def test_empty_pages_that_go_on_for_ever_are_given_up(
         server.faults.answer(200, "[]", path="/groups/", headers={"Link": link}, media_type="application/json")
     with pytest.raises(SourceError, match="or 5 pages"):
         await group().projects(archived=False)
-
-
-async def test_a_project_is_found_by_its_number_wherever_it_is(
-    server: GitLabServer, group: OpenGroup, project: Project
-) -> None:
-    project.move("elsewhere/name")
-    found = await group().project(42)
-    assert found is not None
-    assert found.path == "elsewhere/name"
-    project.deleted = True
-    assert await group().project(42) is None
-
-
-async def test_a_project_that_is_described_wrongly_is_an_error(server: GitLabServer, group: OpenGroup) -> None:
-    server.faults.answer(200, json.dumps({"id": 42}), path="/projects/42", media_type="application/json")
-    with pytest.raises(SourceCorrupt, match="the path of project 42 is missing"):
-        await group().project(42)
-
-
-async def test_a_404_that_is_not_gitlabs_own_says_nothing_about_the_project(
-    server: GitLabServer, group: OpenGroup
-) -> None:
-    server.faults.answer(404, "<html>nginx</html>", path="/projects/42", media_type="text/html")
-    with pytest.raises(SourceError, match="Project 42 was not found"):
-        await group().project(42)

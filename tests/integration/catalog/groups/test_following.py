@@ -49,24 +49,6 @@ async def test_a_renamed_project_keeps_its_index_and_embeds_nothing(closed_world
             assert embeddings.input_count == searched
 
 
-async def test_after_a_move_the_index_is_as_if_the_project_had_always_been_there(world: GroupWorld) -> None:
-    files = {f"src/{number}.py": b"def answer():\n    return %d\n" % number for number in range(30)}
-    first, second = world.project("platform/a", files), world.project("platform/b", {"b.py": b"b = 1\n"})
-    await world.discover()
-    await world.completed("platform/a")
-    await world.completed("platform/b")
-
-    first.move("platform/elsewhere/c")
-    second.move("platform/a")
-    await world.discover()
-
-    links = {(each["repository"], each["url"].partition("/-/")[0]) for each in await world.metadata()}
-    assert links == {
-        ("platform/elsewhere/c", f"{world.server.url}/platform/elsewhere/c"),
-        ("platform/a", f"{world.server.url}/platform/a"),
-    }
-
-
 async def test_a_project_at_the_path_of_a_deleted_one_does_not_inherit_its_index(world: GroupWorld) -> None:
     old = world.project("platform/a", {"old.py": b"x = 1\n"})
     await world.discover()
@@ -168,12 +150,3 @@ async def test_names_that_could_not_be_written_to_an_index_are_written_the_next_
 
     assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
     assert (await world.group()).error_code is None
-
-
-async def test_a_repository_that_was_never_synced_is_renamed_without_an_index(world: GroupWorld) -> None:
-    project = world.project("platform/a")
-    await world.discover()
-    project.move("platform/b")
-
-    assert (await world.discover()).renamed == (("platform/a", "platform/b"),)
-    assert (await world.row_of(project)).location == f"{world.server.url}/platform/b"
