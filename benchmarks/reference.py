@@ -172,26 +172,18 @@ def description() -> dict[str, Any]:
 
 
 def route_table() -> Iterator[str]:
-    """Responses that every route of the API may give are listed once, above the table."""
-    paths = description()["paths"]
-    ours = [entry for path, methods in paths.items() if path.startswith("/api/") for entry in methods.values()]
-    everywhere = set.intersection(*(set(entry["responses"]) for entry in ours))
-    yield f"Any route under `/api` may also answer {_listed(everywhere)}."
+    yield "Any route may also answer with an [error](errors.md)."
     yield ""
     yield from _head("route", "", "parameters", "answers")
-    for path, methods in paths.items():
+    for path, methods in description()["paths"].items():
         for method, entry in methods.items():
             parameters = [each["name"] for each in entry.get("parameters", []) if each["in"] == "query"]
             yield _row(
                 _code(f"{method.upper()} {path}"),
                 entry.get("summary", ""),
                 ", ".join(map(_code, parameters)),
-                _listed(set(entry["responses"]) - (everywhere if path.startswith("/api/") else set())),
+                ", ".join(sorted(each for each in entry["responses"] if "X" not in each)),
             )
-
-
-def _listed(statuses: set[str]) -> str:
-    return ", ".join(sorted(statuses))
 
 
 # Metrics -----------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _SESSION = "reposync-session"
 _PRINCIPAL = "reposync.principal"
-"""Key of the request's scope for its Principal, or for the error in place of one."""
+"""Key of the request's scope for its Principal."""
 _MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
 # Clocks of pods differ: a session may have begun on another pod a moment from now.
 _SKEW_SECONDS = 60.0
@@ -65,9 +65,6 @@ class Principal:
         return self.role >= Role.OPERATE
 
 
-# Tokens and sessions --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Session:
     """`id`: identifies the session without revealing its cookie."""
@@ -84,7 +81,7 @@ class Token:
         secret = token.secret.get_secret_value().encode()
         self.role = Role.READ if token.role == "read" else Role.OPERATE
         self.name = f"token {number}"
-        self.key_id = key_id_of(token)
+        self.key_id = _derived(secret, "session id").hex()[:16]
         self.digest = digest(token.secret.get_secret_value())
         self._name = _derived(secret, "session name")
         self._signer = TimestampSigner(
@@ -104,55 +101,6 @@ class Token:
         return Session(hmac.digest(self._name, nonce, hashlib.sha256).hex()[:32], self)
 
 
-class Tokens:
-    """The configured tokens by their key id, in their order."""
-
-    def __init__(self, tokens: Iterable[ApiToken]) -> None:
-        self._by_id = {each.key_id: each for each in (Token(token, number) for number, token in enumerate(tokens, 1))}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_id)
-
-    def find(self, secret: str) -> Token | None:
-        """In a time that does not depend on the token."""
-        given = digest(secret)
-        found = None
-        for each in self._by_id.values():
-            if hmac.compare_digest(each.digest, given):
-                found = each
-        return found
-
-    def begin(self, key_id: str) -> str:
-        """The cookie of a new session for the token with that key."""
-        return self._by_id[key_id].begin()
-
-    def session(self, cookie: str) -> Session | None:
-        """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
-        key_id, _, signed = cookie[: _MAX_COOKIE_CHARS + 1].partition(".")
-        token = self._by_id.get(key_id) if len(cookie) <= _MAX_COOKIE_CHARS else None
-        return token.session(signed) if token is not None else None
-
-
-class EndedInMemory:
-    """For a server without a database."""
-
-    def __init__(self) -> None:
-        self._ended: set[str] = set()
-
-    async def end(self, session_id: str) -> None:
-        self._ended.add(session_id)
-
-    async def has_ended(self, session_id: str) -> bool:
-        return session_id in self._ended
-
-
-EndedSessions = StoredEndedSessions | EndedInMemory
-"""Sessions that were signed out before they expired, on any pod."""
-
-
-# Requests -------------------------------------------------------------------------------------------------------------
-
-
 class Access:
     """`tokens`: each is `read:SECRET`, `operate:SECRET`, or a bare secret, which may operate. Without any, every client
     may do everything; the server then listens on loopback only."""
@@ -163,10 +111,11 @@ class Access:
         config: HttpConfig | None = None,
         *,
         throttle: Throttle | None = None,
-        ended: EndedSessions | None = None,
+        ended: StoredEndedSessions | None = None,
     ) -> None:
-        self._tokens = Tokens(ApiToken.parse(token) if isinstance(token, str) else token for token in tokens)
-        self._ended = ended or EndedInMemory()
+        parsed = (ApiToken.parse(token) if isinstance(token, str) else token for token in tokens)
+        self._tokens = {each.key_id: each for each in (Token(token, number) for number, token in enumerate(parsed, 1))}
+        self._ended = ended
         self._throttle = throttle or Throttle()
         self.config = config or HttpConfig()
 
@@ -195,16 +144,9 @@ class Access:
     async def principal(self, request: Request) -> Principal | None:
         """None if the request has no valid credential. Determined once per request. Raises AccessDenied for a wrong
         token, TooManyAttempts, StoreUnavailable."""
-        found = request.scope.get(_PRINCIPAL, ...)
-        if found is ...:
-            try:
-                found = await self._principal(request)
-            except RepoSyncError as error:
-                found = error
-            request.scope[_PRINCIPAL] = found
-        if isinstance(found, RepoSyncError):
-            raise found
-        return cast("Principal | None", found)
+        if _PRINCIPAL not in request.scope:
+            request.scope[_PRINCIPAL] = await self._principal(request)
+        return cast("Principal | None", request.scope[_PRINCIPAL])
 
     async def principal_or_none(self, request: Request) -> Principal | None:
         """As `principal`, for what everybody may see: None in place of an error."""
@@ -220,14 +162,19 @@ class Access:
         if scheme.lower() == "bearer":
             token = self._verified(request, secret.strip())
             return Principal(token.role, "token", name=token.name, credential=token.key_id)
-        session = self.session(request)
-        if session is None or await self._ended.has_ended(session.id):
+        session = self.session(self._cookie(request))
+        if session is None or (self._ended is not None and await self._ended.has_ended(session.id)):
             return None
         return Principal(session.token.role, "session", f"{session.token.name}, in a browser", session.id)
 
-    def session(self, request: Request) -> Session | None:
-        """The session of the request's cookie, signed out or not."""
-        return self._tokens.session(request.cookies.get(self._cookie_name(request), ""))
+    def session(self, cookie: str) -> Session | None:
+        """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
+        key_id, _, signed = cookie[: _MAX_COOKIE_CHARS + 1].partition(".")
+        token = self._tokens.get(key_id) if len(cookie) <= _MAX_COOKIE_CHARS else None
+        return token.session(signed) if token is not None else None
+
+    def _cookie(self, request: Request) -> str:
+        return request.cookies.get(self._cookie_name(request), "")
 
     def check_attempts(self, request: Request) -> None:
         """Raises TooManyAttempts."""
@@ -239,10 +186,10 @@ class Access:
 
     async def log_out(self, request: Request, response: Response) -> None:
         """End the session of this browser, on every pod. Raises StoreUnavailable."""
-        session = self.session(request)
-        if session is not None:
+        session = self.session(self._cookie(request))
+        if session is not None and self._ended is not None:
             await self._ended.end(session.id)
-            self._set_cookie(request, response, "", 0)
+        self._set_cookie(request, response, "", 0)
 
     def _set_cookie(self, request: Request, response: Response, value: str, seconds: int) -> None:
         # Not `samesite=strict`: a link to a run in a chat would lead to the login.
@@ -252,11 +199,15 @@ class Access:
 
     def _verified(self, request: Request, secret: str) -> Token:
         self.check_attempts(request)
-        found = self._tokens.find(secret)
-        if found is not None:
-            return found
-        self._throttle.failed(_client(request), digest(secret))
-        raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
+        given, found = digest(secret), None
+        # In a time that does not depend on the token.
+        for each in self._tokens.values():
+            if hmac.compare_digest(each.digest, given):
+                found = each
+        if found is None:
+            self._throttle.failed(_client(request), given)
+            raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
+        return found
 
     def _cookie_name(self, request: Request) -> str:
         """With the prefixes that make browsers reject the cookie from other hosts and over plain http."""
@@ -314,10 +265,6 @@ def login_address(root: str, onward: str, **reason: str) -> str:
     """The login page, which then leads to `onward`. `reason`: why a login failed."""
     query = dict(reason) if onward == f"{root}/" else {**reason, "next": onward}
     return f"{root}/login" + (f"?{urlencode(query)}" if query else "")
-
-
-def key_id_of(token: ApiToken) -> str:
-    return _derived(token.secret.get_secret_value().encode(), "session id").hex()[:16]
 
 
 def digest(secret: str) -> bytes:

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 from starlette.types import Receive, Scope, Send
 
-from reposync.errors import RepoSyncError, Starting, StoreUnavailable
+from reposync.errors import RepoSyncError
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,6 @@ ERROR_PAGE_KEY = "reposync.error_page"
 """Key of the request's scope under which there may be an `ErrorPage`."""
 _MAX_PATH_CHARS = 200
 _METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE")
-
-Responses = dict[int | str, dict[str, Any]]
 
 
 class ApiError(RepoSyncError):
@@ -158,15 +156,6 @@ class Unexpected(ApiError):
         self.details = {"incident": incident}
 
 
-EVERYWHERE = (
-    *(AccessDenied, RoleMissing, TooManyAttempts, HostNotAllowed, RequestInvalid, QueryTooLong, BodyTooLarge),
-    *(StoreUnavailable, TooManyConnections, Starting, ShuttingDown, Unexpected),
-)
-"""Errors of every route of the API."""
-WITH_BODY = (BodyUnreadable, BodyTooSlow, MediaTypeUnsupported)
-"""Errors of routes that read a JSON body."""
-
-
 class ErrorBody(BaseModel):
     """`code` is stable, `message` is for people, `details` is for programs. `help`: path of the paragraph of the
     documentation on this server."""
@@ -181,21 +170,15 @@ class ErrorAnswer(BaseModel):
     error: ErrorBody
 
 
-_ERROR_ANSWER = {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}
-
-
-def described(*kinds: type[RepoSyncError]) -> Responses:
-    """`responses` of a route with these errors, described by their docstrings."""
-    found: Responses = {}
-    for kind in kinds:
-        words = (kind.__doc__ or kind.code).strip().partition("\n\n")[0].replace("\n    ", " ")
-        # Not as a `model`: FastAPI would compile a type adapter for each status of each route.
-        content = {"application/json": {"schema": _ERROR_ANSWER, "examples": {}}}
-        each = found.setdefault(kind.status, {"description": "", "content": content})
-        each["description"] += f"{' ' if each['description'] else ''}`{kind.code}`: {words}"
-        examples = each["content"]["application/json"]["examples"]
-        examples[kind.code] = {"value": error_document(kind.code, words)}
-    return found
+ERROR_ANSWERS: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "description": "Refused; `/help/errors` has a paragraph for each `code`",
+        # Not as a `model`: FastAPI would compile a second type adapter for each route.
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}},
+    },
+    "5XX": {"model": ErrorAnswer, "description": "Failed here or at a server behind; some can be tried again later"},
+}
+"""`responses` of all routes."""
 
 
 def help_path(code: str) -> str:

@@ -10,8 +10,7 @@ otherwise its meaning would depend on which repositories exist. For the same rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from email.message import Message as MimeMessage
 from typing import Annotated, Any, ClassVar
@@ -27,21 +26,13 @@ from reposync.api import concurrency
 from reposync.api.auth import Access, Admission, Role
 from reposync.api.concurrency import ConcurrencyLimit
 from reposync.api.errors import (
-    EVERYWHERE,
-    WITH_BODY,
-    BodiesBusy,
+    ERROR_ANSWERS,
     BodyTooLarge,
     BodyTooSlow,
     BodyUnreadable,
-    CrossSiteRefused,
-    ErrorAnswer,
     MediaTypeUnsupported,
-    Responses,
-    described,
 )
-from reposync.api.etags import ETAG_ANSWERS
 from reposync.app.application import Application
-from reposync.errors import RepoSyncError
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
@@ -86,20 +77,15 @@ class ApiParts:
         default_factory=lambda: ConcurrencyLimit(concurrency.MAX_CONCURRENT, concurrency.MAX_WAITING_GREPS)
     )
 
-    def reads(self, *errors: type[RepoSyncError], has_etag: bool = False) -> dict[str, Any]:
-        """Options of a route that requires the role READ, and may respond with these errors."""
-        answers = {**(ETAG_ANSWERS if has_etag else {}), **described(*errors, *EVERYWHERE)}
-        return {"dependencies": [self.access.requires(Role.READ)], "responses": answers}
+    @property
+    def readers(self) -> list[Any]:
+        """Dependencies of routes that require the role READ."""
+        return [self.access.requires(Role.READ)]
 
-    def operates(
-        self, *errors: type[RepoSyncError], has_body: bool = False, also: Responses | None = None
-    ) -> dict[str, Any]:
-        """As `reads`, of a route that changes something. `also`: further responses."""
-        kinds = (*errors, CrossSiteRefused, *(WITH_BODY if has_body else ()), *EVERYWHERE)
-        return {
-            "dependencies": [self.access.requires(Role.OPERATE)],
-            "responses": {**(also or {}), **described(*kinds)},
-        }
+    @property
+    def operators(self) -> list[Any]:
+        """Dependencies of routes that change something."""
+        return [self.access.requires(Role.OPERATE)]
 
 
 # Bodies ---------------------------------------------------------------------------------------------------------------
@@ -121,9 +107,8 @@ async def read_body(
     Raises BodyTooLarge, BodyTooSlow, BodyUnreadable.
     """
     too_large = BodyTooLarge(f"The body is larger than the {limits.max_bytes:,} bytes that are accepted.")
-    declared = request.headers.get("content-length", "")
-    # The number of digits first: converting a number of a thousand digits is work.
-    if declared.isdecimal() and (len(declared) > 15 or int(declared) > limits.max_bytes):
+    # The server refuses anything but a number of at most 20 digits.
+    if int(request.headers.get("content-length", "0")) > limits.max_bytes:
         raise too_large
     body = bytearray()
     try:
@@ -149,32 +134,6 @@ async def with_body(request: Request, limits: BodyLimits) -> Request:
         return rest.pop() if rest else await request.receive()
 
     return Request(request.scope, replay)
-
-
-class SharedBodies:
-    """Bodies within `limits` that take at most `total_bytes` of memory together."""
-
-    def __init__(self, limits: BodyLimits, *, total_bytes: int) -> None:
-        self._limits = limits
-        self._free_bytes = total_bytes
-
-    @contextmanager
-    def reading(self, request: Request) -> Iterator[Callable[[], Awaitable[bytearray]]]:
-        """Yields a function that reads the body: raises BodiesBusy, and as `read_body` does. The memory is held until
-        the block ends."""
-        held_bytes = 0
-
-        def hold(size_bytes: int) -> None:
-            nonlocal held_bytes
-            if size_bytes > self._free_bytes:
-                raise BodiesBusy("Too many bodies are being sent at once.", remedy="Try again in a moment.")
-            self._free_bytes -= size_bytes
-            held_bytes += size_bytes
-
-        try:
-            yield lambda: read_body(request, self._limits, on_piece=hold)
-        finally:
-            self._free_bytes += held_bytes
 
 
 async def _check_json(request: Request) -> None:
@@ -237,11 +196,6 @@ class UnreadRoute(Route):
     body_limits = None
 
 
-_UNEXPECTED: Responses = {
-    500: {"model": ErrorAnswer, "description": "Unexpected; the log has it under the incident id"}
-}
-
-
 def _unique_id(route: APIRoute) -> str:
     return route.name
 
@@ -252,7 +206,7 @@ class Router(APIRouter):
 
     def __init__(self, *, route_class: type[Route] = Route, **options: Any) -> None:
         super().__init__(
-            route_class=route_class, responses=_UNEXPECTED, generate_unique_id_function=_unique_id, **options
+            route_class=route_class, responses=ERROR_ANSWERS, generate_unique_id_function=_unique_id, **options
         )
 
 

@@ -62,7 +62,10 @@ SESSIONS_KEPT_SECONDS = 24 * 3600.0
 
 
 class StoredEndedSessions:
-    """`api.auth.EndedSessions` for all pods. `database` may raise StoreUnavailable, as every method does."""
+    """Sessions that were signed out before they expired, on any pod.
+
+    `database` may raise StoreUnavailable, as every method does.
+    """
 
     def __init__(self, database: Callable[[], Database]) -> None:
         self._database = database

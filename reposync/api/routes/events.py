@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
@@ -15,9 +15,9 @@ from reposync.api.middleware import is_head
 from reposync.api.routes.runs import RunIdPrefix
 from reposync.api.routing import PREFIX, ApiParts, Router
 from reposync.api.server import pause, stopping_of
-from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
+from reposync.errors import StoreUnavailable
 from reposync.runs.reporting import current_progress
-from reposync.store.notifications import RowWatch, TooManyWatchers
+from reposync.store.notifications import RowWatch
 from reposync.store.run import Run
 
 MAX_STREAMS = 200
@@ -59,9 +59,8 @@ def event_routes(parts: ApiParts) -> APIRouter:
         finally:
             await following.settle()
 
-    options = parts.reads(RunNotFound, RunAmbiguous, TooManyWatchers)
     # Only OpenAPI 3.2 describes the events of a stream.
-    options["responses"] |= {
+    responses: dict[int | str, dict[str, Any]] = {
         200: {"description": "The events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
         204: {"description": "`Last-Event-ID` is the end of this run: there are no more events"},
     }
@@ -72,7 +71,8 @@ def event_routes(parts: ApiParts) -> APIRouter:
         summary="Follow a run",
         description=_DESCRIPTION,
         response_class=Response,
-        **options,
+        dependencies=parts.readers,
+        responses=responses,
     )
     async def follow(
         run_and_events: Annotated[tuple[Run, AsyncIterator[bytes]], Depends(followed)],

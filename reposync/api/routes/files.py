@@ -5,25 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from reposync.api.etags import conditional, conditional_body
+from reposync.api.etags import ETAG_ANSWERS, conditional, conditional_body
 from reposync.api.models import PlainText, RequestModel
-from reposync.api.routes.search import MAX_PATH_CHARS, Definition
+from reposync.api.routes.search import MAX_PATH_CHARS
 from reposync.api.routing import FILE, PREFIX, ApiParts, RepositoryName, Router
-from reposync.errors import (
-    FileIncomplete,
-    FileNotIndexed,
-    IndexMismatch,
-    IndexUnavailable,
-    IndexUnsupported,
-    LinesNotFound,
-    NothingIndexed,
-    RepositoryNotFound,
-    UsageError,
-    VectorIndexError,
-)
-from reposync.search.reading import read_file
+from reposync.search.reading import FileText, read_file
 
 MAX_LINE = 1_000_000_000
 
@@ -42,43 +30,17 @@ class LinesQuery(RequestModel):
     )
 
 
-class FileContent(BaseModel):
-    """Lines `start_line` to `end_line`, with their line breaks, of a file that has `total_lines`. `commit`: of the sync
-    that stored it. `outdated`: the file has changed since, and its newer state could not be read. `url`: shows these
-    lines to a person. `is_notebook`: `text` is that of the cells, in whole chunks; lines are those of the file.
-    `symbols`: the definitions that these lines are part of."""
-
-    repository: str
-    path: str
-    commit: str
-    language: str | None
-    url: str | None
-    start_line: int
-    end_line: int
-    total_lines: int
-    outdated: bool
-    is_notebook: bool
-    text: str
-    symbols: list[Definition]
-
-    model_config = ConfigDict(from_attributes=True)
-
-
 def file_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["search"])
-    options = parts.reads(
-        *(RepositoryNotFound, FileNotIndexed, NothingIndexed, FileIncomplete, LinesNotFound, UsageError),
-        *(IndexMismatch, IndexUnsupported, VectorIndexError, IndexUnavailable),
-        has_etag=True,
-    )
-    options["responses"][200] |= {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    of_text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
 
     @routes.get(
         f"/files/{FILE}",
         summary="The indexed text of a file, or of some of its lines",
         description="Of the commit that searches answer from. `Accept: text/plain` returns the text alone.",
-        response_model=FileContent,
-        **options,
+        response_model=FileText,
+        dependencies=parts.readers,
+        responses={**ETAG_ANSWERS, 200: {**ETAG_ANSWERS[200], **of_text}},
     )
     async def read_code(
         request: Request, name: RepositoryName, path: FilePath, lines: Annotated[LinesQuery, Query()]
@@ -87,7 +49,7 @@ def file_routes(parts: ApiParts) -> APIRouter:
         response = (
             conditional_body(request, file.text.encode(), "text/plain; charset=utf-8")
             if _wants_text(request)
-            else conditional(request, FileContent.model_validate(file))
+            else conditional(request, file)
         )
         response.headers["Vary"] += ", Accept"
         return response

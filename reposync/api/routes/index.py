@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from reposync.api.documents import page_of_names
-from reposync.api.etags import conditional
+from reposync.api.etags import ETAG_ANSWERS, conditional
 from reposync.api.models import NamesQuery, NoQuery, Page
 from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router
 from reposync.app.index_overview import (
@@ -21,7 +21,6 @@ from reposync.app.index_overview import (
     roll_back,
 )
 from reposync.catalog.overview import state_words
-from reposync.errors import RepositoryInactive, RepositoryNotFound, RunStateConflict, UsageError
 
 
 class IndexPage(Page[IndexOverview]):
@@ -37,7 +36,8 @@ def index_routes(parts: ApiParts) -> APIRouter:
         "/index",
         summary="The versions of all indexes, and the progress of a change of the embedding model",
         response_model=IndexPage,
-        **parts.reads(UsageError, has_etag=True),
+        dependencies=parts.readers,
+        responses=ETAG_ANSWERS,
     )
     async def list_indexes(request: Request, filters: Annotated[NamesQuery, Query()]) -> Response:
         app = parts.application()
@@ -51,7 +51,8 @@ def index_routes(parts: ApiParts) -> APIRouter:
         "/repositories/{name:path}/index",
         summary="The versions of a repository's index",
         response_model=IndexOverview,
-        **parts.reads(RepositoryNotFound, has_etag=True),
+        dependencies=parts.readers,
+        responses=ETAG_ANSWERS,
     )
     async def get_index(request: Request, name: RepositoryName, _: NoQuery) -> Response:
         return conditional(request, await index_overview(parts.application(), name))
@@ -61,7 +62,7 @@ def index_routes(parts: ApiParts) -> APIRouter:
         summary="Make the previous version live again",
         description="At once. The version that it replaces is not built again until the settings change or the index "
         "is resumed. Requires `index.keep_retired`, and that no run of the repository is in progress.",
-        **parts.operates(RepositoryNotFound, RunStateConflict, UsageError),
+        dependencies=parts.operators,
     )
     async def roll_back_index(name: RepositoryName, _: NoQuery) -> IndexOverview:
         return await roll_back(parts.application(), name)
@@ -70,7 +71,7 @@ def index_routes(parts: ApiParts) -> APIRouter:
         "/repositories/{name:path}/index/pause",
         summary="Build no new version of a repository's index",
         description="Syncs continue: the live version follows its commits with the settings it was built with.",
-        **parts.operates(RepositoryNotFound, RepositoryInactive),
+        dependencies=parts.operators,
     )
     async def pause_index(name: RepositoryName, _: NoQuery) -> IndexOverview:
         await hold(parts.application(), [name])
@@ -79,7 +80,7 @@ def index_routes(parts: ApiParts) -> APIRouter:
     @routes.post(
         "/repositories/{name:path}/index/resume",
         summary="Let the next sync build what is configured",
-        **parts.operates(RepositoryNotFound, RepositoryInactive),
+        dependencies=parts.operators,
     )
     async def resume_index(name: RepositoryName, _: NoQuery) -> IndexOverview:
         await release(parts.application(), [name])

@@ -13,7 +13,7 @@ from pydantic import Field
 from reposync.api.auth import admitted
 from reposync.api.models import NoQuery, Page, RequestModel
 from reposync.api.routing import PREFIX, ApiParts, Router
-from reposync.errors import LockHeld, LockNotFound, RedisUnavailable
+from reposync.errors import RedisUnavailable
 from reposync.runs.locks import Lock, Release, lock_overviews, release_lock
 from reposync.store.repository import MAX_NAME_CHARS
 
@@ -35,7 +35,7 @@ def lock_routes(parts: ApiParts) -> APIRouter:
         "/locks",
         summary="The locks of running syncs",
         description="The locks in Redis, and the running syncs without one.",
-        **parts.reads(RedisUnavailable),
+        dependencies=parts.readers,
     )
     async def list_locks(_: NoQuery) -> Locks:
         app = parts.application()
@@ -47,7 +47,7 @@ def lock_routes(parts: ApiParts) -> APIRouter:
         summary="Release a lock",
         description="Of a holder that is no longer valid. This is seldom needed: the next run replaces such a lock. "
         "With `force`, of any holder, and its run is cancelled.",
-        **parts.operates(LockNotFound, LockHeld, RedisUnavailable),
+        dependencies=parts.operators,
     )
     async def delete_lock(
         request: Request,

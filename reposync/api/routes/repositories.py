@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from reposync.api.auth import admitted
 from reposync.api.documents import page_of_names, run_document
-from reposync.api.etags import ETAG_HEADER, conditional, etag_of, is_current
+from reposync.api.etags import ETAG_ANSWERS, ETAG_HEADER, conditional, etag_of, is_current
 from reposync.api.hosts import check_source
 from reposync.api.models import (
     CHANGEABLE,
@@ -38,17 +38,10 @@ from reposync.config.loading import checked_repository
 from reposync.errors import (
     ConfigError,
     RepositoryChanged,
-    RepositoryExists,
-    RepositoryInactive,
-    RepositoryNotFound,
-    RepositoryReadOnly,
-    SourceNotAllowed,
-    UsageError,
 )
 from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
 from reposync.store.run import Run
-from reposync.store.run_queue import IdempotencyKeyReused
 from reposync.store.status import RunTrigger
 from reposync.store.ticks import Ticks
 from reposync.words import suggestion
@@ -109,7 +102,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "/repositories",
         summary="The registered repositories, by name",
         response_model=RepositoryPage,
-        **parts.reads(UsageError, has_etag=True),
+        dependencies=parts.readers,
+        responses=ETAG_ANSWERS,
     )
     async def list_repositories(request: Request, filters: Annotated[RepositoryFilters, Query()]) -> Response:
         app = parts.application()
@@ -127,12 +121,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "the public internet, are refused unless the operator allows them. It is synced within seconds.",
         status_code=201,
         openapi_extra=new_repository_body(),
-        **parts.operates(
-            *(ConfigError, UsageError, SourceNotAllowed, RepositoryExists, RepositoryReadOnly),
-            RepositoryNotFound,  # it was removed at the same moment
-            has_body=True,
-            also={201: {"headers": _ADDRESS | ETAG_HEADER}},
-        ),
+        dependencies=parts.operators,
+        responses={201: {"headers": _ADDRESS | ETAG_HEADER}},
     )
     async def register_repository(
         request: Request, response: Response, definition: Annotated[dict[str, Any], Body()], _: NoQuery
@@ -155,11 +145,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "second one is queued; a running one is followed by a new one. `wait` waits for the end.",
         status_code=202,
         response_model=RunOut,
-        **parts.operates(
-            *(RepositoryNotFound, RepositoryInactive, IdempotencyKeyReused),
-            has_body=True,
-            also={**_RUN_ENDED, 202: {"headers": LOCATION | _REPLAYED}},
-        ),
+        dependencies=parts.operators,
+        responses={**_RUN_ENDED, 202: {"headers": LOCATION | _REPLAYED}},
     )
     async def sync_repository(
         request: Request,
@@ -209,7 +196,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "/repositories/{name:path}",
         summary="One repository",
         response_model=RepositoryDetail,
-        **parts.reads(RepositoryNotFound, has_etag=True),
+        dependencies=parts.readers,
+        responses=ETAG_ANSWERS,
     )
     async def get_repository(request: Request, name: RepositoryName, _: NoQuery) -> Response:
         shown, row = await detail(name)
@@ -223,11 +211,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "keys do not undo each other. With `If-Match`, the ETag of an earlier response, it is changed only if nobody "
         "has changed it since; syncs do not count.",
         openapi_extra=change_body(),
-        **parts.operates(
-            *(ConfigError, UsageError, RepositoryNotFound, RepositoryReadOnly, RepositoryInactive, RepositoryChanged),
-            has_body=True,
-            also={200: {"headers": ETAG_HEADER}},
-        ),
+        dependencies=parts.operators,
+        responses={200: {"headers": ETAG_HEADER}},
     )
     async def patch_repository(
         request: Request,
@@ -266,7 +251,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         description="A run does it, after the current one has ended. Its history stays.",
         status_code=202,
         response_model=RunOut,
-        **parts.operates(RepositoryNotFound, RepositoryReadOnly, also={**_RUN_ENDED, 202: {"headers": LOCATION}}),
+        dependencies=parts.operators,
+        responses={**_RUN_ENDED, 202: {"headers": LOCATION}},
     )
     async def remove_repository(
         request: Request, response: Response, name: RepositoryName, waiting: Annotated[Waiting, Query()]

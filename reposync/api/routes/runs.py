@@ -11,19 +11,15 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from reposync.api.auth import admitted
 from reposync.api.documents import cursor_after, key_before, run_detail, run_documents
-from reposync.api.etags import conditional
+from reposync.api.etags import ETAG_ANSWERS, conditional
 from reposync.api.models import NoQuery, ProblemFilters, ProblemPage, RunDetail, RunFilters, RunPage
 from reposync.api.routing import PREFIX, ApiParts, Router
 from reposync.api.server import pause, stopping_of
 from reposync.app.application import Application
 from reposync.errors import (
     Remedy,
-    RepositoryNotFound,
-    RunAmbiguous,
     RunNotFound,
-    RunStateConflict,
     StoreUnavailable,
-    UsageError,
 )
 from reposync.store.notifications import RowWatch, TooManyWatchers
 from reposync.store.run import Run
@@ -44,11 +40,6 @@ def run_path(request: Request, run_id: str) -> str:
 
 def run_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["runs"])
-    again = {
-        **parts.operates(RunNotFound, RepositoryNotFound, RunStateConflict, also={202: {"headers": LOCATION}}),
-        "status_code": 202,
-        "response_model": RunDetail,
-    }
 
     @routes.get(
         "/runs",
@@ -56,7 +47,8 @@ def run_routes(parts: ApiParts) -> APIRouter:
         description="All filters must match. Pages do not shift while runs are added: `next_cursor` is a position in "
         "the history, not a page number.",
         response_model=RunPage,
-        **parts.reads(RepositoryNotFound, UsageError, has_etag=True),
+        dependencies=parts.readers,
+        responses=ETAG_ANSWERS,
     )
     async def list_runs(request: Request, filters: Annotated[RunFilters, Query()]) -> Response:
         runs = parts.application().runs
@@ -73,7 +65,8 @@ def run_routes(parts: ApiParts) -> APIRouter:
         "/runs/{run_id}",
         summary="One run, with its attempts and its first problems",
         response_model=RunDetail,
-        **parts.reads(RunNotFound, RunAmbiguous, has_etag=True),
+        dependencies=parts.readers,
+        responses=ETAG_ANSWERS,
     )
     async def get_run(request: Request, run_id: RunIdPrefix, _: NoQuery) -> Response:
         runs = parts.application().runs
@@ -83,7 +76,8 @@ def run_routes(parts: ApiParts) -> APIRouter:
         "/runs/{run_id}/problems",
         summary="The files that a run skipped or failed on, with the reason",
         response_model=ProblemPage,
-        **parts.reads(RunNotFound, RunAmbiguous, UsageError, has_etag=True),
+        dependencies=parts.readers,
+        responses=ETAG_ANSWERS,
     )
     async def list_problems(
         request: Request, run_id: RunIdPrefix, filters: Annotated[ProblemFilters, Query()]
@@ -103,9 +97,8 @@ def run_routes(parts: ApiParts) -> APIRouter:
         "worker (202). One that has ended stays unchanged (200). What was stored stays, and the next run continues "
         "from it.",
         response_model=RunDetail,
-        **parts.operates(
-            RunNotFound, also={202: {"model": RunDetail, "description": "It ends at the next heartbeat of its worker"}}
-        ),
+        dependencies=parts.operators,
+        responses={202: {"model": RunDetail, "description": "It ends at the next heartbeat"}},
     )
     async def cancel_run(request: Request, response: Response, run_id: RunId, _: NoQuery) -> dict[str, Any]:
         run = await act_on_run(parts.application(), "cancel", run_id, admitted(request).name)
@@ -124,7 +117,15 @@ def run_routes(parts: ApiParts) -> APIRouter:
         ("approve", "Approve what a blocked run stopped at, and queue it again"),
         ("retry", "Queue a failed or cancelled run again"),
     ):
-        routes.post(f"/runs/{{run_id}}/{action}", name=f"{action}_run", summary=summary, **again)(queue_again(action))
+        routes.post(
+            f"/runs/{{run_id}}/{action}",
+            name=f"{action}_run",
+            summary=summary,
+            status_code=202,
+            response_model=RunDetail,
+            dependencies=parts.operators,
+            responses={202: {"headers": LOCATION}},
+        )(queue_again(action))
 
     return routes
 

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from reposync.api.errors import SearchBusy, SearchTimeout
 from reposync.api.models import Page, PlainText, RequestModel
 from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router
 from reposync.content.symbols import KINDS
-from reposync.errors import (
-    EmbeddingError,
-    EmbeddingUnavailable,
-    FileIncomplete,
-    FileNotIndexed,
-    IndexMismatch,
-    IndexUnavailable,
-    IndexUnsupported,
-    RepositoryNotFound,
-    UsageError,
-    VectorIndexError,
-)
 from reposync.search.query import MAX_QUERY_CHARS
 from reposync.search.reading import read_file
 from reposync.store.repository import MAX_NAME_CHARS
+from reposync.symbol import Symbol
 
 MAX_PATTERN_CHARS = 1_000
 MAX_PATH_CHARS = 4_096
+
+
+def _filter(description: str, example: str, max_chars: int = MAX_PATTERN_CHARS) -> Any:
+    return Field(None, min_length=1, max_length=max_chars, description=description, examples=[example])
+
+
+PATH_FILTER = _filter("Only files that match this gitignore pattern.", "src/**/*.py")
+LANGUAGE_FILTER = _filter("Only in this one, by any of its names.", "python", 50)
 
 
 class SearchQuery(RequestModel):
@@ -38,40 +34,19 @@ class SearchQuery(RequestModel):
         description="The query. Empty if `symbol`, `kind` or `like` say what is searched for.",
         examples=["where are expired sessions removed"],
     )
-    repository: PlainText | None = Field(
-        None, min_length=1, max_length=MAX_NAME_CHARS, description="Only in this one.", examples=["payments-api"]
+    repository: PlainText | None = _filter("Only in this one.", "payments-api", MAX_NAME_CHARS)
+    path: PlainText | None = PATH_FILTER
+    language: PlainText | None = LANGUAGE_FILTER
+    symbol: PlainText | None = _filter(
+        "Only chunks that define this name; also `symbol:NAME` in the query.", "remove_expired"
     )
-    path: PlainText | None = Field(
-        None,
-        min_length=1,
-        max_length=MAX_PATTERN_CHARS,
-        description="Only files that match this gitignore pattern.",
-        examples=["src/**/*.py"],
+    kind: PlainText | None = _filter(
+        f"Only chunks that define one of this kind ({', '.join(KINDS)}); also `kind:KIND` in the query.", "function", 50
     )
-    language: PlainText | None = Field(
-        None, min_length=1, max_length=50, description="Only in this one, by any of its names.", examples=["python"]
-    )
-    symbol: PlainText | None = Field(
-        None,
-        min_length=1,
-        max_length=MAX_PATTERN_CHARS,
-        description="Only chunks that define this name; also `symbol:NAME` in the query.",
-        examples=["remove_expired"],
-    )
-    kind: PlainText | None = Field(
-        None,
-        min_length=1,
-        max_length=50,
-        description=f"Only chunks that define one of this kind ({', '.join(KINDS)}); also `kind:KIND` in the query.",
-        examples=["function"],
-    )
-    like: PlainText | None = Field(
-        None,
-        min_length=1,
-        max_length=MAX_PATH_CHARS,
-        description="In place of the query: code like that at `PATH:LINE` or `REPOSITORY:PATH:LINE`; also `like:PLACE` "
-        "in the query.",
-        examples=["src/session.py:42"],
+    like: PlainText | None = _filter(
+        "In place of the query: code like that at `PATH:LINE` or `REPOSITORY:PATH:LINE`; also `like:PLACE` in it.",
+        "src/session.py:42",
+        MAX_PATH_CHARS,
     )
     limit: int = Field(10, ge=1, le=100, description="The maximum number of hits.")
 
@@ -80,17 +55,6 @@ class OutlineQuery(RequestModel):
     path: PlainText = Field(
         min_length=1, max_length=MAX_PATH_CHARS, description="The file's path.", examples=["src/session.py"]
     )
-
-
-class Definition(BaseModel):
-    """A function, class or other symbol of a file, with its lines. In a hit it may go on after the hit's last line."""
-
-    name: str
-    kind: str = Field(description=f"One of {', '.join(KINDS)}.")
-    start_line: int
-    end_line: int
-
-    model_config = ConfigDict(from_attributes=True)
 
 
 class Hit(BaseModel):
@@ -112,7 +76,7 @@ class Hit(BaseModel):
     outdated: bool = False
     meaning_indexed: float | None = None
     parts: dict[str, float] = {}
-    symbols: list[Definition] = []
+    symbols: list[Symbol] = []
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -124,7 +88,7 @@ class FileOutline(BaseModel):
     path: str
     commit: str
     language: str | None
-    symbols: list[Definition]
+    symbols: list[Symbol]
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -141,10 +105,7 @@ def search_routes(parts: ApiParts) -> APIRouter:
         summary="Search the indexed code",
         description="By a description of what the code does, or by its identifiers: both kinds of matches are ranked "
         "together.",
-        **parts.reads(
-            *(RepositoryNotFound, FileNotIndexed, UsageError, IndexMismatch, IndexUnsupported, VectorIndexError),
-            *(EmbeddingError, IndexUnavailable, EmbeddingUnavailable, SearchBusy, SearchTimeout),
-        ),
+        dependencies=parts.readers,
     )
     async def search_code(query: Annotated[SearchQuery, Query()]) -> Hits:
         app = parts.application()
@@ -165,10 +126,7 @@ def search_routes(parts: ApiParts) -> APIRouter:
     @routes.get(
         "/repositories/{name:path}/outline",
         summary="The definitions of an indexed file",
-        **parts.reads(
-            *(RepositoryNotFound, FileNotIndexed, FileIncomplete, UsageError, IndexMismatch, IndexUnsupported),
-            *(VectorIndexError, IndexUnavailable),
-        ),
+        dependencies=parts.readers,
     )
     async def get_outline(name: RepositoryName, query: Annotated[OutlineQuery, Query()]) -> FileOutline:
         return FileOutline.model_validate(await read_file(parts.application(), name, query.path))

@@ -13,10 +13,7 @@ from reposync.api.errors import NotSearchableYet, ShuttingDown
 from reposync.api.models import MAX_WAIT_SECONDS, RequestModel
 from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router
 from reposync.api.server import stopping_of
-from reposync.app.commit_wait import CommitNotFound, CommitState, SearchableCommits
-from reposync.errors import RepositoryNotFound
-from reposync.sources.ancestry import CommitAmbiguous
-from reposync.store.notifications import TooManyWatchers
+from reposync.app.commit_wait import CommitState, SearchableCommits
 
 MAX_WAITING = 200
 
@@ -50,7 +47,7 @@ def wait_routes(parts: ApiParts) -> APIRouter:
         "/repositories/{name:path}/wait",
         summary="Wait until a commit can be searched",
         description=_DESCRIPTION,
-        **parts.reads(RepositoryNotFound, CommitNotFound, CommitAmbiguous, TooManyWatchers, NotSearchableYet),
+        dependencies=parts.readers,
     )
     async def wait_for_commit(
         request: Request, name: RepositoryName, query: Annotated[WaitQuery, Query()]

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from hashlib import sha256
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 
-from reposync.api.errors import (
-    BodiesBusy,
-    BodyTooLarge,
-    BodyTooSlow,
-    BodyUnreadable,
-    CrossSiteRefused,
-    HostNotAllowed,
-    QueryTooLong,
-    RequestInvalid,
-    ShuttingDown,
-    TooManyAttempts,
-    Unexpected,
-    described,
-)
-from reposync.api.routing import PREFIX, ApiParts, BodyLimits, Router, SharedBodies, UnreadRoute
+from reposync.api.errors import BodiesBusy
+from reposync.api.routing import PREFIX, ApiParts, BodyLimits, Router, UnreadRoute, read_body
 from reposync.api.throttle import Throttle
 from reposync.app.webhooks import (
     Credentials,
@@ -33,10 +21,7 @@ from reposync.app.webhooks import (
     PushPayload,
     Reason,
     TriggeredRun,
-    WebhookInvalid,
     WebhookRefused,
-    WebhookSecretMissing,
-    WebhooksOff,
     ignored_push,
     listening,
     needs_body,
@@ -45,8 +30,6 @@ from reposync.app.webhooks import (
     senders_by_signature,
     senders_by_token,
 )
-from reposync.config.registry import GitLabInstance
-from reposync.errors import Starting, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +40,6 @@ MAX_BODY_BYTES = 25 * 1024 * 1024
 MAX_BODIES_BYTES = 3 * MAX_BODY_BYTES
 BODY_SECONDS = 10.0
 """The timeout of GitLab."""
-HINT_EVERY_SECONDS = 60.0
 
 
 class DeliveryAnswer(BaseModel):
@@ -74,11 +56,6 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "model": DeliveryAnswer,
         "description": "A run is queued, or was queued already, for each repository whose branch moved",
     },
-    **described(
-        *(BodyUnreadable, WebhookRefused, WebhooksOff, WebhookSecretMissing, CrossSiteRefused, BodyTooSlow),
-        *(BodyTooLarge, QueryTooLong, HostNotAllowed, WebhookInvalid, RequestInvalid, TooManyAttempts),
-        *(StoreUnavailable, Starting, BodiesBusy, ShuttingDown, Unexpected),
-    ),
 }
 _BODY = {
     "requestBody": {
@@ -128,26 +105,28 @@ class WebhookReceiver:
 
     def __init__(self, parts: ApiParts) -> None:
         self._parts = parts
-        self._bodies = SharedBodies(BodyLimits(MAX_BODY_BYTES, BODY_SECONDS), total_bytes=MAX_BODIES_BYTES)
+        self._free_bytes = MAX_BODIES_BYTES
         self._throttle = Throttle()
-        self._hinted_at = float("-inf")
 
     async def receive(self, request: Request, given: Credentials, kind: str, delivery: str) -> list[Outcome]:
         app = self._parts.application()
+        servers = listening(app.configuration.registry.gitlab)
         address = request.client.host if request.client else ""
-        servers = self._listening(app.configuration.registry.gitlab)
         self._throttle.admit(address)
         senders = senders_by_token(servers, given)
-        # Without a valid token the body is read only if there is a signature of it to check.
-        if not senders and not needs_body(servers, given):
-            self._refuse(address, given)
-        with self._bodies.reading(request) as read_body:
-            content = await read_body()
-            if not senders:
-                senders = _signers(servers, given, content, address)
-            if not senders:
-                self._refuse(address, given)
-            event = read_event(kind, content)
+        with contextlib.ExitStack() as held:
+            # Without a valid token the body is read only if there is a signature of it to check.
+            body = await self._body(request, held) if senders or needs_body(servers, given) else None
+            try:
+                if not senders and body is not None:
+                    senders = senders_by_signature(servers, given, body, time.time())
+                if not senders or body is None:
+                    raise WebhookRefused("Neither the secret token nor the signature is valid.")
+            except WebhookRefused as error:
+                self._throttle.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest())
+                log.warning("a webhook was refused", extra={"address": address, "error": str(error)})
+                raise
+            event = read_event(kind, body)
         # The memory of the body is free again: the event has what is needed of it.
         if isinstance(event, Reason):
             return [ignored_push(event)]
@@ -155,27 +134,16 @@ class WebhookReceiver:
         # although it has given up.
         return await receive_push(app, event, senders, delivery)
 
-    def _listening(self, servers: tuple[GitLabInstance, ...]) -> list[GitLabInstance]:
-        try:
-            return listening(servers)
-        except WebhooksOff as error:
-            if time.monotonic() - self._hinted_at > HINT_EVERY_SECONDS:
-                self._hinted_at = time.monotonic()
-                log.warning("a webhook was received, but webhooks are off", extra={"error": str(error)})
-            # The sender is unknown: only the log names the keys of the registry.
-            raise WebhooksOff(error.message, remedy="The log of reposync names the setting.") from error
+    async def _body(self, request: Request, held: contextlib.ExitStack) -> bytearray:
+        """The body, whose memory is taken until `held` closes. All of them together have a limit."""
 
-    def _refuse(self, address: str, given: Credentials) -> NoReturn:
-        self._throttle.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest())
-        shown = "signature" if given.signature else "secret token" if given.token else "nothing"
-        remedy = "Set the hook's secret in GitLab."
-        log.warning("a webhook was refused", extra={"address": address, "shown": shown, "remedy": remedy})
-        raise WebhookRefused("Neither the secret token nor the signature is valid.")
+        def hold(size_bytes: int) -> None:
+            if size_bytes > self._free_bytes:
+                raise BodiesBusy("Too many bodies are being sent at once.", remedy="Try again in a moment.")
+            self._hold(size_bytes)
+            held.callback(self._hold, -size_bytes)
 
+        return await read_body(request, BodyLimits(MAX_BODY_BYTES, BODY_SECONDS), on_piece=hold)
 
-def _signers(servers: list[GitLabInstance], given: Credentials, body: bytearray, address: str) -> list[GitLabInstance]:
-    try:
-        return senders_by_signature(servers, given, body, time.time())
-    except WebhookRefused as error:
-        log.warning("a webhook was refused", extra={"address": address, "error": str(error)})
-        raise
+    def _hold(self, size_bytes: int) -> None:
+        self._free_bytes -= size_bytes

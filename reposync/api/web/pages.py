@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from fastapi import APIRouter, Request, Response
 
 from reposync.api.auth import ANONYMOUS, Principal, Role, admitted, local_address, login_address
-from reposync.api.errors import EVERYWHERE, AccessDenied, TooManyAttempts
+from reposync.api.errors import AccessDenied, TooManyAttempts
 from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, with_body
 from reposync.api.web.file_page import file_page
@@ -62,10 +62,7 @@ def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapp
             for path, methods in document()["paths"].items()
             for method, operation in methods.items()
         ]
-        common = {error.code: error for error in EVERYWHERE}
-        return renderer.page(
-            request, "api_docs.html", principal, operations=operations, type_of=_type_of, common=common
-        )
+        return renderer.page(request, "api_docs.html", principal, operations=operations, type_of=_type_of)
 
     @routes.post("/actions/{action}", dependencies=[parts.access.page(Role.OPERATE)])
     async def act(request: Request, action: str) -> Response:

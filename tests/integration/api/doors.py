@@ -15,7 +15,7 @@ from reposync.api.auth import Access, Principal, Role
 from reposync.api.server import serve_http
 from reposync.telemetry.health import Health
 from tests.integration.api.conftest import Daemon
-from tests.integration.api.documented import is_documented
+from tests.integration.api.documented import advises_requests
 
 READER, OPERATOR = "read-secret-of-tests-1", "operate-secret-of-tests-2"
 TOKENS = (f"read:{READER}", OPERATOR)
@@ -41,7 +41,7 @@ async def server(access: Access, *, health: Health | None = None, **options: Any
         who = [principal.role.name, principal.by, request.client.host if request.client else None]
         return {"address": address, "who": who}
 
-    hooks = {"response": [is_documented]}
+    hooks = {"response": [advises_requests]}
     async with (
         serve_http(app, "127.0.0.1", 0) as address,
         httpx.AsyncClient(base_url=address.url, timeout=20, event_hooks=hooks, **options) as client,

@@ -7,7 +7,6 @@ import base64
 import contextlib
 import gc
 import json
-import logging
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -38,7 +37,7 @@ from tests.fixtures.gitlab_server.state import Hook
 from tests.fixtures.gitlab_server.webhooks import sign
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.versions import publish_commit
-from tests.integration.api.documented import is_documented, parts_of
+from tests.integration.api.documented import parts_of
 
 SECRET = "a-secret-of-webhooks-1"
 OTHER_SECRET = "a-secret-of-webhooks-2"
@@ -93,7 +92,7 @@ class Site:
             self._app = app
             parts = parts_of(app, Access(["read:" + "x" * 40]))
             async with (
-                httpx.AsyncClient(timeout=20, verify=False, event_hooks={"response": [is_documented]}) as self.client,
+                httpx.AsyncClient(timeout=20, verify=False) as self.client,
                 serve_http(create_app(parts), "127.0.0.1", 0, limits=LIMITS) as self._address,
             ):
                 yield self
@@ -348,16 +347,13 @@ async def test_a_wrong_or_missing_secret_is_refused_and_a_bearer_token_does_not_
         assert (await site.posts(X_Gitlab_Token=OTHER_SECRET)).status_code == 202
 
 
-async def test_without_a_secret_webhooks_are_off_and_the_log_says_how_to_switch_them_on(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_a_secret_webhooks_are_off_and_the_answer_says_how_to_switch_them_on(site: Site) -> None:
     async with site.open(APP, secrets="token: glpat-x"):
         site.hook("any-secret-any-secret")
-        with caplog.at_level(logging.WARNING, "reposync.api.routes.webhooks"):
-            assert await site.push(after=site.repository.head()) == (403, "WEBHOOKS_OFF")
-            assert code(await site.posts(X_Gitlab_Token="")) == (403, "WEBHOOKS_OFF")
-    (record,) = [each for each in caplog.records if each.name == "reposync.api.routes.webhooks"]
-    assert "webhook_secret" in record.__dict__["error"]
+        assert await site.push(after=site.repository.head()) == (403, "WEBHOOKS_OFF")
+        answer = await site.posts(X_Gitlab_Token="")
+        assert code(answer) == (403, "WEBHOOKS_OFF")
+        assert "webhook_secret" in answer.text
 
 
 async def test_a_signed_push_is_let_in_and_one_that_was_changed_is_not(site: Site) -> None:
@@ -381,13 +377,13 @@ async def test_a_signed_push_is_let_in_and_one_that_was_changed_is_not(site: Sit
 async def test_an_old_signature_is_refused_and_says_why(site: Site) -> None:
     async with site.open(APP, secrets=f"webhook_signing: {SIGNING}"):
         site.hook(None, signing=SIGNING)
-        for now, word in ((time.time() - 301, " s old"), (time.time() + 400, " s in the future")):
+        for now in (time.time() - 301, time.time() + 400):
             site.gitlab.clock = lambda now=now: now
             (delivery,) = await asyncio.to_thread(
                 site.gitlab.webhooks.push, site.project, Change("main", None, site.repository.head())
             )
             assert delivery.status == 401
-            assert word in json.loads(delivery.answer)["error"]["message"]
+            assert "clocks of both machines" in json.loads(delivery.answer)["error"]["message"]
 
 
 async def test_a_signature_must_hold_where_the_server_signs_whatever_token_comes_with_it(site: Site) -> None:
@@ -477,7 +473,6 @@ RUBBISH = [
             {"after": "\x1b[2J" + SHA[4:]},
             {"after": SHA + "\n"},
             {"ref": None},
-            {"object_kind": "tag_push"},
             {"project": None},
         )
     ),

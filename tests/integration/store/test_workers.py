@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sqlalchemy import select, update
 
-from reposync.api.auth import EndedInMemory, EndedSessions
 from reposync.store.tables import ENDED_SESSIONS, WORKERS
 from reposync.store.workers import ALIVE_SECONDS, SESSIONS_KEPT_SECONDS, StoredEndedSessions, Workers
 from tests.integration.store.conftest import Store
@@ -62,13 +61,12 @@ async def test_rows_of_dead_workers_are_deleted_when_a_worker_joins(store: Store
 
 
 async def test_a_session_has_ended_once_it_was_signed_out(store: Store) -> None:
-    kinds: list[EndedSessions] = [StoredEndedSessions(lambda: store.database), EndedInMemory()]
-    for ended in kinds:
-        assert not await ended.has_ended("one")
-        for _ in range(2):
-            await ended.end("one")
-            assert await ended.has_ended("one")
-        assert not await ended.has_ended("two")
+    ended = StoredEndedSessions(lambda: store.database)
+    assert not await ended.has_ended("one")
+    for _ in range(2):
+        await ended.end("one")
+        assert await ended.has_ended("one")
+    assert not await ended.has_ended("two")
 
 
 async def test_expired_sessions_are_deleted_when_a_session_ends(store: Store) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.auth import Tokens, key_id_of
+from reposync.api.auth import Access, Token
 from reposync.config.settings import ApiToken
 
 READ = ApiToken.parse("read:a-secret-for-reading")
@@ -20,8 +20,8 @@ OPERATE = ApiToken.parse("operate:a-secret-to-operate")
 def test_a_session_lasts_twelve_hours_and_a_clock_that_is_a_little_behind_takes_it(
     passed_seconds: int, lives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Tokens([READ])
-    cookie = held.begin(key_id_of(READ))
+    held = Access([READ])
+    cookie = Token(READ, 1).begin()
     later = time.time() + passed_seconds
     monkeypatch.setattr(time, "time", lambda: later)
     assert (held.session(cookie) is not None) is lives
@@ -31,10 +31,10 @@ def test_a_session_lasts_twelve_hours_and_a_clock_that_is_a_little_behind_takes_
 
 @given(st.text(max_size=80), st.integers(0, 79), st.sampled_from("Aa0.-_"))
 def test_nothing_that_was_made_up_or_changed_is_a_session(text: str, position: int, letter: str) -> None:
-    held = Tokens([READ, OPERATE])
-    cookie = held.begin(key_id_of(READ))
+    held = Access([READ, OPERATE])
+    cookie = Token(READ, 1).begin()
     changed = cookie[:position] + letter + cookie[position + 1 :]
-    made_up = f"{key_id_of(READ)}.{text}"
+    made_up = f"{Token(READ, 1).key_id}.{text}"
 
     assert held.session(text) is None
     assert held.session(made_up) is None
