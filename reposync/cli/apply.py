@@ -13,7 +13,7 @@ from reposync.cli.output import Result
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
-    from reposync.catalog.apply import Change, Plan
+    from reposync.catalog.apply import Plan
     from reposync.store.database import Database
 
 _SIGNS = {"added": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red")}
@@ -49,7 +49,13 @@ def apply(file: Path | None, dry_run: bool, take_over: bool) -> Result:
 
 def _lines(plan: Plan, written: bool) -> Iterator[str]:
     for change in plan.changes:
-        yield from _change_lines(change)
+        sign, colour = _SIGNS[change.kind]
+        yield click.style(f"{sign} {escape_unprintable(change.what)}", fg=colour)
+        for key, (before, after) in change.keys.items():
+            if change.kind == "changed":
+                yield f"    {key}: {_shown(before)} -> {_shown(after)}"
+            elif after not in (None, [], {}):
+                yield f"    {key}: {_shown(after)}"
     for conflict in plan.conflicts:
         what, theirs = escape_unprintable(conflict.what), escape_unprintable(conflict.theirs)
         yield click.style(f"! {what} belongs to {theirs}", fg="red")
@@ -62,20 +68,8 @@ def _lines(plan: Plan, written: bool) -> Iterator[str]:
     plan.refuse_conflicts()
 
 
-def _change_lines(change: Change) -> Iterator[str]:
-    sign, colour = _SIGNS[change.kind]
-    yield click.style(f"{sign} {escape_unprintable(change.what)}", fg=colour)
-    for key, (before, after) in change.keys.items():
-        if change.kind == "changed":
-            yield f"    {key}: {_shown(before)} -> {_shown(after)}"
-        elif after not in (None, [], {}):
-            yield f"    {key}: {_shown(after)}"
-
-
 def _shown(value: Any) -> str:
     match value:
-        case None:
-            return "(none)"
         case {"variable": str(raw)} | {"address": str(raw)}:
             return escape_unprintable(raw)
         case {"file": str(path)}:
@@ -85,4 +79,4 @@ def _shown(value: Any) -> str:
         case list():
             return ", ".join(map(_shown, value)) or "(none)"
         case _:
-            return escape_unprintable(str(value))
+            return "(none)" if value is None else escape_unprintable(str(value))

@@ -11,7 +11,7 @@ import click
 
 from reposync.cli.commands import prints, repository_names, run_with_app, settings
 from reposync.cli.output import Result
-from reposync.cli.running_daemon import get_from_daemon
+from reposync.cli.running_daemon import ask_daemon
 from reposync.words import escape_unprintable, file_address
 
 JSON_KEYS = (
@@ -46,17 +46,13 @@ def cat(repository: str, path: str, lines: tuple[int, int | None] | None) -> Res
     from reposync.search.reading import read_file
 
     start, end = lines or (None, None)
-    file = get_from_daemon(settings(), f"/api/v1{file_address(repository, path)}", {"start": start, "end": end})
+    file = ask_daemon(settings(), f"/api/v1{file_address(repository, path)}", {"start": start, "end": end})
     if file is None:
-        read = run_with_app(lambda app: read_file(app, repository, path, start, end), with_engine=True)
-        file = asdict(read)
+        file = asdict(run_with_app(lambda app: read_file(app, repository, path, start, end), with_engine=True))
     text: str = file["text"]
     if sys.stdout.isatty():
         text = _NOT_LINE_ENDS.sub(lambda found: escape_unprintable(found[0]), text)
-    return Result({key: file[key] for key in JSON_KEYS}, [text.encode()], _hint(file))
-
-
-def _hint(file: dict[str, Any]) -> str | None:
+    hint = "These are the cells of the notebook." if file["is_notebook"] else None
     if file["outdated"]:
-        return "This text is older than the commit: the newer version of the file could not be read."
-    return "These are the cells of the notebook." if file["is_notebook"] else None
+        hint = "This text is older than the commit: the newer version of the file could not be read."
+    return Result({key: file[key] for key in JSON_KEYS}, [text.encode()], hint)

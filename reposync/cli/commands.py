@@ -41,10 +41,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 class Group(click.Group):
-    """A group that suggests a command for an unknown one.
-
-    `aliases`: names that people try, and the whole command that they mean.
-    """
+    """A group that suggests a command for an unknown one. `aliases`: words that people try, and the command meant."""
 
     def __init__(self, *args: Any, aliases: Mapping[str, str] | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -58,9 +55,7 @@ class Group(click.Group):
             from reposync.words import nearest
 
             near = nearest(word, commands)
-            meant = (
-                f"reposync {self._aliases[word]}" if word in self._aliases else near and f"{ctx.command_path} {near}"
-            )
+            meant = self._aliases.get(word) or (near and f"{ctx.command_path} {near}")
             help_text = f"Did you mean `{meant}`?" if meant else f"Commands: {', '.join(commands)}."
             ctx.fail(f"No such command: `{ctx.command_path} {word}`. {help_text}")
         return super().resolve_command(ctx, args)
@@ -99,16 +94,9 @@ def repository_names(context: click.Context, parameter: click.Parameter, incompl
             rows = database.execute(query, (len(incomplete), incomplete, MAX_NAMES)).fetchall()
     except (sqlite3.Error, OSError):
         return []
-    return [CompletionItem(name) for (name,) in rows]
-
-
-def repository_names_or_folders(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem[Any]]:
-    """The same for `sync`, which also accepts a path."""
-    folders: CompletionItem[Any] = CompletionItem(incomplete, type="dir")
-    # First: in bash this item enables the shell's completion of folders, which drops the items before it.
-    return [folders, *repository_names(context, parameter, incomplete)]
+    names: list[CompletionItem[Any]] = [CompletionItem(name) for (name,) in rows]
+    # `sync` also accepts a path. First: in bash this item enables the completion of folders and drops those before it.
+    return [CompletionItem(incomplete, type="dir"), *names] if parameter.name == "targets" else names
 
 
 def prints(act: Callable[P, Result]) -> Command[P]:
@@ -132,12 +120,11 @@ def prints_from(
     """As `prints`, for a coroutine function whose first argument is what `run` opens."""
 
     def decorate(act: Callable[Concatenate[T, P], Awaitable[Result]]) -> Command[P]:
-        @prints
         @functools.wraps(act)
         def command(*args: P.args, **options: P.kwargs) -> Result:
             return run(lambda opened: act(opened, *args, **options))
 
-        return command
+        return prints(command)
 
     return decorate
 
@@ -180,24 +167,16 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
     share_one_heap()
 
-    async def guarded() -> T:
-        task, terminated = asyncio.current_task(), asyncio.Event()
+    async def terminable() -> T:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
 
-        def terminate() -> None:
-            terminated.set()
-            if task is not None:
-                task.cancel()
-
-        with contextlib.suppress(NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
-        try:
-            return await main
-        except asyncio.CancelledError:
-            if terminated.is_set():
-                raise KeyboardInterrupt from None
-            raise
-
-    return asyncio.run(guarded())
+    try:
+        return asyncio.run(terminable())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def share_one_heap() -> None:

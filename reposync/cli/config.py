@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,18 +34,12 @@ def check(file: Path | None, as_json: bool) -> None:
     All problems are listed at once, each with file, line and column; the exit code is then 2.
     """
     loaded = _load(file, as_json=as_json)
-    counts = {
-        "repository": len(loaded.registry.repositories),
-        "group": len(loaded.registry.groups),
-        "GitLab server": len(loaded.registry.gitlab),
-    }
-    found = ", ".join(
-        f"{count} {one if count == 1 else 'repositories' if one == 'repository' else f'{one}s'}"
-        for one, count in counts.items()
-        if count or one == "repository"
-    )
-    report = _report(loaded.path, warnings=loaded.warnings) | {"repositories": counts["repository"]}
-    text = f"ok: {found} in {loaded.path}" if loaded.path else "ok: no registry file, the defaults apply"
+    registry = loaded.registry
+    counts = [f"{len(registry.repositories)} repositories" if len(registry.repositories) != 1 else "1 repository"]
+    counts += [f"{len(registry.groups)} group{'s' * (len(registry.groups) > 1)}"] if registry.groups else []
+    counts += [f"{len(registry.gitlab)} GitLab server{'s' * (len(registry.gitlab) > 1)}"] if registry.gitlab else []
+    report = _report(loaded.path, warnings=loaded.warnings) | {"repositories": len(registry.repositories)}
+    text = f"ok: {', '.join(counts)} in {loaded.path}" if loaded.path else "ok: no registry file, the defaults apply"
     Result(report, [text]).print(as_json=as_json)
 
 
@@ -65,10 +60,8 @@ def show(file: Path | None, as_json: bool) -> None:
 
     loaded = _load(file, as_json=as_json)
     document = effective_configuration(_settings(file), loaded)
-    lines = (
-        line
-        for title, section in document.items()
-        for line in (click.style(title, bold=True), *_section_lines(section, "  "))
+    lines = itertools.chain.from_iterable(
+        (click.style(title, bold=True), *_section_lines(section)) for title, section in document.items()
     )
     Result(document, lines).print(as_json=as_json)
 
@@ -103,22 +96,15 @@ def _load(file: Path | None, *, as_json: bool) -> LoadedRegistry:
 def _report(path: Path | None, errors: Sequence[Problem] = (), warnings: Sequence[Problem] = ()) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return {
-        "ok": not errors,
-        "file": str(path) if path else None,
-        "errors": list(map(asdict, errors)),
-        "warnings": list(map(asdict, warnings)),
-    }
+    found = {"errors": list(map(asdict, errors)), "warnings": list(map(asdict, warnings))}
+    return {"ok": not errors, "file": str(path) if path else None, **found}
 
 
-def _section_lines(section: Any, indent: str) -> Iterator[str]:
-    if isinstance(section, list):
-        for number, item in enumerate(section):
-            if number:
-                yield ""
-            yield from _section_lines(item, indent)
-        return
-    width = max((len(key) for key in section), default=0)
-    for key, value in section.items():
-        if value is not None and value != []:
-            yield f"{indent}{key:<{width}}  {', '.join(map(str, value)) if isinstance(value, list) else value}"
+def _section_lines(section: Any) -> Iterator[str]:
+    for number, item in enumerate(section if isinstance(section, list) else [section]):
+        if number:
+            yield ""
+        width = max((len(key) for key in item), default=0)
+        for key, value in item.items():
+            if value is not None and value != []:
+                yield f"  {key:<{width}}  {', '.join(map(str, value)) if isinstance(value, list) else value}"

@@ -17,17 +17,12 @@ if TYPE_CHECKING:
     from reposync.store.database import Database
 
 DEPENDENCIES = (
-    "qdrant-client",
-    "qdrant-edge-py",
-    "python-gitlab",
-    "dulwich",
-    "langchain-text-splitters",
-    "onnxruntime",
-    "sqlmodel",
+    *("qdrant-client", "qdrant-edge-py", "python-gitlab", "dulwich", "langchain-text-splitters"),
+    *("onnxruntime", "sqlmodel"),
 )
 
 
-@click.group(cls=Group, aliases={"migrate": "db upgrade"})
+@click.group(cls=Group, aliases={"migrate": "reposync db upgrade"})
 def db() -> None:
     """The database: its schema, and a backup of it."""
 

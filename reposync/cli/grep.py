@@ -10,7 +10,7 @@ import click
 
 from reposync.cli.commands import prints, repository_names, run_with_app, settings
 from reposync.cli.output import Result
-from reposync.cli.running_daemon import get_from_daemon
+from reposync.cli.running_daemon import ask_daemon
 from reposync.words import escape_unprintable
 
 JSON_KEYS = ("items", "is_complete", "stopped", "files_searched")
@@ -35,36 +35,23 @@ JSON_KEYS = ("items", "is_complete", "stopped", "files_searched")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number of lines.")
 @prints
 def grep(
-    pattern: str,
-    repositories: tuple[str, ...],
-    path_glob: str | None,
-    language: str | None,
-    fixed: bool,
-    ignore_case: bool,
-    limit: int,
+    pattern: str, repositories: tuple[str, ...], path_glob: str | None, fixed: bool, ignore_case: bool, **filters: Any
 ) -> Result:
     """Print the lines of indexed files that match PATTERN, a regular expression in RE2's syntax.
 
     Every line is printed with its repository, path and number. The exit code is 0 also if nothing matches.
     """
-    filters: dict[str, Any] = {"language": language, "limit": limit}
+    flags = {"fixed": fixed, "ignore_case": ignore_case}
     query = {"pattern": pattern, "repository": repositories, "path": path_glob, **filters}
-    flags = {name: "true" for name, is_set in (("fixed", fixed), ("ignore_case", ignore_case)) if is_set}
-    found = get_from_daemon(settings(), "/api/v1/grep", query | flags)
+    found = ask_daemon(settings(), "/api/v1/grep", query | {name: "true" for name in flags if flags[name]})
     if found is None:
-        found = _search(
-            pattern, repositories=repositories, path_glob=path_glob, fixed=fixed, ignore_case=ignore_case, **filters
-        )
+        from reposync.search.grep import grep as search
+
+        given: dict[str, Any] = {"repositories": repositories, "path_glob": path_glob, **filters, **flags}
+        done = run_with_app(lambda app: search(app, pattern, **given), with_engine=True)
+        found = {**asdict(done), "items": [asdict(each) for each in done.files], "is_complete": done.is_complete}
     hint = found["stopped"] or (None if found["items"] else "Nothing found.")
     return Result({key: found[key] for key in JSON_KEYS}, _lines(found["items"]), hint)
-
-
-def _search(pattern: str, **how: Any) -> dict[str, Any]:
-    from reposync.search.grep import grep as search
-
-    found = run_with_app(lambda app: search(app, pattern, **how), with_engine=True)
-    items = [asdict(each) for each in found.files]
-    return {**asdict(found), "items": items, "is_complete": found.is_complete}
 
 
 def _lines(files: list[dict[str, Any]]) -> Iterator[str]:

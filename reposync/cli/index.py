@@ -57,11 +57,8 @@ async def rollback(app: Application, name: str) -> Result:
     found = await roll_back(app, name)
     assert found.live is not None  # noqa: S101 - it was just made live
     shown = escape_unprintable(name)
-    return Result(
-        found.as_json(),
-        [f"{shown}: version {found.live.number} is live, at {short(found.live.commit)}"],
-        hint=f"  `reposync index resume {shown}` builds what is configured again.",
-    )
+    line = f"{shown}: version {found.live.number} is live, at {short(found.live.commit)}"
+    return Result(found.as_json(), [line], f"  `reposync index resume {shown}` builds what is configured again.")
 
 
 @index.command()
@@ -97,8 +94,7 @@ async def _held(app: Application, rows: Any, what: str) -> Result:
 
 def _rows(found: list[IndexOverview]) -> Iterator[list[Cell]]:
     for each in found:
-        for number, version in enumerate(each.versions):
-            yield [each.repository if not number else "", *_cells(version)]
+        yield from ([each.repository, *_cells(version)] for version in each.versions)
         if not each.versions:
             yield [each.repository, "-", "nothing yet", *["-"] * 6, each.collection]
 
@@ -112,15 +108,11 @@ def _cells(version: VersionOverview) -> Iterator[Cell]:
     yield (f"{version.files:,} ({version.failed:,} failed)", "red") if version.failed else f"{version.files:,}"
     yield f"{version.chunks:,}"
     if version.state == "retired":
-        yield f"{ago(version.retired_at)}, removed {_removal(version)}"
+        when = until(version.removed_after)
+        yield f"{ago(version.retired_at)}, removed {'by the next run' if when in ('now', '-') else when}"
     else:
         yield ago(version.live_at or version.created_at)
     yield version.physical
-
-
-def _removal(version: VersionOverview) -> str:
-    when = until(version.removed_after)
-    return "by the next run" if when in ("now", "-") else when
 
 
 def model_words(provider: str | None, model: str | None) -> str:
@@ -132,14 +124,13 @@ def model_words(provider: str | None, model: str | None) -> str:
 
 def _notes(found: list[IndexOverview]) -> Iterator[str]:
     for each in found:
+        name = escape_unprintable(each.repository)
         if each.hold is not None:
             how = "until the settings change" if each.hold.until_settings_change else "whatever is configured"
-            yield (
-                f"{escape_unprintable(each.repository)}: held ({escape_unprintable(each.hold.reason)}), {how}; "
-                f"`reposync index resume {escape_unprintable(each.repository)}` ends it"
-            )
+            why = escape_unprintable(each.hold.reason)
+            yield f"{name}: held ({why}), {how}; `reposync index resume {name}` ends it"
         if each.progress is not None:
-            yield f"{escape_unprintable(each.repository)}: {progress_words(each.progress)}"
+            yield f"{name}: {progress_words(each.progress)}"
 
 
 def progress_words(progress: BuildProgress) -> str:

@@ -15,6 +15,7 @@ from reposync.words import duration, escape_unprintable
 if TYPE_CHECKING:
     from reposync.runs.locks import Lock, Release, RunLocks
     from reposync.store.database import Database
+    from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 
 STYLES = {"held": "green", "database": "cyan", "stale": "yellow", "foreign": "red"}
@@ -37,10 +38,9 @@ async def list_(database: Database) -> Result:
     database  only the run's row guards it: there is no Redis, or it is unreachable
     """
     from reposync.runs.locks import lock_overviews
-    from reposync.store.repositories import Repositories
 
-    async with _open_locks(database) as (opened, runs):
-        found = await lock_overviews(opened, Repositories(database), runs)
+    async with _opened(database) as stores:
+        found = await lock_overviews(*stores)
     titles = ["repository", "state", "pod", "holder", "run", ">attempt", ">lock ends in", ">lease ends in"]
     return Result(
         [each.model_dump() for each in found],
@@ -59,10 +59,9 @@ async def release(database: Database, name: str, force: bool) -> Result:
     is removed with --force only.
     """
     from reposync.runs.locks import release_lock
-    from reposync.store.repositories import Repositories
 
-    async with _open_locks(database) as (opened, runs):
-        done = await release_lock(name, opened, Repositories(database), runs, force=force, by=current_user())
+    async with _opened(database) as stores:
+        done = await release_lock(name, *stores, force=force, by=current_user())
     return Result(done.model_dump(), [_sentence(done)])
 
 
@@ -80,19 +79,14 @@ def _cells(each: Lock) -> Iterator[Cell]:
     yield each.shown_name
     yield each.state, STYLES[each.state]
     yield from (each.pod or "-", each.holder, each.run_id or "-", "-" if each.attempt is None else str(each.attempt))
-    if each.record is None:
-        yield "-"
-    else:
-        yield "never" if each.ttl_seconds is None else duration(round(each.ttl_seconds))
-    if each.lease_seconds is None:
-        yield "-"
-    else:
-        yield "over" if each.lease_is_over else f"{each.lease_seconds:.0f} s"
+    yield "-" if each.record is None else duration(each.ttl_seconds and round(each.ttl_seconds))
+    yield "over" if each.lease_is_over else duration(each.lease_seconds and round(each.lease_seconds))
 
 
 @contextlib.asynccontextmanager
-async def _open_locks(database: Database) -> AsyncGenerator[tuple[RunLocks, Runs], None]:
+async def _opened(database: Database) -> AsyncGenerator[tuple[RunLocks, Repositories, Runs], None]:
     from reposync.runs.locks import RunLocks
+    from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 
     runs, url = Runs(database), settings().redis_url
@@ -102,6 +96,6 @@ async def _open_locks(database: Database) -> AsyncGenerator[tuple[RunLocks, Runs
 
         found = RedisLocks(url, runs)
     try:
-        yield found, runs
+        yield found, Repositories(database), runs
     finally:
         await found.close()

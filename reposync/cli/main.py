@@ -72,14 +72,14 @@ class LazyGroup(Group):
 
 
 ALIASES = {
-    "list": "repos list",
-    "status": "repos list",
-    "add": "repos add",
-    "remove": "repos remove",
-    "log": "history",
-    "logs": "history",
-    "query": "search",
-    "start": "serve",
+    "list": "reposync repos list",
+    "status": "reposync repos list",
+    "add": "reposync repos add",
+    "remove": "reposync repos remove",
+    "log": "reposync history",
+    "logs": "reposync history",
+    "query": "reposync search",
+    "start": "reposync serve",
 }
 
 
@@ -117,10 +117,6 @@ def main() -> NoReturn:
     try:
         # Without its standalone mode, click returns the exit code of a command that called `ctx.exit`.
         code = cli.main(prog_name="reposync", standalone_mode=False)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.Abort:
-        interrupted()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -129,8 +125,9 @@ def main() -> NoReturn:
             raise
         report(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        interrupted()
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader is gone (`reposync history | head`): exit silently, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -144,11 +141,6 @@ def main() -> NoReturn:
         click.echo("  This error is unexpected. REPOSYNC_DEBUG=1 shows the traceback; please report it.", err=True)
         sys.exit(FAILED)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def interrupted() -> NoReturn:
-    click.echo("Interrupted.", err=True)
-    sys.exit(INTERRUPTED)
 
 
 def report(error: RepoSyncError) -> None:

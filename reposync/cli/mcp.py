@@ -9,14 +9,14 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from reposync.cli.commands import Group, settings, share_one_heap
-from reposync.cli.running_daemon import is_found, tool_of_daemon
+from reposync.cli.running_daemon import ask_daemon, daemon_url
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.config.settings import Settings
     from reposync.telemetry.redaction import Secrets
+
+T = TypeVar("T")
 
 _CLOSE_SECONDS = 5.0
 """For the database and the index to be closed at the end."""
@@ -66,56 +68,52 @@ def mcp(context: click.Context) -> None:
 @click.option("--print", "only_print", is_flag=True, help="Print the entry, and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 def install(client: str, url: str | None, token_variable: str, file: Path | None, only_print: bool, yes: bool) -> None:
-    """Add reposync to the configuration of the agent CLIENT, after showing the difference.
+    """Add reposync to the configuration of the agent CLIENT, after showing the entry.
 
     claude: .mcp.json, and vscode: .vscode/mcp.json in this folder; codex: ~/.codex/config.toml, cursor:
     ~/.cursor/mcp.json, gemini: ~/.gemini/settings.json. All other entries stay. A token is never written: the entry
     refers to a variable (VS Code asks for it). Afterwards it prints what to add to the agent's instructions.
     """
     from reposync.errors import ConfigError
-    from reposync.mcp.clients import (
-        CLIENTS,
-        GUIDE,
-        Server,
-        address,
-        difference,
-        entry_of,
-        read,
-        shown,
-        with_entry,
-        write,
-    )
+    from reposync.mcp.clients import CLIENTS, GUIDE, address, command_entry, http_entry, with_entry, write
 
-    server = (
-        Server(url=address(url), token_variable=token_variable or None)
-        if url is not None
-        else Server(command=_own_command(), settings=_own_settings(), secret_variables=_own_secrets())
-    )
-    entry = entry_of(client, server)
+    if url is not None:
+        entry = http_entry(client, address(url), token_variable or None)
+    else:
+        paths = {each: str(Path(os.environ[each]).expanduser().absolute()) for each in _PATHS if os.environ.get(each)}
+        entry = command_entry(client, _own_command(), paths, (each for each in _SECRETS if os.environ.get(each)))
     path = file or CLIENTS[client].path(Path.home(), Path.cwd())
+    guide = f"For the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}"
+    shown = with_entry(client, "", entry)
     if only_print:
         click.echo(f"For {path}:", err=True)
-        click.echo(shown(client, entry), nl=False)
-        click.echo(f"\nFor the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}", nl=False, err=True)
+        click.echo(shown, nl=False)
+        click.echo(f"\n{guide}", nl=False, err=True)
         return
-    before = read(path)
     try:
+        before = path.read_text("utf-8-sig") if path.exists() else ""
         after = with_entry(client, before, entry)
+        if after == before:
+            click.echo(f"{path} has this entry already.")
+            return
+        click.echo(f"To add to {path}:\n{shown}", nl=False)
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("There is no terminal for the question. --yes writes it.")
+            click.confirm("Write it?", abort=True, err=True)
+        write(path, after)
     except ConfigError as error:
         raise ConfigError(f"{path} was not changed. {error.message}", remedy=error.remedy) from None
-    changes = difference(client, before, entry)
-    if not changes:
-        click.echo(f"{path} has this entry already.")
-        return
-    click.echo(f"{path}:\n{changes}")
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("There is no terminal for the question. --yes writes it.")
-        click.confirm("Write it?", abort=True, err=True)
-    write(path, after)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{path} was not changed: {error}.") from None
     if url is not None and token_variable and client != "vscode":
         click.echo(f"Set {token_variable} in the environment of {CLIENTS[client].title} to a token that may read.")
-    click.echo(f"Written. Add this to the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}", nl=False)
+    click.echo(f"Written. {guide}", nl=False)
+
+
+# Where the state is: the agent is started elsewhere. And variables whose values may hold a password.
+_PATHS = ("REPOSYNC_STATE_DIR", "REPOSYNC_CONFIG")
+_SECRETS = ("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "QDRANT_API_KEY", "REPOSYNC_API_TOKEN")
 
 
 def _own_command() -> list[str]:
@@ -123,20 +121,6 @@ def _own_command() -> list[str]:
     program = Path(sys.executable).with_name("reposync")
     found = str(program) if program.is_file() else shutil.which("reposync")
     return [found, "mcp"] if found else [sys.executable, "-m", "reposync", "mcp"]
-
-
-_SETTINGS = ("REPOSYNC_STATE_DIR", "REPOSYNC_CONFIG")
-_SECRETS = ("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "QDRANT_API_KEY", "REPOSYNC_API_TOKEN")
-
-
-def _own_settings() -> dict[str, str]:
-    """What this process was told of where its state is; the agent is started elsewhere."""
-    return {each: str(Path(os.environ[each]).expanduser().absolute()) for each in _SETTINGS if os.environ.get(each)}
-
-
-def _own_secrets() -> list[str]:
-    """Variables that the command needs, and whose values may hold a password."""
-    return [each for each in _SECRETS if os.environ.get(each)]
 
 
 async def _serve(environment: Settings, secrets: Secrets) -> None:
@@ -163,12 +147,12 @@ async def _serve(environment: Settings, secrets: Secrets) -> None:
                 raise first_error(errors) from errors
 
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     serving, stopping = asyncio.create_task(serve()), asyncio.create_task(stopped.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    await tools.close()
+    with contextlib.suppress(Exception):
+        await asyncio.wait_for(tools.resources.aclose(), _CLOSE_SECONDS)
     if serving.done():
         serving.result()
     sys.stderr.flush()
@@ -179,79 +163,51 @@ class _Tools:
     """Of the running daemon, else of an application that is opened here when it is first needed."""
 
     def __init__(self, environment: Settings, secrets: Secrets) -> None:
+        self.resources = contextlib.AsyncExitStack()
         self._settings, self._secrets = environment, secrets
-        self._opened: asyncio.Future[Application] | None = None
-        self._held: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
+        self._opening: asyncio.Task[Application] | None = None
 
     def prepare(self) -> None:
         """Open the application, so that the first search need not wait for it."""
-        if not is_found(self._settings):
+        if daemon_url(self._settings) is None:
             self._open()
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
         from mcp_types import CallToolResult
         from pydantic import ValidationError
 
+        from reposync.app.commit_wait import SearchableCommits
         from reposync.mcp.server import answered
-        from reposync.mcp.tools import tool_named
+        from reposync.mcp.tools import Caller
 
+        given = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
         timeout = arguments.get("timeout")
         wait_seconds = float(timeout) if isinstance(timeout, int | float) else 0.0
-        found = await asyncio.to_thread(tool_of_daemon, self._settings, name, arguments, wait_seconds)
+        found = await asyncio.to_thread(ask_daemon, self._settings, "/mcp", {}, given, wait_seconds=wait_seconds)
         if found is not None:
             with contextlib.suppress(ValidationError):
-                return CallToolResult.model_validate(found)
-        return await answered(
-            lambda: tool_named(name).call(self._caller(), arguments), redact=self._secrets.redact, over_http=False
-        )
-
-    def _caller(self) -> Any:
-        from reposync.app.commit_wait import SearchableCommits
-        from reposync.mcp.calls import Caller
-
-        return Caller(
-            self._application, SearchableCommits(self._current, max_waiting=10), _NoLimit(), _NoLimit(), _always
-        )
+                return CallToolResult.model_validate(found.get("result"))
+        commits = SearchableCommits(lambda: self._open().result(), max_waiting=10)
+        caller = Caller(self._application, commits, _at_once, _at_once, _always)
+        return await answered(caller, name, arguments, redact=self._secrets.redact, over_http=False)
 
     async def _application(self) -> Application:
+        # A client that gives up a call does not end it.
         return await asyncio.shield(self._open())
 
-    def _current(self) -> Application:
-        return self._open().result()
-
-    def _open(self) -> asyncio.Future[Application]:
-        failed = self._opened is not None and self._opened.done() and self._opened.exception() is not None
-        if self._opened is None or failed:
-            self._opened = asyncio.get_running_loop().create_future()
-            self._held = asyncio.create_task(self._hold(self._opened))
-        return self._opened
-
-    async def _hold(self, opened: asyncio.Future[Application]) -> None:
+    def _open(self) -> asyncio.Task[Application]:
         from reposync.app.application import open_application
 
-        try:
-            async with open_application(self._settings, secrets=self._secrets, with_engine=True) as app:
-                opened.set_result(app)
-                await self._closing.wait()
-        except Exception as error:
-            if opened.done():
-                raise
-            opened.set_exception(error)
-            opened.exception()  # marks it as retrieved: nobody may ask for it
-
-    async def close(self) -> None:
-        self._closing.set()
-        if self._held is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._held, _CLOSE_SECONDS)
+        failed = self._opening is not None and self._opening.done() and self._opening.exception() is not None
+        if self._opening is None or failed:
+            opened = open_application(self._settings, secrets=self._secrets, with_engine=True)
+            self._opening = asyncio.create_task(self.resources.enter_async_context(opened))
+        return self._opening
 
 
-class _NoLimit:
+async def _at_once(work: Callable[[], Awaitable[T]]) -> T:
     """One agent asks, a question at a time."""
-
-    async def search(self, work: Any) -> Any:
-        return await work()
+    return await work()
 
 
 async def _always() -> bool:

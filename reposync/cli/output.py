@@ -6,14 +6,14 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.words import duration, escape_unprintable
+from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 200
 LINE_SECONDS = 5.0
 NO_REPOSITORY = "No repository yet. `reposync sync .` adds the one of this folder."
-FAILED_FILE = "failed"
-"""The reason of a problem with a file that could not be read or embedded (`Skip.FAILED`)."""
 
 Cell = str | tuple[str, str]
 """A text, or a text and its style."""
@@ -53,6 +51,13 @@ class Result:
                 table_console().print(each)
         if self.hint is not None:
             click.echo(self.hint, err=True)
+
+
+def say(*lines: str) -> None:
+    """Print lines of a long command before its result; nothing with --json."""
+    if not click.get_current_context().params["as_json"]:
+        for line in lines:
+            click.echo(line)
 
 
 def print_json(document: Any) -> None:
@@ -91,10 +96,43 @@ def table(titles: Sequence[str], rows: Iterable[Iterable[Cell]], *, fold: Sequen
     return made
 
 
-def field_lines(fields: Iterable[tuple[str, Any]], width: int) -> Iterator[str]:
-    """One `name: value` per line. The values have to be escaped by the caller: they may be styled."""
-    for name, value in fields:
-        yield f"{name + ':':<{width}}{value}"
+def field_lines(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """One `name: value` per line, in the order of the document, without what is empty. Lists of things and nested
+    documents follow their name, each thing indented."""
+    given = {key: value for key, value in document.items() if value not in (None, "", [], {}, False)}
+    width = max(map(len, given), default=0) + 2
+    for key, value in given.items():
+        name = f"{indent}{key.replace('_', ' ')}:"
+        match value:
+            case dict():
+                yield name
+                yield from field_lines(value, f"{indent}  ")
+            case [dict(), *_]:
+                yield name
+                for each in value:
+                    yield f"{indent}  {', '.join(_in_words(each))}"
+            case _:
+                yield f"{name:<{len(indent) + width}}{_shown(value)}"
+
+
+def _in_words(document: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in document.items():
+        if value not in (None, "", [], {}, False, 0):
+            yield f"{key.replace('_', ' ')} {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S} UTC ({ago(value) if value <= datetime.now(UTC) else until(value)})"
+        case list():
+            return ", ".join(map(_shown, value))
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.1f}"
+        case _:
+            return escape_unprintable(str(value))
 
 
 def reason(code: str | None, message: str | None) -> str:
@@ -108,10 +146,12 @@ def short(sha: str | None) -> str:
 
 
 def summary(run: Run) -> str:
-    """`payments-api: completed at 1a2b3c4d5e: 12 files stored, 3 deleted, ... in 4 s`, or why it was not completed."""
+    """`payments-api: completed at 1a2b3c4d5e: 12 files stored, 3 deleted, ... in 4 s`, or why it was not completed. Red
+    on a terminal if the run needs attention."""
     head = f"{escape_unprintable(run.repository)}: {run.status}"
     if run.status != "completed":
-        return f"{head}: {escape_unprintable(run.error_message or run.error_code or 'no reason was given')}"
+        why = f"{head}: {escape_unprintable(run.error_message or run.error_code or 'no reason was given')}"
+        return click.style(why, fg="red") if run.status == "failed" else why
     if run.files_failed:
         head += f" with {run.files_failed:,} {'file' if run.files_failed == 1 else 'files'} failed"
     counts = [
@@ -123,26 +163,27 @@ def summary(run: Run) -> str:
     ]
     counted = ", ".join(f"{number:,} {what}" for number, what in counts if number) or "nothing to do"
     notice = f"\n  {escape_unprintable(run.error_message)}" if run.error_message else ""
-    return f"{head} at {short(run.commit_after)}: {counted}, in {duration(run.duration_seconds)}{notice}"
-
-
-def summary_line(run: Run) -> str:
-    """The same, red on a terminal if the run needs attention."""
-    return click.style(summary(run), fg="red" if run.files_failed or run.status == "failed" else None)
+    text = f"{head} at {short(run.commit_after)}: {counted}, in {duration(run.duration_seconds)}{notice}"
+    return click.style(text, fg="red") if run.files_failed else text
 
 
 @contextlib.contextmanager
 def open_display(name: str) -> Iterator[Watch]:
-    """The progress of a run, on stderr: a bar on a terminal, plain lines otherwise."""
+    """The progress of a run, on stderr: one line that changes on a terminal, otherwise a line at each new phase or new
+    reason to wait, and every few seconds within one."""
+    name = escape_unprintable(name)
     if sys.stderr.isatty():
-        with _bar(escape_unprintable(name)) as watch:
-            yield watch
-    else:
-        yield _lines(escape_unprintable(name))
+        from rich.console import Console
+        from rich.text import Text
 
+        with Console(stderr=True).status(Text(name)) as status:
 
-def _lines(name: str) -> Watch:
-    """Print a line at each new phase or new reason to wait, and every few seconds within one."""
+            def update(progress: RunProgress) -> None:
+                left = f", about {duration(progress.eta_seconds)} left" if progress.eta_seconds else ""
+                status.update(Text(f"{name}: {escape_unprintable(progress.words())}{left}"))
+
+            yield update
+        return
     last, printed_at = ("", ""), time.monotonic()
 
     def watch(progress: RunProgress) -> None:
@@ -152,38 +193,4 @@ def _lines(name: str) -> Watch:
             last, printed_at = state, now
             click.echo(f"{name}: {escape_unprintable(progress.words())}", err=True)
 
-    return watch
-
-
-@contextlib.contextmanager
-def _bar(name: str) -> Iterator[Watch]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.fields[name]}", markup=False, style="bold"),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[counts]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task("starting", total=None, name=name, counts="")
-
-        def watch(progress: RunProgress) -> None:
-            doing = f"waiting for {progress.waiting_for}" if progress.waiting_for else progress.phase
-            counts = f"{progress.files_done:,}/{progress.files_total:,} files" if progress.files_total else ""
-            if progress.chunks_total and progress.phase == "indexing":
-                counts += f", {progress.chunks_words()}, {progress.chunks_per_second:.1f}/s"
-            display.update(
-                task,
-                description=escape_unprintable(doing),
-                # Only chunks move while a model works on a batch.
-                total=progress.chunks_total or progress.files_total or None,
-                completed=progress.chunks_embedded if progress.chunks_total else progress.files_done,
-                counts=counts,
-            )
-
-        yield watch
+    yield watch

@@ -10,7 +10,7 @@ import click
 
 from reposync.cli.commands import Group, current_user, prints, repository_names, run_with_app, with_app, with_database
 from reposync.cli.output import NO_REPOSITORY, Cell, Result, field_lines, short, table
-from reposync.words import ago, duration, escape_unprintable, until
+from reposync.words import ago, escape_unprintable, until
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from reposync.store.repository import Repository
     from reposync.store.run import Run
 
-MISSED_TICKS_SHOWN = 5
 
-
-@click.group(cls=Group, aliases={"delete": "repos remove", "rm": "repos remove"})
+@click.group(cls=Group, aliases=dict.fromkeys(("delete", "rm"), "reposync repos remove"))
 def repos() -> None:
     """The registered repositories: list, show, add, remove, pause, resume."""
 
@@ -47,8 +45,8 @@ async def list_(database: Database) -> Result:
 @with_app
 async def show(app: Application, name: str) -> Result:
     """One repository: its source, what is indexed, and its latest run."""
-    detail = await _detail(app, name)
-    return Result(detail.as_json(), field_lines(_fields(detail), 14))
+    document = (await _detail(app, name)).as_json()
+    return Result(document, field_lines(document))
 
 
 @repos.command()
@@ -71,7 +69,7 @@ async def add(app: Application, /, name: str, **options: Any) -> Result:
 
     given = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items() if value}
     detail = await _detail(app, (await add_repository(app.catalog, {"name": name, **given})).name)
-    return Result(detail.as_json(), [f"{escape_unprintable(name)}: registered, {detail.schedule}{_next_due(detail)}"])
+    return Result(detail.as_json(), [f"{escape_unprintable(name)}: registered, {detail.schedule}"])
 
 
 @repos.command()
@@ -120,7 +118,8 @@ async def resume(app: Application, name: str) -> Result:
 
 async def _state(app: Application, row: Repository) -> Result:
     detail = await _detail(app, row.name)
-    return Result(detail.as_json(), [f"{escape_unprintable(detail.name)}: {detail.state}{_next_due(detail)}"])
+    next_due = f", next due {until(detail.next_due_at)}" if detail.next_due_at else ""
+    return Result(detail.as_json(), [f"{escape_unprintable(detail.name)}: {detail.state}{next_due}"])
 
 
 async def _detail(app: Application, name: str) -> RepositoryDetail:
@@ -130,45 +129,14 @@ async def _detail(app: Application, name: str) -> RepositoryDetail:
     return (await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name))[0]
 
 
-def _next_due(overview: Overview) -> str:
-    return f", next due {until(overview.next_due_at)}" if overview.next_due_at else ""
-
-
 def _table(overviews: list[Overview]) -> Table:
-    any_failed = any(each.failed for each in overviews)
-    titles = ["name", "source", "state", "schedule", "next due", "last sync", "commit", ">files", ">chunks", "last run"]
-    if any_failed:
-        titles.insert(8, ">failed")
+    titles = ["name", "source", "state", "schedule", "next due", "last sync", "commit"]
+    titles += [">files", ">failed", ">chunks", "last run"]
 
     def cells(each: Overview) -> Iterator[Cell]:
         yield from (each.name, each.location, each.state, each.schedule or "on request only")
         yield from (until(each.next_due_at), ago(each.last_sync_at), short(each.last_commit), f"{each.files:,}")
-        if any_failed:
-            yield f"{each.failed:,}", "bold red" if each.failed else ""
+        yield f"{each.failed:,}", "bold red" if each.failed else ""
         yield from (f"{each.chunks:,}", each.last_status or "-")
 
     return table(titles, map(cells, overviews), fold=titles[:7])
-
-
-def _fields(each: RepositoryDetail) -> Iterator[tuple[str, Any]]:
-    failed = click.style(f", {each.failed:,} failed: outdated in the index", fg="red") if each.failed else ""
-    yield "name", escape_unprintable(each.name)
-    yield "source", escape_unprintable(each.location)
-    yield "registered", f"in {escape_unprintable(each.origin_file)}" if each.origin_file else f"by {each.origin}"
-    yield "branch", escape_unprintable(each.branch) if each.branch else "the default branch"
-    yield "collection", each.collection
-    yield "schedule", each.schedule or "on request only"
-    yield "state", each.state + (f": {escape_unprintable(each.paused_reason)}" if each.paused_reason else "")
-    yield "next due", f"{each.next_due_at:%Y-%m-%d %H:%M:%S} UTC" if each.next_due_at else "-"
-    yield "last sync", ago(each.last_sync_at)
-    yield "commit", each.last_commit or "-"
-    if each.behind_since:
-        yield "behind", f"the head is {each.head_commit}; last current {ago(each.behind_since)}"
-    yield "files", f"{each.files:,} indexed, {each.skipped:,} skipped{failed}"
-    yield "chunks", f"{each.chunks:,}"
-    yield "last run", each.last_status or "-"
-    if each.last_error:
-        yield "why", escape_unprintable(each.last_error)
-    for tick in each.missed_ticks[:MISSED_TICKS_SHOWN]:
-        late = duration(tick.late_seconds)
-        yield "missed", f"tick of {tick.scheduled_for:%Y-%m-%d %H:%M:%S} UTC, noticed {late} late"

@@ -52,48 +52,30 @@ async def _lock(descriptor: int) -> bool:
     return False
 
 
-def search_in_daemon(settings: Settings, query: Mapping[str, str | int | None]) -> list[dict[str, Any]] | None:
-    """The items of `GET /api/v1/search?query`; None if no daemon with the same settings answers it with success, so
-    that the caller searches, or finds the error, itself."""
-    found = (get_from_daemon(settings, "/api/v1/search", query) or {}).get("items")
-    return found if isinstance(found, list) else None
-
-
-def get_from_daemon(settings: Settings, path: str, query: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The answer to `GET path?query`; None as above. `path`: quoted."""
-    asked = urlencode({key: value for key, value in query.items() if value is not None}, doseq=True)
-    return _answer(settings, "GET", f"{path}?{asked}")
-
-
-def tool_of_daemon(
-    settings: Settings, name: str, arguments: Mapping[str, Any], wait_seconds: float
+def ask_daemon(
+    settings: Settings,
+    path: str,
+    query: Mapping[str, Any],
+    body: Mapping[str, Any] | None = None,
+    *,
+    wait_seconds: float = 0.0,
 ) -> dict[str, Any] | None:
-    """The result of the tool at `/mcp`, which may take `wait_seconds` longer than a search; None as above."""
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
-    found = (_answer(settings, "POST", "/mcp", call, _TIMEOUT_SECONDS + wait_seconds) or {}).get("result")
-    return found if isinstance(found, dict) else None
-
-
-def is_found(settings: Settings) -> bool:
-    """Whether a daemon with the same settings is running."""
-    return _url(settings) is not None
-
-
-def _answer(
-    settings: Settings, method: str, path: str, body: object = None, timeout_seconds: float = _TIMEOUT_SECONDS
-) -> dict[str, Any] | None:
-    """The JSON object that the daemon answers with success."""
-    url = _url(settings)
+    """The JSON object that answers `GET path?query`, or a POST of `body`; None if no daemon with the same settings
+    answers with success, so that the caller does the work, or finds the error, itself. `path`: quoted. `wait_seconds`:
+    how much longer than a search it may take."""
+    url = daemon_url(settings)
     if url is None:
         return None
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=timeout_seconds)
-    token = next((each.secret.get_secret_value() for each in settings.api_tokens), None)
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    if body is not None:
-        headers |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    connection = http.client.HTTPConnection(
+        address.hostname or "", address.port, timeout=_TIMEOUT_SECONDS + wait_seconds
+    )
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"} if body else {}
+    if settings.api_tokens:
+        headers["Authorization"] = f"Bearer {settings.api_tokens[0].secret.get_secret_value()}"
+    given = urlencode({key: value for key, value in query.items() if value is not None}, doseq=True)
     try:
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        connection.request("POST" if body else "GET", f"{path}?{given}", json.dumps(body) if body else None, headers)
         response = connection.getresponse()
         found = json.loads(response.read(_MAX_RESPONSE_BYTES)) if response.status == 200 else None
         return found if isinstance(found, dict) else None
@@ -103,7 +85,7 @@ def _answer(
         connection.close()
 
 
-def _url(settings: Settings) -> str | None:
+def daemon_url(settings: Settings) -> str | None:
     """Of the daemon. None if its process is gone (the token must not be sent to whoever has the port now), if it has
     other settings, or if it listens on no loopback address."""
     try:

@@ -4,78 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reposync.cli.commands import Group, current_user, repository_names, with_database
-from reposync.cli.output import (
-    FAILED_FILE,
-    Cell,
-    Result,
-    field_lines,
-    open_display,
-    reason,
-    short,
-    summary_line,
-    table,
-    table_console,
-)
-from reposync.store.status import RunStatus
+from reposync.cli.output import Cell, Result, field_lines, open_display, reason, short, summary, table, table_console
+from reposync.store.status import WAITING, RunStatus
 from reposync.words import ago, duration, escape_unprintable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from reposync.store.database import Database
-    from reposync.store.notifications import RowWatch
-    from reposync.store.run import Run, RunAttempt, RunRequest
-    from reposync.store.runs import Runs
-    from reposync.store.workers import Workers
-    from reposync.sync.progress import Watch
+    from reposync.store.run import Run
 
-NOTICEABLE_LATENESS_SECONDS = 5.0
-UNCLAIMED_SECONDS = 5.0
-"""After this time without a worker, `watch` reports whether there are any."""
+FOLLOW_SECONDS = 0.3
 DATABASE_OUTAGE_SECONDS = 60.0
 """How long `watch` waits for an unreachable database."""
-_ASKER_CHARS = 30
-
-
-@dataclass(frozen=True)
-class Column:
-    """`from_width`: left out on narrower terminals (characters). `only_if`: left out if it holds for no run."""
-
-    title: str
-    cell: Callable[[Run, Sequence[str]], Cell]
-    from_width: int = 0
-    only_if: Callable[[Run], bool] | None = None
-
+FAILED_FILE = "failed"
+"""The reason of a problem with a file that could not be read or embedded (`Skip.FAILED`)."""
 
 STYLES = {"completed": "green", "failed": "red", "blocked": "yellow", "cancelled": "yellow", "running": "cyan"}
-COLUMNS = (
-    Column("run", lambda run, _: run.id[:8]),
-    Column("repository", lambda run, _: run.repository[:40]),
-    Column("status", lambda run, _: (run.status, "red" if run.files_failed else STYLES.get(run.status, ""))),
-    Column("trigger", lambda run, _: "removal" if run.removal else run.trigger, from_width=130),
-    Column("asked by", lambda run, askers: _shortened(askers), from_width=100),
-    Column("queued", lambda run, _: ago(run.queued_at)),
-    Column("took", lambda run, _: duration(run.duration_seconds)),
-    Column(">stored", lambda run, _: f"{run.files_processed:,}"),
-    Column(">deleted", lambda run, _: f"{run.files_deleted:,}"),
-    Column(">skipped", lambda run, _: f"{run.files_skipped:,}", from_width=96),
-    Column(
-        ">failed",
-        lambda run, _: (f"{run.files_failed:,}", "bold red" if run.files_failed else ""),
-        only_if=lambda run: run.files_failed > 0,
-    ),
-    Column(">embedded", lambda run, _: f"{run.chunks_embedded:,}", from_width=106),
-    Column(">reused", lambda run, _: f"{run.chunks_reused:,}", from_width=114),
-    Column(">attempt", lambda run, _: str(run.attempt), from_width=140),
-    Column("commit", lambda run, _: short(run.commit_after), from_width=120),
-)
+# Titles, and the least width of a terminal that shows the column.
+COLUMNS = {
+    **{"run": 0, "repository": 0, "status": 0, "trigger": 130, "asked by": 100, "queued": 0, "took": 0},
+    **{">stored": 0, ">deleted": 0, ">skipped": 96, ">failed": 0, ">embedded": 106, ">reused": 114},
+    **{">attempt": 140, "commit": 120},
+}
 
 
 @click.command()
@@ -100,21 +57,23 @@ async def history(database: Database, repository: str | None, status: str | None
     return Result([], [f"No run{of} is {status}." if status else f"No run{of} yet.{start}"])
 
 
-def _shortened(askers: Sequence[str]) -> str:
-    """The first one, and the number of others: `reposync runs show` lists all of them."""
-    others = f" +{len(askers) - 1}" if len(askers) > 1 else ""
-    return escape_unprintable(askers[0])[:_ASKER_CHARS] + others if askers else "-"
+def _cells(run: Run, askers: Sequence[str]) -> Iterator[Cell]:
+    yield from (run.id[:8], run.repository[:40])
+    yield run.status, "red" if run.files_failed else STYLES.get(run.status, "")
+    yield "removal" if run.removal else run.trigger
+    # The first one, and the number of others: `reposync runs show` lists all of them.
+    yield f"{escape_unprintable(askers[0])[:30]}{f' +{len(askers) - 1}' if askers[1:] else ''}" if askers else "-"
+    yield from (ago(run.queued_at), duration(run.duration_seconds))
+    yield from (f"{number:,}" for number in (run.files_processed, run.files_deleted, run.files_skipped))
+    yield f"{run.files_failed:,}", "bold red" if run.files_failed else ""
+    yield from (f"{run.chunks_embedded:,}", f"{run.chunks_reused:,}", str(run.attempt), short(run.commit_after))
 
 
 def _history(found: list[Run], askers: dict[str, list[str]]) -> Iterator[str | Table]:
-    width = table_console().width
-    columns = [
-        column
-        for column in COLUMNS
-        if column.from_width <= width and (column.only_if is None or any(map(column.only_if, found)))
-    ]
-    rows = ([column.cell(run, askers.get(run.id, [])) for column in columns] for run in found)
-    yield table([column.title for column in columns], rows)
+    width, is_clean = table_console().width, not any(run.files_failed for run in found)
+    titles = [each for each, least in COLUMNS.items() if least <= width and not (is_clean and each == ">failed")]
+    rows = (dict(zip(COLUMNS, _cells(run, askers.get(run.id, [])), strict=True)) for run in found)
+    yield table(titles, ([row[title] for title in titles] for row in rows))
     explained = [run for run in found if run.error_message]
     if explained:
         yield ""
@@ -122,7 +81,7 @@ def _history(found: list[Run], askers: dict[str, list[str]]) -> Iterator[str | T
         yield f"{click.style(run.id[:8], bold=True)} {reason(run.error_code, run.error_message)}"
 
 
-@click.group(cls=Group, aliases=dict.fromkeys(("list", "ls", "log", "logs"), "history"))
+@click.group(cls=Group, aliases=dict.fromkeys(("list", "ls", "log", "logs"), "reposync history"))
 def runs() -> None:
     """One run: show it with its problems, watch it, cancel, retry or approve it."""
 
@@ -141,28 +100,17 @@ async def show(database: Database, run_id: str, limit: int) -> Result:
 
     log = Runs(database)
     run = await log.get(run_id)
-    requests, attempts = (await log.requests([run.id])).get(run.id, []), await log.attempts(run.id)
-    lines = list(field_lines(_fields(run), 12))
-    lines += ["\nrequested by:"] if requests else []
-    lines += [f"  {_request_line(request)}" for request in requests]
-    if len(attempts) > 1 or any(each.times > 1 for each in attempts):
-        lines += ["\nattempts:", *(f"  {_attempt_line(each)}" for each in attempts)]
-    lines += [line async for line in _problem_lines(log, run, limit)]
-    return Result(await run_detail(log, run, limit), lines)
-
-
-async def _problem_lines(log: Runs, run: Run, limit: int) -> AsyncIterator[str]:
+    document = await run_detail(log, run, limit)
+    lines = list(field_lines({key: value for key, value in document.items() if not key.startswith("problem")}))
     counts = await log.count_problems(run.id)
-    problems = await log.problems(run.id, limit=limit, reason=FAILED_FILE) if FAILED_FILE in counts else []
-    others = await log.problems(run.id, limit=limit)
-    problems += [each for each in others if each.reason != FAILED_FILE][: limit - len(problems)]
-    if counts:
-        yield "\nfailed or skipped:" if FAILED_FILE in counts else "\nskipped:"
-    for problem in problems:
-        line = f"  {problem.reason:<14}{escape_unprintable(problem.path)}  {escape_unprintable(problem.detail)}"
-        yield click.style(line, fg="red" if problem.reason == FAILED_FILE else None)
+    lines += [f"{'failed or ' if FAILED_FILE in counts else ''}skipped:"] if counts else []
+    problems = await log.problems(run.id, limit=limit, failed_first=True)
+    for each in problems:
+        line = f"  {each.reason:<14}{escape_unprintable(each.path)}  {escape_unprintable(each.detail)}"
+        lines.append(click.style(line, fg="red" if each.reason == FAILED_FILE else None))
     if (rest := sum(counts.values()) - len(problems)) > 0:
-        yield f"  ... and {rest:,} more (--limit)"
+        lines.append(f"  ... and {rest:,} more (--limit)")
+    return Result(document, lines)
 
 
 @runs.command()
@@ -214,109 +162,28 @@ async def watch(database: Database, run_id: str) -> Result:
     `reposync runs cancel` stops the run.
     """
     from reposync.api.documents import run_document
-    from reposync.store.notifications import RowWatch
+    from reposync.errors import StoreUnavailable
+    from reposync.runs.reporting import displayed_progress
     from reposync.store.runs import Runs
     from reposync.store.workers import Workers
 
     log = Runs(database)
-    run = await log.get(run_id)
-    following = RowWatch(log.by_ids)
+    run, read_at = await log.get(run_id), time.monotonic()
+    if run.status in WAITING and not await Workers(database).alive():
+        hint = "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."
+        click.echo(f"{escape_unprintable(run.repository)}: {run.status}; {hint}", err=True)
     try:
-        with following.watching(run.id), open_display(run.repository) as display:
-            run = await _follow(following, run, display, Workers(database))
+        with open_display(run.repository) as display:
+            while not run.is_final:
+                display(displayed_progress(run))
+                await asyncio.sleep(FOLLOW_SECONDS)
+                try:
+                    run, read_at = await log.get(run.id), time.monotonic()
+                except StoreUnavailable:
+                    if time.monotonic() - read_at > DATABASE_OUTAGE_SECONDS:
+                        raise
     except asyncio.CancelledError:
         click.echo(f"The run continues. `reposync runs cancel {run.id}` stops it.", err=True)
         raise
-    finally:
-        await following.settle()
     failed = run.status != "completed" or run.files_failed > 0
-    return Result(await run_document(log, run), [summary_line(run)], failed=failed)
-
-
-def _fields(run: Run) -> Iterator[tuple[str, Any]]:
-    from reposync.runs.reporting import current_progress, displayed_progress
-    from reposync.sync.brake import read_brake
-
-    failed = click.style(f", {run.files_failed:,} failed", fg="red") if run.files_failed else ""
-    yield "run", run.id
-    yield "repository", escape_unprintable(run.repository)
-    yield "status", run.status
-    yield "trigger", run.trigger
-    yield "queued", f"{run.queued_at:%Y-%m-%d %H:%M:%S} UTC ({ago(run.queued_at)})"
-    if run.scheduled_for:
-        late = (run.queued_at - run.scheduled_for).total_seconds()
-        noticed = f", noticed {duration(late)} late" if late >= NOTICEABLE_LATENESS_SECONDS else ""
-        yield "tick", f"{run.scheduled_for:%Y-%m-%d %H:%M:%S} UTC{noticed}"
-    yield "took", duration(run.duration_seconds)
-    yield "attempt", f"{run.attempt} of {run.max_attempts}"
-    yield "worker", run.worker or "-"
-    yield "commit", f"{run.commit_before or '-'} -> {run.commit_after or '-'}"
-    yield (
-        "files",
-        f"{run.files_processed:,} stored, {run.files_deleted:,} deleted, {run.files_skipped:,} skipped{failed}",
-    )
-    yield "chunks", f"{run.chunks_embedded:,} embedded, {run.chunks_reused:,} reused"
-    if current_progress(run) is not None:
-        yield "now", escape_unprintable(displayed_progress(run).words())
-    if run.error_message:
-        yield "why" if run.error_code else "notice", reason(run.error_code, run.error_message)
-    if brake := read_brake(run.brake):
-        yield "brake", f"{brake.in_words()}{'; approved' if run.approved else ''}"
-
-
-def _request_line(request: RunRequest) -> str:
-    wants = [flag for flag in ("full", "repair", "removal") if getattr(request, flag)]
-    wants += ["mass deletion allowed"] if request.approval is not None else []
-    wants += [f"tick of {request.scheduled_for:%Y-%m-%d %H:%M:%S}"] if request.scheduled_for else []
-    line = f"{request.asked_at:%Y-%m-%d %H:%M:%S}  {request.trigger:<9} {escape_unprintable(request.asked_by)}"
-    line += f"  ({', '.join(wants)})" if wants else ""
-    if request.withdrawn_at is None:
-        return line
-    return f"{line}  withdrawn {request.withdrawn_at:%H:%M:%S} by {escape_unprintable(request.withdrawn_by or '')}"
-
-
-def _attempt_line(attempt: RunAttempt) -> str:
-    seconds = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None
-    why = f"  {reason(attempt.error_code, attempt.error_message)}" if attempt.error_message else ""
-    line = f"{attempt.attempt:<3}{attempt.outcome or 'running':<10} {attempt.started_at:%H:%M:%S}"
-    if attempt.times > 1:
-        line += f"  {attempt.times:,} times, last at {attempt.ended_at:%Y-%m-%d %H:%M:%S}"
-        return f"{line}  {escape_unprintable(attempt.worker)}{why}"
-    counts = f"{attempt.files_processed:,} files, {attempt.chunks_embedded:,} chunks embedded"
-    return f"{line}  {duration(seconds):<9} {escape_unprintable(attempt.worker)}  {counts}{why}"
-
-
-async def _follow(following: RowWatch[Run], run: Run, display: Watch, workers: Workers) -> Run:
-    from reposync.errors import RunNotFound, StoreUnavailable
-    from reposync.runs.reporting import displayed_progress
-    from reposync.store.status import WAITING
-
-    waiting_since = read_at = time.monotonic()
-    hinted = False
-    while not run.is_final:
-        display(displayed_progress(run))
-        if run.status not in WAITING:
-            waiting_since = time.monotonic()
-        await asyncio.sleep(following.pause_seconds)
-        try:
-            if not hinted and time.monotonic() - waiting_since > UNCLAIMED_SECONDS:
-                hinted = True
-                click.echo(
-                    f"{escape_unprintable(run.repository)}: {run.status}; {await _who_executes(workers)}", err=True
-                )
-            seen = await following.look(run.id)
-        except StoreUnavailable:
-            if time.monotonic() - read_at > DATABASE_OUTAGE_SECONDS:
-                raise
-            continue
-        if seen is None:
-            raise RunNotFound(f"Run {run.id} is no longer in the history.")
-        run, read_at = seen, time.monotonic()
-    return run
-
-
-async def _who_executes(workers: Workers) -> str:
-    number = len(await workers.alive())
-    if not number:
-        return "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."
-    return f"{number} running daemon{'s execute' if number > 1 else ' executes'} it when it is its turn."
+    return Result(await run_document(log, run), [summary(run)], failed=failed)

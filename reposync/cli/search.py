@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import click
 
 from reposync.cli.commands import prints, repository_names, run_with_app, settings
 from reposync.cli.output import Result, table
-from reposync.cli.running_daemon import search_in_daemon
+from reposync.cli.running_daemon import ask_daemon
 from reposync.symbol import read_symbols
 from reposync.words import escape_unprintable
 
@@ -60,17 +60,12 @@ def search(
 
     text = " ".join(query)
     asked = read_query(text, symbol=symbol, kind=kind, like=like)
-    filters: dict[str, Any] = {
-        "repository": repository,
-        "language": language,
-        "symbol": asked.symbol,
-        "kind": asked.kind,
-        "like": str(asked.like) if asked.like else None,
-        "limit": limit,
-    }
-    words = asked.words
+    filters: dict[str, Any] = {"repository": repository, "language": language, "limit": limit}
+    filters |= {"symbol": asked.symbol, "kind": asked.kind, "like": str(asked.like) if asked.like else None}
+    words, hits = asked.words, None
     # A daemon answers with hits alone: which of their lines are like the place is not known without its code.
-    hits = search_in_daemon(settings(), {"q": words, "path": path_glob, **filters}) if asked.like is None else None
+    if asked.like is None:
+        hits = (ask_daemon(settings(), "/api/v1/search", {"q": words, "path": path_glob, **filters}) or {}).get("items")
     if hits is None:
 
         async def find(app: Application) -> tuple[list[SearchHit], str]:
@@ -93,12 +88,12 @@ def _hit_lines(text: str, hits: list[dict[str, Any]], *, explain: bool) -> Itera
         snippet = best_snippet(hit["text"], hit["start_line"], text, symbols=symbols)
         place = click.style(f"{escape_unprintable(hit['path'])}:{snippet.best_line}", fg="cyan", bold=True)
         about = click.style(f"  {escape_unprintable(hit['repository'])}  {hit['score']:.3f}", dim=True)
-        outdated = click.style(f"  {OUTDATED}", fg="yellow") if hit["outdated"] else ""
-        share = hit["meaning_indexed"]
-        words = "" if share is None else click.style(f"  by words, {share:.0%} of meaning indexed", fg="yellow")
+        notes = f"  {OUTDATED}" if hit["outdated"] else ""
+        if hit["meaning_indexed"] is not None:
+            notes += f"  by words, {hit['meaning_indexed']:.0%} of meaning indexed"
         if number:
             yield ""
-        yield f"{place}{about}{outdated}{words}"
+        yield f"{place}{about}{click.style(notes, fg='yellow') if notes else ''}"
         if explain:
             yield click.style(f"  {_explained(hit)}", dim=True)
         width = len(str(snippet.lines[-1].number)) if snippet.lines else 1
@@ -115,21 +110,6 @@ def _explained(hit: dict[str, Any]) -> str:
     return f"{hit['score']:.2f} = {total}" + (f", times prior {prior:.2f}" if prior != 1.0 else "")
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """`ranks`: the rank of the answer by version, in the order of the questions; None: not in the first 10."""
-
-    questions: Sequence[Question]
-    ranks: dict[str, list[int | None]]
-
-    def misses(self) -> Iterator[tuple[Question, dict[str, int | None]]]:
-        """The questions whose answer is not the first hit of each version."""
-        for number, question in enumerate(self.questions):
-            found = {version: ranks[number] for version, ranks in self.ranks.items()}
-            if any(each != 1 for each in found.values()):
-                yield question, found
-
-
 @click.command("eval")
 @click.argument("file", metavar="QUESTIONS.yaml", type=click.Path(path_type=Path))
 @click.option("--misses", is_flag=True, help="List the questions whose answer is not the first result.")
@@ -142,48 +122,43 @@ def evaluate(file: Path, misses: bool) -> Result:
     from reposync.search.evaluation import load_questions, scores
 
     questions = load_questions(file)
-    evaluation = run_with_app(lambda app: _evaluate(app, questions), with_engine=True)
-    found = {version: scores(ranks) for version, ranks in evaluation.ranks.items()}
+    ranks = run_with_app(lambda app: _ranks(app, questions), with_engine=True)
+    missed = [
+        (question, {version: each[number] for version, each in ranks.items()})
+        for number, question in enumerate(questions)
+        if any(each[number] != 1 for each in ranks.values())
+    ]
+    found = {version: scores(each) for version, each in ranks.items()}
     document = {
         "questions": len(questions),
         **{version: asdict(found[version]) if version in found else None for version in ("live", "building")},
-        "misses": [{**question.model_dump(), "ranks": ranks} for question, ranks in evaluation.misses()],
+        "misses": [{**question.model_dump(), "ranks": its_ranks} for question, its_ranks in missed],
     }
-    return Result(document, [_scores(found, len(questions)), *(_miss_lines(evaluation) if misses else ())])
+    lines = (_miss_lines(question, its_ranks) for question, its_ranks in missed if misses)
+    return Result(document, [_scores(found, len(questions)), *lines])
 
 
-async def _evaluate(app: Application, questions: Sequence[Question]) -> Evaluation:
-    from reposync.search.evaluation import ranks_of
-
-    repositories = {question.repository for question in questions}
-    for name in sorted(repositories):
-        await app.repositories.get(name)
-    building = await building_versions(app, repositories)
-    live = await ranks_of(questions, _ask(app))
-    if not building:
-        return Evaluation(questions, {"live": live})
-    # Repositories without a new version keep their live ranks, so that both scores are about the same questions.
-    at = [number for number, question in enumerate(questions) if question.repository in building]
-    ranks = await ranks_of([questions[number] for number in at], _ask(app, version="building"))
-    new = live.copy()
-    for number, rank in zip(at, ranks, strict=True):
-        new[number] = rank
-    return Evaluation(questions, {"live": live, "building": new})
-
-
-async def building_versions(app: Application, repositories: Collection[str]) -> set[str]:
-    """The `repositories` with a version of their index under construction."""
+async def _ranks(app: Application, questions: Sequence[Question]) -> dict[str, list[int | None]]:
+    """The rank of each answer by version of the index; None: not in the first 10."""
+    from reposync.search.evaluation import DEPTH, ranks_of
     from reposync.store.tables import VersionState
 
-    rows = await app.repositories.list(repositories)
+    def ask(**which: Any) -> Ask:
+        return lambda each: app.searching.search(each.question, repository=each.repository, limit=DEPTH, **which)
+
+    names = {question.repository for question in questions}
+    rows = [await app.repositories.get(name) for name in sorted(names)]
     versions = await app.versions.all()
-    return {row.name for row in rows if any(each.state is VersionState.BUILDING for each in versions.get(row.id, ()))}
-
-
-def _ask(app: Application, **which: Any) -> Ask:
-    from reposync.search.evaluation import DEPTH
-
-    return lambda each: app.searching.search(each.question, repository=each.repository, limit=DEPTH, **which)
+    building = {
+        row.name for row in rows if any(each.state is VersionState.BUILDING for each in versions.get(row.id, ()))
+    }
+    live = await ranks_of(questions, ask())
+    if not building:
+        return {"live": live}
+    # Repositories without a new version keep their live ranks, so that both scores are about the same questions.
+    at = [number for number, question in enumerate(questions) if question.repository in building]
+    new = dict(zip(at, await ranks_of([questions[number] for number in at], ask(version="building")), strict=True))
+    return {"live": live, "building": [new.get(number, rank) for number, rank in enumerate(live)]}
 
 
 def _scores(scores: dict[str, Any], count: int) -> Table:
@@ -195,11 +170,10 @@ def _scores(scores: dict[str, Any], count: int) -> Table:
     return table(["1 question" if count == 1 else f"{count:,} questions", *(f">{version}" for version in scores)], rows)
 
 
-def _miss_lines(evaluation: Evaluation) -> Iterator[str]:
-    for question, ranks in evaluation.misses():
-        lines = "" if question.lines is None else f":{question.lines[0]}-{question.lines[1]}"
-        found = ", ".join(
-            f"{version} {'not in the first 10' if rank is None else f'rank {rank}'}" for version, rank in ranks.items()
-        )
-        yield f"\n{escape_unprintable(question.question)}"
-        yield f"  {escape_unprintable(question.repository)} {escape_unprintable(question.path)}{lines}: {found}"
+def _miss_lines(question: Question, ranks: dict[str, int | None]) -> str:
+    lines = "" if question.lines is None else f":{question.lines[0]}-{question.lines[1]}"
+    found = ", ".join(
+        f"{version} {f'rank {rank}' if rank else 'not in the first 10'}" for version, rank in ranks.items()
+    )
+    place = f"{escape_unprintable(question.repository)} {escape_unprintable(question.path)}{lines}"
+    return f"\n{escape_unprintable(question.question)}\n  {place}: {found}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.commands import current_user, json_option, repository_names_or_folders, run_with_app
-from reposync.cli.output import FAILED_FILE, Result, open_display, print_json, short, summary_line
+from reposync.cli.commands import current_user, prints, repository_names, run_with_app
+from reposync.cli.output import Result, open_display, say, short, summary
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
@@ -26,32 +26,24 @@ INTERRUPTED_FULL = (
 
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...", shell_complete=repository_names_or_folders)
+@click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...", shell_complete=repository_names)
 @click.option("--full", is_flag=True, help="Read every file and check every point; known text is not embedded again.")
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would change: files, chunks, characters. No writes.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let this run delete more than half of the indexed files.")
-@json_option
-def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delete: bool, as_json: bool) -> None:
+@prints
+def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delete: bool) -> Result:
     """Bring the index to the head commit of each target (default: all registered repositories).
 
     A target is a registered name, a path inside a git repository, or an https URL of one.
     """
     if plan_only:
-        plans = run_with_app(lambda app: _plan(app, targets, full=full), with_engine=True)
-        Result([plan.as_json() for plan in plans], map(_plan_text, plans)).print(as_json=as_json)
-        return
+        return run_with_app(lambda app: _plan(app, targets, full=full), with_engine=True)
     try:
-        documents, all_ok = run_with_app(
-            lambda app: _sync(app, targets, full=full, approved=allow_mass_delete, quiet=as_json), with_engine=True
-        )
+        return run_with_app(lambda app: _sync(app, targets, full=full, approved=allow_mass_delete), with_engine=True)
     except KeyboardInterrupt:
         if full:
             click.echo(INTERRUPTED_FULL, err=True)
         raise
-    if as_json:
-        print_json(documents)
-    if not all_ok:
-        sys.exit(1)
 
 
 async def _targets(app: Application, words: tuple[str, ...]) -> list[SyncTarget]:
@@ -68,7 +60,7 @@ async def _targets(app: Application, words: tuple[str, ...]) -> list[SyncTarget]
         try:
             targets.append(app.catalog.of_row(row))
         except RepoSyncError as error:
-            click.echo(f"{escape_unprintable(row.name)}: left out: {escape_unprintable(str(error))}", err=True)
+            _warn(row.name, f"left out: {error}")
     if not targets:
         remedy = "Try `reposync sync .` in a git repository, or `reposync apply` a file repositories.yaml."
         if app.catalog.unapplied is not None:
@@ -89,21 +81,23 @@ async def _discover_groups(app: Application, *, approved: bool) -> bool:
         try:
             report = await discovery.discover(registry, group, approved=approved)
         except RepoSyncError as error:
-            click.echo(f"group {group.group}: {escape_unprintable(str(error))}", err=True)
-            all_ok = False
-            continue
-        for name, reason in report.paused:
-            click.echo(f"{escape_unprintable(name)}: paused: {escape_unprintable(reason)}", err=True)
-        if report.problem:
-            click.echo(f"group {group.group}: {escape_unprintable(report.problem)}", err=True)
+            problem: str | None = str(error)
+        else:
+            problem = report.problem
+            for name, reason in report.paused:
+                _warn(name, f"paused: {reason}")
+        if problem:
+            _warn(f"group {group.group}", problem)
             all_ok = False
     return all_ok
 
 
-async def _sync(
-    app: Application, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool
-) -> tuple[list[dict[str, Any]], bool]:
-    """The documents of the runs, and whether all were completed without failed files."""
+def _warn(about: str, text: str) -> None:
+    click.echo(f"{escape_unprintable(about)}: {escape_unprintable(text)}", err=True)
+
+
+async def _sync(app: Application, words: tuple[str, ...], *, full: bool, approved: bool) -> Result:
+    """Fails if a run was not completed, or without some files."""
     from reposync.api.documents import run_documents
     from reposync.app.command_runs import request_run
 
@@ -123,28 +117,21 @@ async def _sync(
         queued = [await request(target) for target in targets] if await app.live_workers() else []
         runs = []
         for number, target in enumerate(targets):
-            run = await _follow(queued[number] if queued else await request(target))
+            requested = queued[number] if queued else await request(target)
+            with open_display(requested.repository) as display:
+                run = await requested.ended(display, partial(_warn, requested.repository))
             runs.append(run)
-            if not quiet:
-                click.echo(summary_line(run))
-                for line in await _problem_lines(app, run):
-                    click.echo(line)
+            say(summary(run), *await _problem_lines(app, run))
         all_ok = all_ok and all(run.status == "completed" and not run.files_failed for run in runs)
-        return await run_documents(app.runs, runs), all_ok
-
-
-async def _follow(requested: CommandRun) -> Run:
-    name = escape_unprintable(requested.repository)
-    with open_display(requested.repository) as display:
-        return await requested.ended(display, lambda what: click.echo(f"{name}: {escape_unprintable(what)}", err=True))
+        return Result(await run_documents(app.runs, runs), [], failed=not all_ok)
 
 
 async def _problem_lines(app: Application, run: Run) -> list[str]:
     """The first failed files, and the number of skipped files by reason."""
     counts = await app.runs.count_problems(run.id)
     lines = []
-    if failed := counts.pop(FAILED_FILE, 0):
-        problems = await app.runs.problems(run.id, NAMED_FAILURES, reason=FAILED_FILE)
+    if failed := counts.pop("failed", 0):
+        problems = await app.runs.problems(run.id, NAMED_FAILURES, reason="failed")
         lines += [f"  failed: {escape_unprintable(each.path)}  {escape_unprintable(each.detail)}" for each in problems]
         if failed > len(problems):
             lines.append(f"  ... and {failed - len(problems):,} more (reposync runs show {run.id})")
@@ -154,7 +141,7 @@ async def _problem_lines(app: Application, run: Run) -> list[str]:
     return lines
 
 
-async def _plan(app: Application, words: tuple[str, ...], *, full: bool) -> list[Preview]:
+async def _plan(app: Application, words: tuple[str, ...], *, full: bool) -> Result:
     """One plan for each target, without any write."""
     from reposync.sync.progress import RunProgress
 
@@ -162,7 +149,7 @@ async def _plan(app: Application, words: tuple[str, ...], *, full: bool) -> list
     for target in await _targets(app, words):
         with open_display(target.name) as display:
             plans.append(await app.preview(target, full=full, progress=RunProgress(), watch=display))
-    return plans
+    return Result([plan.as_json() for plan in plans], map(_plan_text, plans))
 
 
 def _plan_text(plan: Preview) -> str:

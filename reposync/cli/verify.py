@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import current_user, json_option, repository_names, run_with_app
-from reposync.cli.output import open_display, print_json, short
+from reposync.cli.commands import current_user, prints, repository_names, run_with_app
+from reposync.cli.output import Result, open_display, say, short
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
@@ -17,21 +17,8 @@ if TYPE_CHECKING:
     from reposync.app.verification import OrphanedPoints, Verdict, Verification
     from reposync.store.run import Run
 
-
-VERDICT_KEYS = ("repository", "exact", "collection", "commit", "files", "chunks", "points", "failed")
-
-
-class Options(NamedTuple):
-    repair: bool
-    source: bool
-    remove_unknown: bool
-    limit: int
-    quiet: bool
-
-    def print(self, *lines: str) -> None:
-        if not self.quiet:
-            for line in lines:
-                click.echo(line)
+VERDICT_KEYS = ("repository", "exact", "collection", "commit", "files", "chunks", "points", "failed", "note", "trouble")
+LEFTOVER_KEYS = ("collection", "repository_id", "repository", "points", "known")
 
 
 @click.command()
@@ -48,8 +35,8 @@ class Options(NamedTuple):
     show_default=True,
     help="Maximum number of differences of each repository.",
 )
-@json_option
-def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: bool, limit: int, as_json: bool) -> None:
+@prints
+def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: bool, limit: int) -> Result:
     """Prove that the index holds precisely the indexed files of the recorded commit, for each repository NAME (default:
     all). The exit code is 0 if it does, and 1 otherwise.
 
@@ -57,62 +44,55 @@ def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: b
     """
     if remove_unknown and not repair:
         raise click.UsageError("--remove-unknown requires --repair.")
-    options = Options(repair, source, remove_unknown, limit, quiet=as_json)
-    document = run_with_app(lambda app: _verify(app, names, options), with_engine=True)
-    if as_json:
-        print_json(document)
-    if not document["exact"]:
-        sys.exit(1)
+
+    async def act(app: Application) -> Result:
+        from reposync.app.verification import Verification
+        from reposync.errors import VectorIndexError
+
+        verification = Verification(app, against_source=source, report=lambda line: click.echo(line, err=True))
+        chosen = await verification.names(names)
+        if not chosen:
+            say("Nothing is registered.")
+        repositories = [await _verify_one(verification, name, limit, repair=repair) for name in chosen]
+        leftovers, trouble = [], None
+        if not names:
+            try:
+                leftovers = await _leftovers(app, repair=repair, remove_unknown=remove_unknown)
+            except VectorIndexError as error:
+                trouble = str(error)
+                say(escape_unprintable(trouble))
+        exact = trouble is None and all(each["exact"] for each in repositories)
+        exact = exact and all(each["run"] and each["run"]["status"] == "completed" for each in leftovers)
+        document = {"exact": exact, "repositories": repositories, "leftovers": leftovers, "trouble": trouble}
+        return Result(document, [], failed=not exact)
+
+    return run_with_app(act, with_engine=True)
 
 
-async def _verify(app: Application, names: tuple[str, ...], options: Options) -> dict[str, Any]:
-    from reposync.app.verification import Verification
-    from reposync.errors import VectorIndexError
-
-    verification = Verification(app, against_source=options.source, report=lambda line: click.echo(line, err=True))
-    chosen = await verification.names(names)
-    repositories = [await _verify_one(verification, name, options) for name in chosen]
-    exact, leftovers, trouble = all(each["exact"] for each in repositories), [], None
-    if not chosen:
-        options.print("Nothing is registered.")
-    try:
-        leftovers = [] if names else await _remove_leftovers(app, options)
-    except VectorIndexError as error:
-        exact, trouble = False, str(error)
-        options.print(escape_unprintable(trouble))
-    return {
-        "exact": exact and all(each["run"] and each["run"]["status"] == "completed" for each in leftovers),
-        "repositories": repositories,
-        "leftovers": leftovers,
-        "trouble": trouble,
-    }
-
-
-async def _verify_one(verification: Verification, name: str, options: Options) -> dict[str, Any]:
+async def _verify_one(verification: Verification, name: str, limit: int, *, repair: bool) -> dict[str, Any]:
     """The verdict as JSON; after a repair the one that follows it, with the first one under `repair`."""
     from reposync.errors import RepoSyncError
 
     verdict, shown = await verification.verify(name), escape_unprintable(name)
-    options.print(*_verdict_lines(verdict, options.limit))
-    if verdict.exact or not options.repair:
-        return {**_verdict_json(verdict, options.limit), "repair": None}
-    repair: dict[str, Any] = {"run": None, "trouble": None, "found": _verdict_json(verdict, options.limit)}
+    say(*_verdict_lines(verdict, limit))
+    if verdict.exact or not repair:
+        return {**_verdict_json(verdict, limit), "repair": None}
+    repaired: dict[str, Any] = {"run": None, "trouble": None, "found": _verdict_json(verdict, limit)}
     try:
         with open_display(name) as display:
             run = await verification.repair(name, display, asked_by=current_user())
     except RepoSyncError as error:
-        repair["trouble"] = str(error)
-        options.print(f"{shown}: not repaired: {escape_unprintable(str(error))}")
+        repaired["trouble"] = str(error)
+        say(f"{shown}: not repaired: {escape_unprintable(str(error))}")
     else:
-        repair["run"] = run.document
-        why = f": {escape_unprintable(run.error_message)}" if run.error_message else ""
-        options.print(f"{shown}: repaired by run {run.id}, {run.status}{why}")
+        repaired["run"] = run.document
+        say(f"{shown}: repaired by run {run.id}, {run.status}{_why(run)}")
         verdict = await verification.verify(name)
-        options.print(*_verdict_lines(verdict, options.limit))
-    return {**_verdict_json(verdict, options.limit), "repair": repair}
+        say(*_verdict_lines(verdict, limit))
+    return {**_verdict_json(verdict, limit), "repair": repaired}
 
 
-async def _remove_leftovers(app: Application, options: Options) -> list[dict[str, Any]]:
+async def _leftovers(app: Application, *, repair: bool, remove_unknown: bool) -> list[dict[str, Any]]:
     """Points of no registered repository, as JSON, each with the run that removed it."""
     from reposync.app.verification import find_orphaned_points, remove_orphaned_points
 
@@ -120,15 +100,14 @@ async def _remove_leftovers(app: Application, options: Options) -> list[dict[str
     runs: dict[str, Run | None] = {}
     for left in await find_orphaned_points(app):
         identity, run, trouble = left.repository_id, None, None
-        if options.repair and identity is not None and (left.known or options.remove_unknown):
+        if repair and identity is not None and (left.known or remove_unknown):
             if identity not in runs:
                 runs[identity] = await remove_orphaned_points(app, identity, left.repository or identity)
             run = runs[identity]
             if run is None:
                 trouble = "It is registered again, or a run of it is in progress."
-        options.print(_leftover_line(left, run, trouble))
-        keys = ("collection", "repository_id", "repository", "points", "known")
-        document = {key: getattr(left, key) for key in keys}
+        say(_leftover_line(left, run, trouble))
+        document = {key: getattr(left, key) for key in LEFTOVER_KEYS}
         documents.append(document | {"run": None if run is None else run.document, "trouble": trouble})
     return documents
 
@@ -140,14 +119,17 @@ def _leftover_line(left: OrphanedPoints, run: Run | None, trouble: str | None) -
     name, identity = escape_unprintable(repr(left.repository)), escape_unprintable(left.repository_id)
     head = f"{where} of {name}, which is not registered (id {identity})"
     if run is not None:
-        why = f": {escape_unprintable(run.error_message or '')}" if run.status != "completed" else ""
-        return f"{head}. Removed by run {run.id}, {run.status}{why}"
+        return f"{head}. Removed by run {run.id}, {run.status}{_why(run)}"
     if trouble is not None or left.known:
         return f"{head}. {trouble or '--repair removes them.'}"
     return (
         f"{head}, and was never synced here. A different installation may use the same collection; if none does, "
         "--repair --remove-unknown removes them."
     )
+
+
+def _why(run: Run) -> str:
+    return f": {escape_unprintable(run.error_message)}" if run.error_message else ""
 
 
 def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
@@ -160,7 +142,7 @@ def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
     if verdict.exact:
         yield f"{name}: exact{at}: {size}" if verdict.note is None else f"{name}: {verdict.note}"
         return
-    counts = [f"{number:,} {kind.value.replace('_', ' ')}" for kind, number in verdict.counts.items()]
+    counts = [f"{number:,} {kind.replace('_', ' ')}" for kind, number in verdict.counts.items()]
     counts += [f"{verdict.failed:,} failed"] if verdict.failed else []
     yield f"{name}: NOT exact{at}: {', '.join(counts)} ({size})"
     if verdict.note is not None:
@@ -168,7 +150,7 @@ def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
     for each in verdict.differences[:limit]:
         number = f" ({each.points:,})" if each.points > 1 else ""
         place = f"{escape_unprintable(each.path)}  " if each.path is not None else ""
-        yield f"  {each.kind.value:<11}{place}{escape_unprintable(each.what)}{number}"
+        yield f"  {each.kind:<11}{place}{escape_unprintable(each.what)}{number}"
     if (rest := len(verdict.differences) - limit) > 0:
         yield f"  ... and {rest:,} more (--limit)"
 
@@ -176,12 +158,7 @@ def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
 def _verdict_json(verdict: Verdict, limit: int) -> dict[str, Any]:
     return {
         **{key: getattr(verdict, key) for key in VERDICT_KEYS},
-        "counts": {kind.value: number for kind, number in verdict.counts.items()},
-        "differences": [
-            {"kind": each.kind.value, "path": each.path, "what": each.what, "points": each.points}
-            for each in verdict.differences[:limit]
-        ],
+        "counts": dict(verdict.counts),
+        "differences": list(map(asdict, verdict.differences[:limit])),
         "differences_left_out": max(0, len(verdict.differences) - limit),
-        "note": verdict.note,
-        "trouble": verdict.trouble,
     }

@@ -3,21 +3,54 @@ that they are as short as they can be."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from reposync.errors import UsageError
 from reposync.words import escape_unprintable
 
-# What these modules define is not imported: a client waits for this one when it starts the server.
-MAX_NAME_CHARS: Final = 1_000
-MAX_QUERY_CHARS: Final = 2_000
-MAX_PATH_CHARS: Final = 4_096
-MAX_REPOSITORIES: Final = 50
-MAX_FILES: Final = 20
-MAX_PATTERN_CHARS: Final = 1_000
-MAX_WAIT_SECONDS: Final = 300.0
+# Limits that other modules define are not imported: a client waits for this one when it starts the server.
+
+
+# Results --------------------------------------------------------------------------------------------------------------
+
+TEXT: Final[dict[str, Any]] = {"type": "string"}
+NUMBER: Final[dict[str, Any]] = {"type": "integer"}
+FLAG: Final[dict[str, Any]] = {"type": "boolean"}
+
+
+def _items(of: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": of}
+
+
+def _record(required: dict[str, Any], **optional: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {**required, **optional}, "required": list(required)}
+
+
+_FILE: Final = {"repository": TEXT, "path": TEXT}
+_LINES: Final = {"start_line": NUMBER, "end_line": NUMBER}
+_EXCERPT: Final = _record({**_LINES, "text": TEXT}, inside=TEXT)
+_MATCH: Final = _record({"line": NUMBER, "text": TEXT})
+_TIMES: Final = {"last_commit": TEXT, "last_sync_at": TEXT}
+_INDEXED: Final = _record({"repository": TEXT, "commit": TEXT}, age=TEXT, note=TEXT, link=TEXT)
+FOUND: Final = _record(
+    {
+        "files": _items(_record({**_FILE, "excerpts": _items(_EXCERPT)}, outdated=FLAG)),
+        "further": _items(_record({"repository": TEXT, "places": _items(TEXT)})),
+        "indexed": _items(_INDEXED),
+    }
+)
+MATCHES: Final = _record(
+    {"files": _items(_record({**_FILE, "commit": TEXT, "matches": _items(_MATCH)}, url=TEXT, outdated=FLAG))},
+    stopped=TEXT,
+)
+READ: Final = _record({**_FILE, "commit": TEXT, **_LINES, "total_lines": NUMBER, "text": TEXT}, url=TEXT, outdated=FLAG)
+_REPOSITORY: Final = _record({"name": TEXT, "state": TEXT}, **_TIMES, age=TEXT, next_sync_at=TEXT, problem=TEXT)
+REPOSITORIES: Final = _record({"repositories": _items(_REPOSITORY), "more": NUMBER})
+WAITED: Final = _record({"searchable": FLAG}, relation=TEXT, **_TIMES, reason=TEXT)
+
+# Arguments ------------------------------------------------------------------------------------------------------------
 
 
 def _plain(text: str) -> str:
@@ -27,37 +60,43 @@ def _plain(text: str) -> str:
 
 
 Line = Annotated[str, AfterValidator(_plain)]
-Name = Annotated[Line, Field(min_length=1, max_length=MAX_NAME_CHARS)]
-Repositories = Annotated[
-    list[Name], Field([], max_length=MAX_REPOSITORIES, description="Only these, by exact name; default: all.")
-]
+Name = Annotated[Line, Field(min_length=1, max_length=1_000)]
+Repositories = Annotated[list[Name], Field([], max_length=50, description="Only these, by exact name; default: all.")]
 PathPattern = Annotated[
-    Line, Field("", max_length=MAX_PATTERN_CHARS, description="Only files matching this gitignore pattern: src/**/*.py")
+    Line, Field("", max_length=1_000, description="Only files matching this gitignore pattern: src/**/*.py")
 ]
 
 
 class Arguments(BaseModel):
-    """An unknown key is an error."""
+    """Of one tool, which the docstring describes. An unknown key is an error. `result`: the schema of its structure."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    result: ClassVar[dict[str, Any]]
 
 
 class SearchCode(Arguments):
+    """Finds code in all indexed repositories by what it does or by identifiers. Answers with excerpts, grouped by file
+    and best first, within max_tokens. `further` only names files."""
+
+    result = FOUND
+
     query: str = Field(
-        "", max_length=MAX_QUERY_CHARS, description="What the code does, in words, or identifiers; also symbol:NAME."
+        "", max_length=2_000, description="What the code does, in words, or identifiers; also symbol:NAME."
     )
     repositories: Repositories
     path: PathPattern
     language: Line = Field("", max_length=50)
-    like: Line = Field(
-        "", max_length=MAX_PATTERN_CHARS, description="REPOSITORY:PATH:LINE, instead of a query: similar code."
-    )
-    limit: int = Field(8, ge=1, le=MAX_FILES, description="Files with excerpts.")
+    like: Line = Field("", max_length=1_000, description="REPOSITORY:PATH:LINE, instead of a query: similar code.")
+    limit: int = Field(8, ge=1, le=20, description="Files with excerpts.")
     max_tokens: int = Field(2_000, ge=200, le=20_000)
 
 
 class GrepCode(Arguments):
-    pattern: str = Field(min_length=1, max_length=MAX_PATTERN_CHARS, description="RE2 syntax, matched within lines.")
+    """Exact and regular-expression search over all indexed files. `stopped` says why there may be more."""
+
+    result = MATCHES
+
+    pattern: str = Field(min_length=1, max_length=1_000, description="RE2 syntax, matched within lines.")
     repositories: Repositories
     path: PathPattern
     ignore_case: bool = False
@@ -65,20 +104,32 @@ class GrepCode(Arguments):
 
 
 class ReadCode(Arguments):
+    """The indexed text of a file, or lines of it."""
+
+    result = READ
+
     repository: Name
-    path: Annotated[Line, Field(min_length=1, max_length=MAX_PATH_CHARS)]
+    path: Annotated[Line, Field(min_length=1, max_length=4_096)]
     start: int | None = Field(None, ge=1, description="First line.")
     end: int | None = Field(None, ge=1)
 
 
 class ListRepositories(Arguments):
-    name: Line = Field("", max_length=MAX_NAME_CHARS, description="A part of the name.")
+    """The indexed repositories: commit and age of each index, next sync, problems."""
+
+    result = REPOSITORIES
+
+    name: Line = Field("", max_length=1_000, description="A part of the name.")
 
 
 class WaitForCommit(Arguments):
+    """Waits until the index holds a pushed commit or a descendant of it. It starts no sync."""
+
+    result = WAITED
+
     repository: Name
     sha: str = Field(pattern="^[0-9a-fA-F]{7,64}$", description="Or its first 7 digits or more.")
-    timeout: float = Field(30.0, ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, description="Seconds.")
+    timeout: float = Field(30.0, ge=0, le=300.0, allow_inf_nan=False, description="Seconds.")
 
 
 A = TypeVar("A", bound=Arguments)
@@ -112,75 +163,3 @@ def _terse(schema: dict[str, Any]) -> dict[str, Any]:
         schema = {**schema["anyOf"][0], **{key: schema[key] for key in ("description",) if key in schema}}
     kept = {key: value for key, value in schema.items() if key not in _LEFT_OUT and value not in ("", [])}
     return {key: _terse(value) if isinstance(value, dict) else value for key, value in kept.items()}
-
-
-# Results --------------------------------------------------------------------------------------------------------------
-
-TEXT: Final[dict[str, Any]] = {"type": "string"}
-NUMBER: Final[dict[str, Any]] = {"type": "integer"}
-FLAG: Final[dict[str, Any]] = {"type": "boolean"}
-
-
-def items(of: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": of}
-
-
-def record(required: dict[str, Any], **optional: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {**required, **optional}, "required": list(required)}
-
-
-LINES: Final = {"start_line": NUMBER, "end_line": NUMBER}
-FOUND: Final = record(
-    {
-        "files": items(
-            record(
-                {
-                    "repository": TEXT,
-                    "path": TEXT,
-                    "excerpts": items(record({**LINES, "text": TEXT}, inside=TEXT)),
-                },
-                outdated=FLAG,
-            )
-        ),
-        "further": items(record({"repository": TEXT, "places": items(TEXT)})),
-        "indexed": items(record({"repository": TEXT, "commit": TEXT}, age=TEXT, note=TEXT, link=TEXT)),
-    }
-)
-MATCHES: Final = record(
-    {
-        "files": items(
-            record(
-                {
-                    "repository": TEXT,
-                    "path": TEXT,
-                    "commit": TEXT,
-                    "matches": items(record({"line": NUMBER, "text": TEXT})),
-                },
-                url=TEXT,
-                outdated=FLAG,
-            )
-        )
-    },
-    stopped=TEXT,
-)
-READ: Final = record(
-    {"repository": TEXT, "path": TEXT, "commit": TEXT, **LINES, "total_lines": NUMBER, "text": TEXT},
-    url=TEXT,
-    outdated=FLAG,
-)
-REPOSITORIES: Final = record(
-    {
-        "repositories": items(
-            record(
-                {"name": TEXT, "state": TEXT},
-                last_commit=TEXT,
-                last_sync_at=TEXT,
-                age=TEXT,
-                next_sync_at=TEXT,
-                problem=TEXT,
-            )
-        ),
-        "more": NUMBER,
-    }
-)
-WAITED: Final = record({"searchable": FLAG}, relation=TEXT, last_commit=TEXT, last_sync_at=TEXT, reason=TEXT)

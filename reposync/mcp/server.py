@@ -19,10 +19,9 @@ from mcp_types import (
 )
 from mcp_types import Tool as ToolDefinition
 
-from reposync.errors import RepoSyncError
-from reposync.mcp.calls import Outcome
-from reposync.mcp.schemas import schema_of
-from reposync.mcp.tools import TOOLS
+from reposync.errors import RepoSyncError, UsageError
+from reposync.mcp.schemas import read_arguments, schema_of
+from reposync.mcp.tools import TOOLS, Caller
 from reposync.words import escape_unprintable
 
 log = logging.getLogger(__name__)
@@ -68,32 +67,35 @@ def make_server(version: str, call: Call, *, on_list: Callable[[], None] = lambd
 
 DEFINITIONS: Final = tuple(
     ToolDefinition(
-        name=each.name,
-        description=each.description,
-        input_schema=schema_of(each.arguments),
-        output_schema=dict(each.result),
+        name=name,
+        description=" ".join((arguments.__doc__ or "").split()),
+        input_schema=schema_of(arguments),
+        output_schema=arguments.result,
         annotations=ToolAnnotations(read_only_hint=True),
     )
-    for each in TOOLS
+    for name, (arguments, _) in TOOLS.items()
 )
 _INPUT_SCHEMAS: Final = {each.name: each.input_schema for each in DEFINITIONS}
 
 
 async def answered(
-    act: Callable[[], Awaitable[Outcome]], *, redact: Callable[[str], str], over_http: bool
+    caller: Caller, name: str, arguments: Mapping[str, Any], *, redact: Callable[[str], str], over_http: bool
 ) -> CallToolResult:
-    """The result of a tool. Errors are results too, so that the model reads them and can do better."""
+    """The result of the tool. Errors are results too, so that the model reads them and can do better."""
     try:
-        found = await act()
+        if name not in TOOLS:
+            raise UsageError(f"There is no tool {escape_unprintable(name[:100])!r}.")
+        kind, act = TOOLS[name]
+        found = await act(caller, read_arguments(kind, dict(arguments)))
     except RepoSyncError as error:
         told = error.for_clients if over_http else str(error)
-        return failed(f"{error.code}: {escape_unprintable(redact(told))}")
+        return _failed(f"{error.code}: {escape_unprintable(redact(told))}")
     except Exception:
         incident = secrets.token_hex(6)
         log.exception("A tool ended in an unexpected error", extra={"incident": incident})
-        return failed(f"INTERNAL_ERROR: The call failed unexpectedly; the server's log has it as incident {incident}.")
+        return _failed(f"INTERNAL_ERROR: The call failed unexpectedly; the server's log has it as incident {incident}.")
     return CallToolResult(content=[TextContent(type="text", text=found.text)], structured_content=dict(found.structure))
 
 
-def failed(message: str) -> CallToolResult:
+def _failed(message: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)

@@ -211,7 +211,13 @@ class RunHistory(Stored):
         ]
 
     async def problems(
-        self, run_id: str, limit: int = 100, *, after: str | None = None, reason: str | None = None
+        self,
+        run_id: str,
+        limit: int = 100,
+        *,
+        after: str | None = None,
+        reason: str | None = None,
+        failed_first: bool = False,
     ) -> list[RunProblem]:
         """By path. `after`: the path of the last problem of the page before. `reason`: only those with this reason."""
         query = select(PROBLEMS.c.path, PROBLEMS.c.reason, PROBLEMS.c.detail).where(PROBLEMS.c.run_id == run_id)
@@ -219,7 +225,8 @@ class RunHistory(Stored):
             query = query.where(PROBLEMS.c.reason == reason)
         if after is not None:
             query = query.where(PROBLEMS.c.path > after)
-        query = query.order_by(PROBLEMS.c.path).limit(max(0, min(limit, MAX_PAGE)))
+        order = (PROBLEMS.c.reason != "failed",) if failed_first else ()
+        query = query.order_by(*order, PROBLEMS.c.path).limit(max(0, min(limit, MAX_PAGE)))
         return [RunProblem(*row) for row in await self._database.rows(query)]
 
     async def count_problems(self, run_id: str) -> dict[str, int]:

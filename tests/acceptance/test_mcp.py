@@ -14,7 +14,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from reposync.cli.running_daemon import tool_of_daemon
+from reposync.cli.running_daemon import ask_daemon
 from reposync.config.settings import Settings
 from tests.acceptance.conftest import Person
 from tests.fixtures.engine import Engine
@@ -106,11 +106,13 @@ async def test_a_running_daemon_answers_in_its_place(indexed: Person) -> None:
         with Pod("laptop", indexed.home, indexed.environment) as pod:
             until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
             beside = await client.call_tool("search_code", QUESTION)
-            answered = tool_of_daemon(Settings.from_environment(indexed.variables()), "search_code", QUESTION, 0)
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+            call |= {"params": {"name": "search_code", "arguments": QUESTION}}
+            answered = ask_daemon(Settings.from_environment(indexed.variables()), "/mcp", {}, call)
         alone = await client.call_tool("search_code", QUESTION)
 
     assert answered is not None
-    assert beside.structured_content["files"] == answered["structuredContent"]["files"]
+    assert beside.structured_content["files"] == answered["result"]["structuredContent"]["files"]
     assert beside.structured_content["files"] == alone.structured_content["files"]
 
 

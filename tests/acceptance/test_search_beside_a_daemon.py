@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Generator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from reposync.cli.running_daemon import search_in_daemon
+from reposync.cli.running_daemon import ask_daemon
 from reposync.config.settings import Settings
 from tests.acceptance.conftest import Person
 from tests.fixtures.pods import Pod, until
@@ -40,18 +41,20 @@ def pod(indexed: Person) -> Generator[Pod, None, None]:
         pod.__exit__(None, None, None)
 
 
-def settings(person: Person, **more: str) -> Settings:
-    return Settings.from_environment({**person.variables(), **more})
+def in_daemon(person: Person, **more: str) -> Any:
+    """The hits that a daemon with the person's settings finds."""
+    settings = Settings.from_environment({**person.variables(), **more})
+    return (ask_daemon(settings, "/api/v1/search", QUERY) or {}).get("items")
 
 
 def test_the_daemon_answers_and_the_command_prints_the_same_as_without_one(indexed: Person, pod: Pod) -> None:
     beside = indexed.types("search", "remove", "sessions").stdout, indexed.asks("search", "remove", "sessions")
-    found = search_in_daemon(settings(indexed), QUERY)
+    found = in_daemon(indexed)
     assert found is not None
     assert [(hit["path"], hit["start_line"]) for hit in found] == [("sessions.py", 1)]
 
     assert pod.terminate() == 0
-    assert search_in_daemon(settings(indexed), QUERY) is None
+    assert in_daemon(indexed) is None
     alone = indexed.types("search", "remove", "sessions").stdout, indexed.asks("search", "remove", "sessions")
     assert alone == beside
 
@@ -62,11 +65,11 @@ def test_a_daemon_with_other_settings_or_a_token_that_the_command_lacks_is_left_
     indexed.environment["REPOSYNC_API_TOKEN"] = token = "a-token-of-32-characters-0123456"
     with Pod("laptop", indexed.home, indexed.environment) as pod:
         until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
-        assert search_in_daemon(settings(indexed), QUERY)
-        assert search_in_daemon(settings(indexed, DATABASE_URL=f"sqlite:///{indexed.home}/another.db"), QUERY) is None
-        assert search_in_daemon(settings(indexed, REPOSYNC_API_TOKEN=token[::-1]), QUERY) is None
+        assert in_daemon(indexed)
+        assert in_daemon(indexed, DATABASE_URL=f"sqlite:///{indexed.home}/another.db") is None
+        assert in_daemon(indexed, REPOSYNC_API_TOKEN=token[::-1]) is None
         del indexed.environment["REPOSYNC_API_TOKEN"]
-        assert search_in_daemon(settings(indexed), QUERY) is None
+        assert in_daemon(indexed) is None
         assert [hit["path"] for hit in indexed.asks("search", "remove", "sessions")] == ["sessions.py"]
 
 

@@ -82,7 +82,7 @@ def test_damage_of_an_index_is_listed_and_repaired(configured: Person, repositor
     assert (run["status"], run["trigger"], run["files_processed"]) == ("completed", "command", 2)
     assert (run["error_code"], run["error_message"]) == (None, "Repaired on request: 2 missing.")
     assert f"{run['id'][:8]} Repaired on request: 2 missing.\n" in configured.types("history").stdout
-    assert "notice:     Repaired on request: 2 missing.\n" in configured.types("runs", "show", run["id"]).stdout
+    assert "Repaired on request: 2 missing.\n" in configured.types("runs", "show", run["id"]).stdout
     assert points(configured) == before
 
 

@@ -79,7 +79,7 @@ def test_watching_ends_with_ctrl_c_and_the_run_goes_on(
                 start_new_session=True,
             )
             drawn = b""
-            while f"/{FILES} files".encode() not in drawn:
+            while f"of {FILES} files".encode() not in drawn:
                 drawn += os.read(primary, 4096)
             watching.send_signal(signal.SIGINT)
             out, _ = watching.communicate(timeout=60)

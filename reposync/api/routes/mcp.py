@@ -49,9 +49,8 @@ class _Exchange(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-        from reposync.mcp.calls import Caller
         from reposync.mcp.server import answered, make_server
-        from reposync.mcp.tools import tool_named
+        from reposync.mcp.tools import Caller
 
         parts = self._parts
         stopping = stopping_of(self._request)
@@ -63,10 +62,8 @@ class _Exchange(Response):
             return not stopping.is_set() and not await self._request.is_disconnected()
 
         async def call(name: str, arguments: Any) -> Any:
-            caller = Caller(application, self._commits, parts.searches, parts.greps, is_wanted)
-            return await answered(
-                lambda: tool_named(name).call(caller, arguments), redact=parts.secrets.redact, over_http=True
-            )
+            caller = Caller(application, self._commits, parts.searches.search, parts.greps.search, is_wanted)
+            return await answered(caller, name, arguments, redact=parts.secrets.redact, over_http=True)
 
         async def replayed() -> Message:
             return self._left.pop() if self._left else await receive()

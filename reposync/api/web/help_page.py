@@ -31,10 +31,9 @@ _ANCHOR = re.compile(r'<a id="[a-z0-9-]+">|</a>|<br>')
 
 @dataclass(frozen=True, slots=True)
 class HelpPage:
-    """`about`: its first sentence. `contents`: anchors and titles of its sections."""
+    """`contents`: anchors and titles of its sections."""
 
     title: str
-    about: str
     contents: Sequence[tuple[str, str]]
     body: Markup
 
@@ -43,12 +42,8 @@ def help_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
     routes = Router(include_in_schema=False)
 
     @routes.get("/help")
-    async def index(request: Request) -> Response:
-        groups = await asyncio.to_thread(_groups, renderer.root)
-        return renderer.page(request, "help_index.html", await parts.access.principal_or_none(request), groups=groups)
-
     @routes.get("/help/{name:path}")
-    async def page(request: Request, name: str) -> Response:
+    async def page(request: Request, name: str = INDEX) -> Response:
         if name not in _sources():
             raise HTTPException(404)
         found = await asyncio.to_thread(_rendered, name, renderer.root)
@@ -67,27 +62,10 @@ def _sources() -> Mapping[str, Path]:
 
 
 @cache
-def _groups(root: str) -> Sequence[tuple[str, Mapping[str, HelpPage]]]:
-    """The pages by the sections of the index that link to them first."""
-    groups: list[tuple[str, dict[str, HelpPage]]] = []
-    listed = {INDEX}
-    tokens = _parsed(INDEX)
-    for before, token in pairwise(tokens):
-        if before.type == "heading_open" and before.tag == "h2":
-            groups.append((_text(token), {}))
-        for child in token.children or () if groups else ():
-            name, _ = _target(INDEX, str(child.attrs.get("href", "")))
-            if name in _sources() and name not in listed:
-                listed.add(name)
-                groups[-1][1][name] = _rendered(name, root)
-    return groups
-
-
-@cache
 def _rendered(name: str, root: str) -> HelpPage:
-    tokens = [each for each in _parsed(name) if each.type != "html_block"]
+    source = _sources()[name].read_text(encoding="utf-8")
+    tokens = [each for each in _MARKDOWN.parse(source) if each.type != "html_block"]
     contents: list[tuple[str, str]] = []
-    paragraphs: list[str] = []
     slugs: dict[str, int] = {}
     title = name
     for before, token in pairwise(tokens):
@@ -102,21 +80,14 @@ def _rendered(name: str, root: str) -> HelpPage:
                 title = _text(token)
             elif before.tag == "h2":
                 contents.append((anchor, _text(token)))
-        elif before.type == "paragraph_open" and before.level == 0:
-            paragraphs.append(_text(token))
         elif token.type == "fence":
             token.type, token.content = "html_block", _block(token)
     _describe_tables(tokens)
-    about = re.split(r"(?<=[.!?])\s", paragraphs[0])[0].removesuffix(":") if paragraphs else ""
     html = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
-    return HelpPage(title, about, contents, Markup(html))  # noqa: S704 - rendered from our own files
+    return HelpPage(title, contents, Markup(html))  # noqa: S704 - rendered from our own files
 
 
 _MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-
-
-def _parsed(name: str) -> list[Token]:
-    return _MARKDOWN.parse(_sources()[name].read_text(encoding="utf-8")) if name in _sources() else []
 
 
 def slug_of(title: str) -> str:
@@ -144,19 +115,15 @@ def _inline(children: Sequence[Token], name: str, root: str) -> Iterator[Token]:
 
 
 def _address(name: str, href: str, root: str) -> str | None:
+    """Where a link on the page `name` leads; None if that is not shipped."""
     if href.startswith(("https://", "http://", "#")):
         return href
-    target, fragment = _target(name, href)
+    link = urlsplit(href)
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(link.path))).removesuffix(".md")
     if target not in _sources():
         return None
-    return f"{root}/help" if target == INDEX else f"{root}/help/{target}{fragment}"
-
-
-def _target(name: str, href: str) -> tuple[str, str]:
-    """Name of the page that a link on the page `name` leads to, and the `#fragment`."""
-    link = urlsplit(href)
-    path = posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(link.path)))
-    return path.removesuffix(".md"), f"#{link.fragment}" if link.fragment else ""
+    page = f"{root}/help" if target == INDEX else f"{root}/help/{target}"
+    return f"{page}#{link.fragment}" if link.fragment else page
 
 
 def _block(fence: Token) -> str:

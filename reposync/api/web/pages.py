@@ -6,9 +6,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi import APIRouter, Request, Response
+from starlette.datastructures import URL
 
 from reposync.api.auth import ANONYMOUS, Principal, Role, admitted, local_address, login_address
 from reposync.api.errors import AccessDenied, TooManyAttempts
@@ -74,9 +74,7 @@ def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapp
         if form.get("back"):
             onward = local_address(form["back"], renderer.root)
         # With the notice that the page shows.
-        split = urlsplit(onward)
-        kept = [(key, value) for key, value in parse_qsl(split.query) if key != "done"]
-        return _redirect(f"{split.path}?{urlencode([*kept, ('done', action)])}")
+        return _redirect(str(URL(onward).include_query_params(done=action)))
 
     return routes
 

@@ -134,7 +134,7 @@ def _environment() -> Environment:
         "relative": lambda when: ago(when) if when <= datetime.now(UTC) else until(when),
         "duration": lambda seconds: _unbroken(duration(seconds)),
         "rounded_duration": lambda seconds: _unbroken(
-            duration(max(10.0, seconds)) if seconds >= 9.5 else f"{seconds:.0f} s"
+            f"{seconds:.0f} s" if seconds < 9.5 else duration(max(10, seconds))
         ),
         "size": lambda count: _unbroken(size(count)),
         "visible": lambda text: escape_unprintable(str(text)),
@@ -165,10 +165,4 @@ def web_link(url: str | None) -> str | None:
 
 def prose(text: str) -> Markup:
     """Text in which words between backticks are code."""
-    pieces = text.split("`")
-    if len(pieces) % 2 == 0:
-        return escape(text)
-    shown = [
-        Markup("<code>{}</code>").format(each) if number % 2 else escape(each) for number, each in enumerate(pieces)
-    ]
-    return Markup().join(shown)
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before

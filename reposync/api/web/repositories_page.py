@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
@@ -12,31 +12,17 @@ from fastapi import APIRouter, Request, Response
 from reposync.api.auth import Principal, Role
 from reposync.api.documents import cursor_after, key_before
 from reposync.api.routing import ApiParts, Router
-from reposync.api.web.last_day import last_day
 from reposync.api.web.rendering import Renderer
 from reposync.api.web.runs_page import approve_label, progress_of
 from reposync.app.application import Application
 from reposync.app.index_overview import collection_changes
-from reposync.catalog.overview import Overview, late_after, overviews
-from reposync.store.database import AHEAD_SECONDS
+from reposync.catalog.overview import late_repositories, overviews
 from reposync.store.index_queries import commit_pages, incomplete_versions
 from reposync.store.repository import MAX_NAME_CHARS, RepositoryState
 from reposync.store.status import RunStatus
+from reposync.words import duration
 
 PAGE_REPOSITORIES = 50
-
-Freshness = Literal["fresh", "late", "never", ""]
-# Filters, by their value in the query.
-_CHOICES = {
-    "": "all",
-    "active": "active",
-    "paused": "paused",
-    "inactive": "not in the registry",
-    "running": "running",
-    "behind": "behind their head",
-    "attention": "need attention",
-}
-
 _BAD = frozenset({RunStatus.FAILED, RunStatus.BLOCKED})
 
 
@@ -47,18 +33,17 @@ class _Known(NamedTuple):
     lacks_files: bool
     is_behind: bool
 
-    def is_in(self, choice: str) -> bool:
-        match choice:
-            case "":
-                return True
-            case "running":
-                return self.latest is RunStatus.RUNNING
-            case "behind":
-                return self.is_behind
-            case "attention":
-                return self.lacks_files or self.latest in _BAD
-            case _:
-                return self.state == choice
+
+# Filters, by their value in the query.
+_CHOICES: Mapping[str, tuple[str, Callable[[_Known], bool]]] = {
+    "": ("all", lambda each: True),
+    "active": ("active", lambda each: each.state == "active"),
+    "paused": ("paused", lambda each: each.state == "paused"),
+    "inactive": ("not in the registry", lambda each: each.state == "inactive"),
+    "running": ("running", lambda each: each.latest is RunStatus.RUNNING),
+    "behind": ("behind their head", lambda each: each.is_behind),
+    "attention": ("need attention", lambda each: each.lacks_files or each.latest in _BAD),
+}
 
 
 def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
@@ -72,16 +57,21 @@ def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         name = query.get("name", "").strip()[:MAX_NAME_CHARS]
         choice = query.get("show", "") if query.get("show") in _CHOICES else ""
         after = key_before(query["after"]) if query.get("after") else ""
-        states = await app.repositories.states()
-        known = await _known(app, states)
+        states = sorted(await app.repositories.states(), key=lambda each: each.name)
+        latest = await app.runs.latest_statuses(_BAD | {RunStatus.RUNNING})
+        incomplete = await incomplete_versions(app.database)
+        known = [
+            _Known(each.name, each.word, latest.get(each.name), each.name in incomplete, each.behind_since is not None)
+            for each in states
+        ]
         matching = [each for each in known if name.casefold() in each.name.casefold()]
-        chosen = [each.name for each in matching if each.is_in(choice)]
+        chosen = [each.name for each in matching if _CHOICES[choice][1](each)]
         left = [each for each in chosen if each > after]
         names, seen = left[:PAGE_REPOSITORIES], len(chosen) - len(left)
         found = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
         shown = (RunStatus.RUNNING, RunStatus.BLOCKED)
-        latest = await app.runs.by_ids([each.last_run for each in found if each.last_run and each.last_status in shown])
-        now = app.runs.now()
+        runs = await app.runs.by_ids([each.last_run for each in found if each.last_run and each.last_status in shown])
+        late = set(await late_repositories(states, app.runs.now()))
 
         def address(**extra: str) -> str:
             return f"{renderer.root}/{_query(name=name, show=choice, **extra)}"
@@ -90,21 +80,22 @@ def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
             request,
             "repositories.html",
             principal,
-            repositories=[(each, freshness(each, now)) for each in found],
+            repositories=found,
+            late=late,
             commit_pages=await commit_pages(app.database, [each.id for each in found]),
-            progress=progress_of(latest.values()),
-            approvals={each.id: approve_label(each) for each in latest.values() if each.status is RunStatus.BLOCKED},
+            progress=progress_of(runs.values()),
+            approvals={each.id: approve_label(each) for each in runs.values() if each.status is RunStatus.BLOCKED},
             changes=[each for each in await collection_changes(app, count_chunks=False) if each.is_under_way],
             # Query, label, count, and whether it is chosen; without empty ones.
             choices=[
                 (_query(name=name, show=word), label, number, word == choice)
-                for word, label in _CHOICES.items()
-                if (number := sum(each.is_in(word) for each in matching)) or word in ("", choice)
+                for word, (label, is_in) in _CHOICES.items()
+                if (number := sum(map(is_in, matching))) or word in ("", choice)
             ],
             choice=choice or None,
             name=name or None,
             is_any=bool(known),
-            day=await last_day(app, states) if known else None,
+            day=await _last_day(app, states, late) if known else None,
             failed=sum(each.latest is RunStatus.FAILED for each in known),
             back=address(after=query.get("after", "")),
             first_link=address() if after else None,
@@ -117,25 +108,28 @@ def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
     return routes
 
 
-def freshness(each: Overview, now: datetime) -> Freshness:
-    """`late`: two ticks of its schedule have passed since its last sync. Empty if no sync is expected."""
-    if each.next_due_at is None or each.cron_expression is None:
-        return ""
-    if each.last_sync_at is None:
-        return "never"
-    if each.last_sync_at > now + timedelta(seconds=AHEAD_SECONDS):
-        return "late"  # written by a pod of an earlier version with a clock that was ahead
-    return "late" if late_after(each.cron_expression, each.timezone, each.last_sync_at) < now else "fresh"
-
-
-async def _known(app: Application, states: Sequence[RepositoryState]) -> list[_Known]:
-    """By name."""
-    latest = await app.runs.latest_statuses(_BAD | {RunStatus.RUNNING})
-    incomplete = await incomplete_versions(app.database)
-    return [
-        _Known(each.name, each.word, latest.get(each.name), each.name in incomplete, each.behind_since is not None)
-        for each in sorted(states, key=lambda each: each.name)
-    ]
+async def _last_day(app: Application, states: Sequence[RepositoryState], late: Collection[str]) -> dict[str, Any]:
+    """The last 24 hours, the queue and the workers."""
+    counts = await app.runs.by_hour(app.runs.now() - timedelta(hours=24))
+    ended = sum(each.runs for each in counts if each.is_final)
+    completed = sum(each.runs for each in counts if each.kind == "completed")
+    queue = await app.runs.queue()
+    behind = [(each.behind_since, each.name) for each in states if each.behind_since]
+    synced = [(each.last_sync_at, each.name) for each in states if each.name in late and each.last_sync_at]
+    return {
+        "success_rate": f"{100 * completed / ended:.0f}%" if ended else "–",
+        "ended": ended,
+        "running": queue.counts.get(RunStatus.RUNNING, 0),
+        "waiting": sum(queue.counts.get(each, 0) for each in (RunStatus.QUEUED, RunStatus.RETRYING)),
+        # In minutes, so that the page does not change at each look.
+        "oldest": duration(queue.oldest_seconds // 60 * 60) if queue.oldest_seconds >= 60 else None,
+        "blocked": queue.counts.get(RunStatus.BLOCKED, 0),
+        "workers": len(await app.workers.alive()),
+        "late": len(late),
+        "most_late": min(synced, default=None),
+        "behind": len(behind),
+        "most_behind": min(behind, default=None),
+    }
 
 
 def _query(**values: str) -> str:

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,19 +19,15 @@ from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Renderer
 from reposync.api.web.runs_page import CHART_RUNS, progress_of
 from reposync.app.index_overview import index_overview
 from reposync.catalog.overview import repository_detail
-from reposync.config.schedule import Schedule, ScheduleError
 from reposync.content.model import REMEDIES
 from reposync.errors import RepositoryNotFound
 from reposync.store.file_tree import TreeEntry, folder, skip_counts
 from reposync.store.index_queries import commit_pages
-from reposync.store.repository import Repository
 from reposync.store.ticks import Ticks
 from reposync.words import file_address
 
 PAGE_ENTRIES = 1_000
 SHOWN_RUNS = 10
-MISSED_TICKS = 5
-TICKS = 3
 SLOW_REFRESH_SECONDS = 15
 """While nothing runs: listing a folder reads the rows of all files."""
 
@@ -58,8 +54,17 @@ def repository_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         address = f"{renderer.root}/repositories/{path_of(row.name)}"
 
         def in_folder(path: str) -> str:
-            return f"{address}?{urlencode({'folder': path})}#files" if path else f"{address}#files"
+            return f"{address}?{urlencode({'folder': path})}#files"
 
+        def link(entry: TreeEntry) -> str | None:
+            """Where a click on the entry leads; None for a file that is not indexed."""
+            full = f"{path}/{entry.name}" if path else entry.name
+            if entry.files is not None:
+                return in_folder(full.rstrip("/"))
+            return f"{renderer.root}{file_address(row.name, full)}" if entry.chunks else None
+
+        # The folders above `path` and itself.
+        above = list(itertools.accumulate(path.split("/"), "{}/{}".format)) if path else []
         return renderer.page(
             request,
             "repository.html",
@@ -67,9 +72,6 @@ def repository_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
             repository=found,
             registered=row.origin_words,
             definition=list(_keys(row.resolved or row.definition or {})),
-            ticks=_ticks(row, app.runs.now()),
-            missed=found.missed_ticks[:MISSED_TICKS],
-            more_missed=len(found.missed_ticks) > MISSED_TICKS,
             index=await index_overview(app, row.name),
             commit_page=(await commit_pages(app.database, [row.id])).get(row.id),
             chart=run_chart(runs),
@@ -78,8 +80,8 @@ def repository_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
             progress=progress_of(runs[:SHOWN_RUNS]),
             askers=await app.runs.askers([run.id for run in runs[:SHOWN_RUNS]]),
             folder=path,
-            folders=list(_folders(path, in_folder)),
-            entries=[(each, _link(each, path, row.name, in_folder, renderer.root)) for each in entries[:PAGE_ENTRIES]],
+            folders=[(each.rpartition("/")[2], in_folder(each)) for each in above],
+            entries=[(each, link(each)) for each in entries[:PAGE_ENTRIES]],
             more_entries=len(entries) > PAGE_ENTRIES,
             skipped=await skip_counts(app.database, version),
             remedies=REMEDIES,
@@ -99,31 +101,3 @@ def _keys(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, st
             yield f"{within}{key}", ", ".join(map(str, value)) or "none"
         elif value is not None:
             yield f"{within}{key}", value if isinstance(value, str) else json.dumps(value)
-
-
-def _ticks(row: Repository, now: datetime) -> list[datetime]:
-    """The next ones of its schedule."""
-    ticks: list[datetime] = []
-    if row.is_active and row.cron_expression is not None:
-        try:
-            schedule = Schedule.parse(row.cron_expression, row.timezone)
-        except ScheduleError:  # of a newer program
-            return []
-        while len(ticks) < TICKS:
-            ticks.append(schedule.next_after(ticks[-1] if ticks else now))
-    return ticks
-
-
-def _folders(path: str, address: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    """The folders above `path` and itself, each with its address."""
-    parts = path.split("/") if path else []
-    for number, part in enumerate(parts, 1):
-        yield part, address("/".join(parts[:number]))
-
-
-def _link(entry: TreeEntry, path: str, repository: str, address: Callable[[str], str], root: str) -> str | None:
-    """Where a click on the entry leads; None for a file that is not indexed."""
-    full = f"{path}/{entry.name}" if path else entry.name
-    if entry.files is not None:
-        return address(full.rstrip("/"))
-    return f"{root}{file_address(repository, full)}" if entry.chunks else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -15,22 +15,19 @@ from reposync.api.auth import Principal, Role
 from reposync.api.routing import ApiParts, Router
 from reposync.api.web.charts import run_chart
 from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Renderer
-from reposync.app.application import Application
-from reposync.config.schedule import ScheduleError, zone
-from reposync.content.model import Skip
 from reposync.errors import GateClosed, IndexHeld, RepositoryNotFound
-from reposync.runs.reporting import current_progress
+from reposync.runs.reporting import current_progress, displayed_progress
 from reposync.store.index_queries import commit_pages
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.run import Run, RunProblem, RunRequest
+from reposync.store.run import Run, RunRequest
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.brake import read_brake
+from reposync.sync.progress import RunProgress
 
 PAGE_RUNS = 50
 CHART_RUNS = 60
 PAGE_PROBLEMS = 200
 PAGE_REQUESTS = 50
-_MAX_ZONE_CHARS = 64
 LIVE_REFRESH_SECONDS = 1
 """Polling interval of a page that cannot receive the events of its run."""
 _RUN = re.compile("run ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
@@ -82,7 +79,7 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         app = parts.application()
         found = await app.runs.get(run_id)
         counts = await app.runs.count_problems(found.id)
-        problems = await _problems(app, found, counts) if counts else []
+        problems = await app.runs.problems(found.id, PAGE_PROBLEMS, failed_first=True)
         brake = read_brake(found.brake)
         requests = (await app.runs.requests([found.id])).get(found.id, [])
         live = len(askers_of([each for each in requests if each.is_live]))
@@ -101,7 +98,8 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             # Cancelling a run withdraws the requests of everybody.
             cancel_label=f"Cancel for all {live:,} requesters" if live > 1 else "Cancel",
             attempts=await app.runs.attempts(found.id),
-            progress=_progress(found),
+            progress=displayed_progress(found),
+            stages=(current_progress(found) or {}).get("stage_seconds", {}),
             counts=counts,
             brake=brake,
             approve_label=approve_label(found),
@@ -114,13 +112,6 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
     return routes
 
 
-async def _problems(app: Application, run: Run, counts: Mapping[str, int]) -> list[RunProblem]:
-    """Failures first: they need attention, the others are skipped on purpose."""
-    failed = await app.runs.problems(run.id, PAGE_PROBLEMS, reason=Skip.FAILED) if Skip.FAILED in counts else []
-    others = await app.runs.problems(run.id, PAGE_PROBLEMS)
-    return failed + [each for each in others if each.reason != Skip.FAILED][: PAGE_PROBLEMS - len(failed)]
-
-
 def approve_label(run: Run) -> str:
     """Of the button that approves a blocked run."""
     if (brake := read_brake(run.brake)) is not None:
@@ -130,33 +121,21 @@ def approve_label(run: Run) -> str:
 
 
 def _filters(request: Request) -> tuple[dict[str, str], dict[str, Any]]:
-    """The valid ones as the form shows them, and as arguments of `history`."""
+    """The valid ones as the form shows them, and as arguments of `history`. Days are in UTC."""
     query = request.query_params
     repository = query.get("repository", "").strip()[:MAX_NAME_CHARS]
     status = next((each for each in RunStatus if each == query.get("status")), None)
     trigger = next((each for each in RunTrigger if each == query.get("trigger")), None)
     since, until = _day(query.get("since", "")), _day(query.get("until", ""))
-    here = _zone(query.get("zone", "")) if since or until else None
-    # Days in the time zone of the browser, as the times on the page are.
-    tz = zone(here) if here else UTC
+    words = {"repository": repository, "status": status, "trigger": trigger, "since": since, "until": until}
     wanted = {
         "repository": repository or None,
         "status": status,
         "trigger": trigger,
-        "since": datetime.combine(since, time.min, tz).astimezone(UTC) if since else None,
-        "until": datetime.combine(until + timedelta(days=1), time.min, tz).astimezone(UTC) if until else None,
+        "since": datetime.combine(since, time.min, UTC) if since else None,
+        "until": datetime.combine(until + timedelta(days=1), time.min, UTC) if until else None,
     }
-    words = {"repository": repository, "status": status, "trigger": trigger, "since": since, "until": until}
-    return {key: str(value or "") for key, value in {**words, "zone": here}.items()}, wanted
-
-
-def _zone(name: str) -> str | None:
-    """None if it is not the name of a time zone."""
-    with contextlib.suppress(ScheduleError):
-        if 0 < len(name) <= _MAX_ZONE_CHARS:
-            zone(name)
-            return name
-    return None
+    return {key: str(value or "") for key, value in words.items()}, wanted
 
 
 def _day(text: str) -> date | None:
@@ -167,32 +146,9 @@ def _day(text: str) -> date | None:
     return None
 
 
-def progress_of(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+def progress_of(runs: Iterable[Run]) -> dict[str, RunProgress]:
     """Of those that are running, by id."""
-    return {run.id: _progress(run) for run in runs if run.status is RunStatus.RUNNING}
-
-
-def _progress(run: Run) -> dict[str, Any]:
-    """The figures of the running attempt; zero if its worker has not reported any."""
-    reported = current_progress(run) or {}
-    found = {key: reported.get(key) if isinstance(reported.get(key), int | float) else 0 for key in _NUMBERS}
-    stages, file = reported.get("stage_seconds"), reported.get("file")
-    return {
-        **found,
-        "phase": str(reported.get("phase", "starting")),
-        "file": file if isinstance(file, str) else "",
-        "stage_seconds": {
-            str(name): seconds
-            for name, seconds in (stages.items() if isinstance(stages, dict) else ())
-            if isinstance(seconds, int | float)
-        },
-    }
-
-
-_NUMBERS = (
-    *("files_total", "files_done", "chunks_total", "chunks_embedded", "bytes_read", "chunks_per_second"),
-    *("elapsed_seconds", "eta_seconds"),
-)
+    return {run.id: displayed_progress(run) for run in runs if run.status is RunStatus.RUNNING}
 
 
 def askers_of(requests: Sequence[RunRequest]) -> list[str]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
@@ -19,7 +16,6 @@ from reposync.api.routing import ApiParts, Router
 from reposync.api.web.file_page import lines_address
 from reposync.api.web.highlighting import code_block, snippet_rows
 from reposync.api.web.rendering import Renderer, web_link
-from reposync.app.application import Application
 from reposync.embedding.sparse import query_terms
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.search.query import MAX_QUERY_CHARS
@@ -31,37 +27,6 @@ from reposync.vectors.port import SearchHit
 PAGE_HITS = 10
 SHOWN_LINES = 8
 SHOWN_SYMBOLS = 6
-_FILTERS = ("repository", "path", "language")
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """What the page shows of a hit. `like`: the query for code like it. `address`: of the page of its file, without the
-    root; `whole`: that page with all lines of the hit, if there are more; `url`: of these lines at their source."""
-
-    hit: SearchHit
-    start_line: int
-    end_line: int
-    best_line: int
-    code: Markup
-    address: str
-    whole: str | None
-    url: str | None
-    like: str | None
-    symbols: Sequence[tuple[Symbol, str]]
-    more_symbols: int
-
-
-@dataclass(slots=True)
-class File:
-    """The hits of a file, at the place of the best one."""
-
-    repository: str
-    path: str
-    language: str | None
-    outdated: bool
-    meaning_indexed: float | None
-    hits: list[Lines] = field(default_factory=list)
 
 
 def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
@@ -71,81 +36,59 @@ def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
 
     @routes.get("/search")
     async def search(request: Request, principal: Principal = reader) -> Response:
-        fields = ("q", *_FILTERS)
+        fields = ("q", "repository", "path", "language")
         given: dict[str, Any] = {key: request.query_params.get(key, "").strip() or None for key in fields}
-        found: list[SearchHit] = []
-        files: list[File] = []
+        query = given["q"]
+        files: Collection[list[dict[str, Any]]] = ()
         problem = None
-        if given["q"]:
+        if query:
             try:
-                found = await _found(parts.application(), searches, given)
-                words = await parts.application().searching.words(given["q"], repository=given["repository"])
+                searching = parts.application().searching
+                filters = {"repository": given["repository"], "language": given["language"], "path_glob": given["path"]}
+                found = await searches.search(lambda: searching.search(query, **filters, limit=PAGE_HITS))
+                words = await searching.words(query, repository=given["repository"])
                 files = await asyncio.to_thread(by_file, found, words)
             except StoreUnavailable:
                 raise
             except RepoSyncError as error:
                 # Shown with the form: most of these are about its fields.
                 problem = error.for_pages
-        address = f"{renderer.root}/search"
         return renderer.page(
-            request,
-            "search.html",
-            principal,
-            **given,
-            longest=MAX_QUERY_CHARS,
-            files=files,
-            facets=_facets(found, given, address),
-            problem=problem,
+            request, "search.html", principal, **given, longest=MAX_QUERY_CHARS, files=files, problem=problem
         )
 
     return routes
 
 
-async def _found(app: Application, searches: ConcurrencyLimit, given: Mapping[str, str | None]) -> list[SearchHit]:
-    return await searches.search(
-        lambda: app.searching.search(
-            given["q"] or "",
-            repository=given["repository"],
-            path_glob=given["path"],
-            language=given["language"],
-            limit=PAGE_HITS,
-        )
-    )
-
-
-def by_file(found: Sequence[SearchHit], words: str) -> list[File]:
-    """The hits with the lines that match `words` best, marked."""
-    files: dict[tuple[str, str], File] = {}
+def by_file(found: Sequence[SearchHit], words: str) -> Collection[list[dict[str, Any]]]:
+    """The hits of each file, at the place of the best one, with the lines that match `words` best."""
+    files: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for hit in found:
-        lines = _lines(hit, words)
-        file = files.setdefault(
-            (hit.repository, hit.path),
-            File(hit.repository, hit.path, hit.language, hit.outdated, hit.meaning_indexed),
-        )
-        file.hits.append(lines)
-    return list(files.values())
+        files.setdefault((hit.repository, hit.path), []).append(_lines(hit, words))
+    return files.values()
 
 
-def _lines(hit: SearchHit, words: str) -> Lines:
+def _lines(hit: SearchHit, words: str) -> dict[str, Any]:
+    """What the page shows of a hit. `like`: the query for code like it. `address`: of the page of its file, without the
+    root; `whole`: that page with all lines of the hit, if there are more; `url`: of these lines at their source."""
     snippet, rows = _shown(hit.text, hit.start_line, words, hit.language, tuple(hit.symbols))
     url = web_link(hit.url)
     start, end = snippet.start_line, snippet.lines[-1].number if snippet.lines else snippet.start_line
     is_part = (start, end) != (hit.start_line, hit.end_line)
     shown = [each for each in hit.symbols if each.start_line <= end and start <= each.end_line][:SHOWN_SYMBOLS]
-    return Lines(
-        hit=hit,
-        start_line=start,
-        end_line=end,
-        best_line=snippet.best_line,
-        code=code_block(rows, start),
-        address=lines_address(hit.repository, hit.path, start, end),
-        whole=lines_address(hit.repository, hit.path, hit.start_line, hit.end_line) if is_part else None,
-        url=url and url_of_lines(url, start, end),
+    return {
+        "hit": hit,
+        "start_line": start,
+        "end_line": end,
+        "code": code_block(rows, start),
+        "address": lines_address(hit.repository, hit.path, start, end),
+        "whole": lines_address(hit.repository, hit.path, hit.start_line, hit.end_line) if is_part else None,
+        "url": url and url_of_lines(url, start, end),
         # A path with a quotation mark cannot be written as a filter.
-        like=None if '"' in hit.path else f'like:"{hit.repository}:{hit.path}:{snippet.best_line}"',
-        symbols=[(each, lines_address(hit.repository, hit.path, each.start_line, each.end_line)) for each in shown],
-        more_symbols=len(hit.symbols) - len(shown),
-    )
+        "like": None if '"' in hit.path else f'like:"{hit.repository}:{hit.path}:{snippet.best_line}"',
+        "symbols": [(each, lines_address(hit.repository, hit.path, each.start_line, each.end_line)) for each in shown],
+        "more_symbols": len(hit.symbols) - len(shown),
+    }
 
 
 # People go back to a search, and narrow it: its hits stay the same then.
@@ -156,23 +99,3 @@ def _shown(
     """The lines of a chunk that match `words` best, and their HTML."""
     snippet = best_snippet(text, start_line, words, SHOWN_LINES, symbols)
     return snippet, snippet_rows([line.text for line in snippet.lines], language, query_terms(words))
-
-
-def _facets(
-    found: Sequence[SearchHit], given: Mapping[str, str | None], address: str
-) -> list[tuple[str, list[tuple[str, int, str]]]]:
-    """For repository and language, if the hits have several: value, number of hits, and the search of these alone."""
-    values: Mapping[str, Callable[[SearchHit], str | None]] = {
-        "repository": lambda hit: hit.repository,
-        "language": lambda hit: hit.language,
-    }
-    facets = []
-    for key, value in values.items():
-        counts = Counter(each for hit in found if (each := value(hit)))
-        if len(counts) > 1:
-            kept = {name: each for name, each in given.items() if each and name != key}
-            links = [
-                (each, number, f"{address}?{urlencode({**kept, key: each})}") for each, number in counts.most_common()
-            ]
-            facets.append((key, links))
-    return facets

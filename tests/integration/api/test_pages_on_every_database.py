@@ -32,8 +32,8 @@ async def test_the_filters_of_the_pages_work_on_every_database(rest: Rest) -> No
 
     assert await shown(rest, "/runs") == ["platform/wait", "platform/api", "platform/api", "payments"]
     assert await shown(rest, "/runs?status=failed&trigger=webhook") == ["payments"]
-    assert await shown(rest, "/runs?until=2000-01-01&zone=Asia/Tokyo") == []
-    assert len(await shown(rest, "/runs?since=2000-01-01&zone=nowhere/at-all")) == 4
+    assert await shown(rest, "/runs?until=2000-01-01") == []
+    assert len(await shown(rest, "/runs?since=2000-01-01")) == 4
 
 
 async def test_the_first_page_counts_the_runs_of_the_last_day(rest: Rest) -> None:
@@ -46,5 +46,3 @@ async def test_the_first_page_counts_the_runs_of_the_last_day(rest: Rest) -> Non
     figures = dict(re.findall(r"<dt>([^<]*)</dt><dd[^>]*>([^<]*)", page))
     assert (figures["Success, last 24 h"].strip(), figures["Queued"].strip()) == ("67%", "1")
     assert "of 3 runs" in page
-    assert sum(int(each) for each in re.findall(r"UTC: (\d+) completed", page)) == 2
-    assert sum(int(each) for each in re.findall(r"UTC: (\d+) failed", page)) == 1

@@ -93,7 +93,7 @@ def check(answer: httpx.Response, status: int, title: str, *words: str) -> None:
     [
         ("GET", "/nothing/here", 404, "Not found", "There is nothing at /nothing/here."),
         ("GET", "/<script>alert(1)</script>", 404, "Not found", "&lt;script&gt;alert(1)&lt;/script&gt;"),
-        ("GET", "/runs/none-of-this", 404, "There is no such run", "none-of-this"),
+        ("GET", "/runs/none-of-this", 404, "Not found", "none-of-this"),
         ("GET", "/actions/sync", 405, "This address is for a button", "GET is not possible"),
         ("GET", "/logout", 405, "This address is for a button", "GET is not possible"),
         ("POST", "/", 405, "This address is for a button", "POST is not possible"),
@@ -119,13 +119,13 @@ def test_a_button_that_comes_too_late_or_names_nothing_says_so(open_url: str, sh
         return ask("POST", f"{open_url}/actions/{what}", data=fields, headers=BROWSER)
 
     ended = showcase.run_of(LIVE, RunStatus.COMPLETED)
-    check(press("approve", run=ended.id), 409, "It is too late for that", "only a blocked run can be approved")
+    check(press("approve", run=ended.id), 409, "This is not possible now", "only a blocked run can be approved")
     near = "Did you mean &#39;platform/web&#39;?"
-    check(press("sync", name="paltform/web"), 404, "There is no such repository", near)
-    check(press("sync", name="zzzzzzzz"), 404, "There is no such repository", "zzzzzzzz")
-    check(press("sync"), 404, "There is no such repository")
-    check(press("cancel", run=ended.id[:8]), 404, "There is no such run")
-    check(press("release", name=PAUSED), 404, "The lock is already released")
+    check(press("sync", name="paltform/web"), 404, "Not found", near)
+    check(press("sync", name="zzzzzzzz"), 404, "Not found", "zzzzzzzz")
+    check(press("sync"), 404, "Not found")
+    check(press("cancel", run=ended.id[:8]), 404, "Not found")
+    check(press("release", name=PAUSED), 404, "Not found")
     check(press("explode"), 422, "This is not valid", "no action")
     check(press("sync", name="x" * 1_100_000), 413, "This was too large")
 

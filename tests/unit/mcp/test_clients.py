@@ -1,3 +1,5 @@
+"""Entries in the configuration of agents."""
+
 from __future__ import annotations
 
 import json
@@ -7,119 +9,71 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reposync.errors import ConfigError, UsageError
-from reposync.mcp.clients import CLIENTS, Server, address, difference, entry_of, read, with_entry, write
+from reposync.mcp.clients import CLIENTS, address, command_entry, http_entry, with_entry, write
 
-COMMAND = Server(command=["/opt/reposync/bin/reposync", "mcp"], settings={"REPOSYNC_STATE_DIR": "/var/lib/reposync"})
-TEAM = Server(url="https://sync.example.com/mcp", token_variable="REPOSYNC_TOKEN")
+PATHS = {"REPOSYNC_STATE_DIR": "/var/lib/reposync"}
 every_client = pytest.mark.parametrize("name", CLIENTS)
 
 
-def parsed(name: str, text: str) -> dict[str, Any]:
-    return tomllib.loads(text) if name == "codex" else json.loads(text)
+def server(name: str) -> dict[str, Any]:
+    return http_entry(name, "https://sync.example.com/mcp", "REPOSYNC_TOKEN")
+
+
+def command(name: str) -> dict[str, Any]:
+    return command_entry(name, ["/opt/reposync/bin/reposync", "mcp"], PATHS, ["DATABASE_URL"])
 
 
 @every_client
-@pytest.mark.parametrize("server", [COMMAND, TEAM], ids=["command", "server"])
-def test_a_new_file_has_the_entry(name: str, server: Server) -> None:
-    entry = entry_of(name, server)
-    assert parsed(name, with_entry(name, "", entry))[CLIENTS[name].key] == {"reposync": entry}
+@pytest.mark.parametrize(("made", "secret"), [(server, "REPOSYNC_TOKEN"), (command, "DATABASE_URL")])
+def test_a_new_file_has_the_entry_which_refers_to_secrets_and_installing_twice_changes_nothing(
+    name: str, made: Any, secret: str
+) -> None:
+    entry = made(name)
+    written = with_entry(name, "", entry)
 
-
-@every_client
-def test_a_token_is_referred_to_and_never_there(name: str) -> None:
-    written = json.dumps(entry_of(name, TEAM))
-    assert "REPOSYNC_TOKEN" in written or "${input:reposync-token}" in written
-    command = Server(command=["reposync", "mcp"], secret_variables=["DATABASE_URL"])
-    assert "DATABASE_URL" in json.dumps(entry_of(name, command))
+    servers = (tomllib.loads(written) if name == "codex" else json.loads(written))[CLIENTS[name].key]
+    assert servers == {"reposync": entry}
+    assert secret in written or "${input:reposync-token}" in written
+    assert with_entry(name, written, entry) == written
 
 
 def test_a_server_without_tokens_needs_no_header() -> None:
-    assert entry_of("claude", Server(url="http://127.0.0.1:8080/mcp")) == {
-        "type": "http",
-        "url": "http://127.0.0.1:8080/mcp",
-    }
+    url = "http://127.0.0.1:8080/mcp"
+    assert http_entry("claude", url, None) == {"type": "http", "url": url}
 
 
-@every_client
-def test_installing_twice_changes_nothing(name: str) -> None:
-    entry = entry_of(name, TEAM)
-    once = with_entry(name, "", entry)
-    assert with_entry(name, once, entry) == once
-    assert difference(name, once, entry) == ""
+def test_all_other_entries_of_a_json_file_stay() -> None:
+    before = {"theme": "ümlaut", "mcpServers": {"other": {"url": "x"}, "reposync": {"url": "old"}}, "n": [1, None, {}]}
+    after = json.loads(with_entry("cursor", json.dumps(before), server("cursor")))
+    assert after == {**before, "mcpServers": {"other": {"url": "x"}, "reposync": server("cursor")}}
 
 
-scalars = st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_size=20)
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-)
+def test_all_lines_of_a_toml_file_stay() -> None:
+    before = '# mine\n[mcp_servers.other]\ncommand = "x" # why\n'
+    after = with_entry("codex", before, command("codex"))
 
-
-@given(st.dictionaries(st.text(max_size=10), values, max_size=4), st.dictionaries(st.text(max_size=10), values))
-def test_all_other_entries_of_a_json_file_stay(document: dict[str, Any], servers: dict[str, Any]) -> None:
-    before = {**document, "mcpServers": servers}
-    after = json.loads(with_entry("cursor", json.dumps(before), entry_of("cursor", TEAM)))
-    assert after == {**before, "mcpServers": {**servers, "reposync": entry_of("cursor", TEAM)}}
-
-
-CODEX = """\
-# my settings
-model = "o9"
-
-[mcp_servers.other]
-command = "x" # why
-
-[mcp_servers.reposync]
-command = "/old/reposync"
-
-[mcp_servers.reposync.env]
-REPOSYNC_STATE_DIR = "/old"
-
-# about the profile
-[profiles.fast]
-model = "o9-mini"
-"""
-
-
-def test_all_other_lines_of_a_toml_file_stay() -> None:
-    after = with_entry("codex", CODEX, entry_of("codex", TEAM))
-
-    for line in ("# my settings", 'command = "x" # why', "# about the profile", "[profiles.fast]"):
-        assert line in after.splitlines()
-    assert "/old" not in after
-    assert tomllib.loads(after)["mcp_servers"] == {"other": {"command": "x"}, "reposync": entry_of("codex", TEAM)}
+    assert after.startswith(before)
+    assert tomllib.loads(after)["mcp_servers"] == {"other": {"command": "x"}, "reposync": command("codex")}
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("vscode", '{"servers": {} // mine\n}'),
+        ("vscode", '{"inputs": {}}'),
         ("cursor", "[]"),
         ("cursor", '{"mcpServers": []}'),
-        ("gemini", '{"mcpServers": {}, "mcpServers": {"other": {}}}'),
         ("codex", "model = "),
-        ("codex", 'mcp_servers = {reposync = {command = "x"}}'),
-        ("codex", 'text = """\n[mcp_servers.reposync]\nmine\n"""'),
+        ("codex", 'mcp_servers = {other = {command = "x"}}'),
+        ("codex", '[mcp_servers.reposync]\ncommand = "/old"'),
     ],
 )
 def test_a_file_that_cannot_be_changed_without_a_loss_is_refused(name: str, text: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        with_entry(name, text, entry_of(name, TEAM))
+        with_entry(name, text, server(name))
     assert refused.value.remedy
-
-
-def test_the_difference_shows_our_entry_alone_and_no_secret_of_it() -> None:
-    before = {"mcpServers": {"reposync": {"url": "https://old", "headers": {"Authorization": "Bearer s3cret"}}}}
-    before["mcpServers"]["other"] = {"url": "x", "headers": {"Authorization": "other-s3cret"}}
-
-    shown = difference("cursor", json.dumps(before), entry_of("cursor", TEAM))
-
-    assert '-  "url": "https://old",' in shown
-    assert '+  "url": "https://sync.example.com/mcp",' in shown
-    assert "s3cret" not in shown
 
 
 def test_a_file_keeps_its_mode_and_stays_a_link_and_a_new_one_is_private(tmp_path: Path) -> None:
@@ -131,9 +85,8 @@ def test_a_file_keeps_its_mode_and_stays_a_link_and_a_new_one_is_private(tmp_pat
     write(link, "[1]")
     write(new, "[2]")
 
-    assert (link.is_symlink(), read(target), stat.S_IMODE(target.stat().st_mode)) == (True, "[1]", 0o644)
-    assert (read(new), stat.S_IMODE(new.stat().st_mode)) == ("[2]", 0o600)
-    assert read(tmp_path / "none.json") == ""
+    assert (link.is_symlink(), target.read_text(), stat.S_IMODE(target.stat().st_mode)) == (True, "[1]", 0o644)
+    assert (new.read_text(), stat.S_IMODE(new.stat().st_mode)) == ("[2]", 0o600)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["below", "dotfiles.json", "mcp.json"]
 
 
