@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from reposync.cli.commands import prints, repository_names, run_with_app, settings
+from reposync.cli.commands import prints, run_with_app, settings
 from reposync.cli.output import Result
 from reposync.cli.running_daemon import ask_daemon
 from reposync.words import escape_unprintable, file_address
@@ -34,7 +34,7 @@ class _Lines(click.ParamType[tuple[int, int | None]]):
 
 
 @click.command()
-@click.argument("repository", shell_complete=repository_names)
+@click.argument("repository")
 @click.argument("path")
 @click.option("--lines", metavar="START-END", type=_Lines(), help="Only these lines: 10-20, 10- or 10.")
 @prints

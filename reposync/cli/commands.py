@@ -1,5 +1,5 @@
-"""Building blocks of all commands: groups with suggestions, completion of repository names, the option --json, the
-event loop, the database and the application.
+"""Building blocks of all commands: groups with suggestions, the option --json, the event loop, the database and the
+application.
 
 It is imported whenever the Tab key is pressed: nothing here may import what a command needs to do its work.
 """
@@ -10,16 +10,14 @@ import contextlib
 import ctypes
 import functools
 import getpass
-import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import get_completion_class
 
 from reposync.cli.output import Result
 
@@ -33,19 +31,13 @@ P = ParamSpec("P")
 Command = Callable[P, None]
 
 COMPLETION_VARIABLE = "_REPOSYNC_COMPLETE"  # click derives it from the name of the program
-MAX_NAMES = 500
-DATABASE_TIMEOUT_SECONDS = 0.2
 M_ARENA_MAX = -8  # <malloc.h>
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
 
 class Group(click.Group):
-    """A group that suggests a command for an unknown one. `aliases`: words that people try, and the command meant."""
-
-    def __init__(self, *args: Any, aliases: Mapping[str, str] | None = None, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._aliases = aliases or {}
+    """A group that suggests a command for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -55,16 +47,15 @@ class Group(click.Group):
             from reposync.words import nearest
 
             near = nearest(word, commands)
-            meant = self._aliases.get(word) or (near and f"{ctx.command_path} {near}")
-            help_text = f"Did you mean `{meant}`?" if meant else f"Commands: {', '.join(commands)}."
-            ctx.fail(f"No such command: `{ctx.command_path} {word}`. {help_text}")
+            hint = f"Did you mean `{ctx.command_path} {near}`?" if near else f"Commands: {', '.join(commands)}."
+            ctx.fail(f"No such command: `{ctx.command_path} {word}`. {hint}")
         return super().resolve_command(ctx, args)
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(shell: str) -> None:
-    """Print the script that completes commands, options and repository names in SHELL.
+    """Print the script that completes commands and options in SHELL.
 
     \b
         bash:  echo 'eval "$(reposync completion bash)"' >> ~/.bashrc
@@ -74,29 +65,6 @@ def completion(shell: str) -> None:
     script = get_completion_class(shell)
     assert script is not None  # noqa: S101 - click supports all three
     click.echo(script(click.get_current_context().find_root().command, {}, "reposync", COMPLETION_VARIABLE).source())
-
-
-def repository_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
-    """Names in a local SQLite database that start with `incomplete`. Empty if the database is on a server, or cannot be
-    read at once: the Tab key must not wait."""
-    import sqlite3
-
-    import platformdirs
-
-    if os.environ.get("DATABASE_URL", "").strip():
-        return []
-    named = os.environ.get("REPOSYNC_STATE_DIR", "").strip()
-    folder = Path(named or platformdirs.user_state_dir("reposync", appauthor=False)).expanduser().absolute()
-    uri = f"{(folder / 'reposync.db').as_uri()}?mode=ro"
-    try:
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=DATABASE_TIMEOUT_SECONDS)) as database:
-            query = "SELECT name FROM repositories WHERE substr(name, 1, ?) = ? ORDER BY name LIMIT ?"
-            rows = database.execute(query, (len(incomplete), incomplete, MAX_NAMES)).fetchall()
-    except (sqlite3.Error, OSError):
-        return []
-    names: list[CompletionItem[Any]] = [CompletionItem(name) for (name,) in rows]
-    # `sync` also accepts a path. First: in bash this item enables the completion of folders and drops those before it.
-    return [CompletionItem(incomplete, type="dir"), *names] if parameter.name == "targets" else names
 
 
 def prints(act: Callable[P, Result]) -> Command[P]:

@@ -22,7 +22,7 @@ DEPENDENCIES = (
 )
 
 
-@click.group(cls=Group, aliases={"migrate": "reposync db upgrade"})
+@click.group(cls=Group)
 def db() -> None:
     """The database: its schema, and a backup of it."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from reposync.cli.commands import prints, repository_names, run_with_app, settings
+from reposync.cli.commands import prints, run_with_app, settings
 from reposync.cli.output import Result
 from reposync.cli.running_daemon import ask_daemon
 from reposync.words import escape_unprintable
@@ -24,7 +24,6 @@ JSON_KEYS = ("items", "is_complete", "stopped", "files_searched")
     metavar="NAME",
     multiple=True,
     help="Only in this repository; repeat it for several.",
-    shell_complete=repository_names,
 )
 @click.option(
     "--path", "path_glob", metavar="GLOB", help="Only files that match this gitignore pattern: 'src/**/*.py'."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, repository_names, with_app
+from reposync.cli.commands import Group, with_app
 from reposync.cli.output import NO_REPOSITORY, Cell, Result, short, table
 from reposync.words import ago, duration, escape_unprintable, until
 
@@ -24,7 +24,7 @@ def index() -> None:
 
 
 @index.command()
-@click.argument("name", required=False, shell_complete=repository_names)
+@click.argument("name", required=False)
 @with_app
 async def status(app: Application, name: str | None) -> Result:
     """The versions of each index (of the repository NAME), and the progress of a change of the embedding model."""
@@ -45,7 +45,7 @@ async def status(app: Application, name: str | None) -> Result:
 
 
 @index.command()
-@click.argument("name", shell_complete=repository_names)
+@click.argument("name")
 @with_app
 async def rollback(app: Application, name: str) -> Result:
     """Make the previous version of the index of NAME live again, at once.
@@ -62,7 +62,7 @@ async def rollback(app: Application, name: str) -> Result:
 
 
 @index.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=repository_names)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @with_app
 async def pause(app: Application, names: tuple[str, ...]) -> Result:
     """Build no new version of the index of NAME (default: of all registered repositories).
@@ -75,7 +75,7 @@ async def pause(app: Application, names: tuple[str, ...]) -> Result:
 
 
 @index.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=repository_names)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @with_app
 async def resume(app: Application, names: tuple[str, ...]) -> Result:
     """Let the next sync of NAME (default: of all registered repositories) build what is configured."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.commands import Group, current_user, repository_names, settings, with_database
+from reposync.cli.commands import Group, current_user, settings, with_database
 from reposync.cli.output import Cell, Result, table
 from reposync.words import duration, escape_unprintable
 
@@ -49,7 +49,7 @@ async def list_(database: Database) -> Result:
 
 
 @locks.command()
-@click.argument("name", shell_complete=repository_names)
+@click.argument("name")
 @click.option("--force", is_flag=True, help="Release it whoever holds it, and request its run to stop.")
 @with_database
 async def release(database: Database, name: str, force: bool) -> Result:

@@ -42,7 +42,7 @@ COMMANDS = {
     "config": ("reposync.cli.config", "config", "Check and show the configuration."),
     "db": ("reposync.cli.db", "db", "The database's schema."),
     "version": ("reposync.cli.db", "version", "Versions of reposync and of its main dependencies."),
-    "completion": ("reposync.cli.commands", "completion", "Complete commands and names in bash, zsh or fish."),
+    "completion": ("reposync.cli.commands", "completion", "Complete commands and options in bash, zsh or fish."),
 }
 
 
@@ -71,21 +71,8 @@ class LazyGroup(Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
-ALIASES = {
-    "list": "reposync repos list",
-    "status": "reposync repos list",
-    "add": "reposync repos add",
-    "remove": "reposync repos remove",
-    "log": "reposync history",
-    "logs": "reposync history",
-    "query": "reposync search",
-    "start": "reposync serve",
-}
-
-
 @click.group(
     cls=LazyGroup,
-    aliases=ALIASES,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
 )

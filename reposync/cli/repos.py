@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, current_user, prints, repository_names, run_with_app, with_app, with_database
+from reposync.cli.commands import Group, current_user, prints, run_with_app, with_app, with_database
 from reposync.cli.output import NO_REPOSITORY, Cell, Result, field_lines, short, table
 from reposync.words import ago, escape_unprintable, until
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reposync.store.run import Run
 
 
-@click.group(cls=Group, aliases=dict.fromkeys(("delete", "rm"), "reposync repos remove"))
+@click.group(cls=Group)
 def repos() -> None:
     """The registered repositories: list, show, add, remove, pause, resume."""
 
@@ -41,7 +41,7 @@ async def list_(database: Database) -> Result:
 
 
 @repos.command()
-@click.argument("name", shell_complete=repository_names)
+@click.argument("name")
 @with_app
 async def show(app: Application, name: str) -> Result:
     """One repository: its source, what is indexed, and its latest run."""
@@ -73,7 +73,7 @@ async def add(app: Application, /, name: str, **options: Any) -> Result:
 
 
 @repos.command()
-@click.argument("name", shell_complete=repository_names)
+@click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 @prints
 def remove(name: str, yes: bool) -> Result:
@@ -100,7 +100,7 @@ def remove(name: str, yes: bool) -> Result:
 
 
 @repos.command()
-@click.argument("name", shell_complete=repository_names)
+@click.argument("name")
 @click.option("--reason", default="Paused by command.", show_default=True, help="Displayed as the reason of the pause.")
 @with_app
 async def pause(app: Application, name: str, reason: str) -> Result:
@@ -109,7 +109,7 @@ async def pause(app: Application, name: str, reason: str) -> Result:
 
 
 @repos.command()
-@click.argument("name", shell_complete=repository_names)
+@click.argument("name")
 @with_app
 async def resume(app: Application, name: str) -> Result:
     """Start the schedule of the repository NAME again."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, current_user, repository_names, with_database
+from reposync.cli.commands import Group, current_user, with_database
 from reposync.cli.output import Cell, Result, field_lines, open_display, reason, short, summary, table, table_console
 from reposync.store.status import WAITING, RunStatus
 from reposync.words import ago, duration, escape_unprintable
@@ -36,7 +36,7 @@ COLUMNS = {
 
 
 @click.command()
-@click.option("--repository", metavar="NAME", help="Only runs of this repository.", shell_complete=repository_names)
+@click.option("--repository", metavar="NAME", help="Only runs of this repository.")
 @click.option("--status", type=click.Choice([each.value for each in RunStatus]), help="Only runs with this status.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Maximum number of runs.")
 @with_database
@@ -81,9 +81,9 @@ def _history(found: list[Run], askers: dict[str, list[str]]) -> Iterator[str | T
         yield f"{click.style(run.id[:8], bold=True)} {reason(run.error_code, run.error_message)}"
 
 
-@click.group(cls=Group, aliases=dict.fromkeys(("list", "ls", "log", "logs"), "reposync history"))
+@click.group(cls=Group)
 def runs() -> None:
-    """One run: show it with its problems, watch it, cancel, retry or approve it."""
+    """One run: show it with its problems, watch it, cancel, retry or approve it. `reposync history` lists runs."""
 
 
 @runs.command()

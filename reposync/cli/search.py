@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import prints, repository_names, run_with_app, settings
+from reposync.cli.commands import prints, run_with_app, settings
 from reposync.cli.output import Result, table
 from reposync.cli.running_daemon import ask_daemon
 from reposync.symbol import read_symbols
@@ -31,7 +31,7 @@ OUTDATED = "older than the commit: could not be read"
 
 @click.command()
 @click.argument("query", nargs=-1)
-@click.option("--repository", metavar="NAME", help="Only in this repository.", shell_complete=repository_names)
+@click.option("--repository", metavar="NAME", help="Only in this repository.")
 @click.option(
     "--path", "path_glob", metavar="GLOB", help="Only files that match this gitignore pattern: 'src/**/*.py'."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.commands import current_user, prints, repository_names, run_with_app
+from reposync.cli.commands import current_user, prints, run_with_app
 from reposync.cli.output import Result, open_display, say, short, summary
 from reposync.words import escape_unprintable
 
@@ -26,7 +26,7 @@ INTERRUPTED_FULL = (
 
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...", shell_complete=repository_names)
+@click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...")
 @click.option("--full", is_flag=True, help="Read every file and check every point; known text is not embedded again.")
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would change: files, chunks, characters. No writes.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let this run delete more than half of the indexed files.")

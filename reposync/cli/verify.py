@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import current_user, prints, repository_names, run_with_app
+from reposync.cli.commands import current_user, prints, run_with_app
 from reposync.cli.output import Result, open_display, say, short
 from reposync.words import escape_unprintable
 
@@ -22,7 +22,7 @@ LEFTOVER_KEYS = ("collection", "repository_id", "repository", "points", "known")
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=repository_names)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--repair", is_flag=True, help="Repair what differs, by a run that the history shows.")
 @click.option("--source", is_flag=True, help="Also compare the manifest with the tree of the recorded commit.")
 @click.option(

@@ -10,13 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Response
 from markupsafe import Markup
 
-from reposync.api.auth import Principal, Role
-from reposync.api.routing import FILE, ApiParts, Router
 from reposync.api.web.highlighting import highlighted_lines
-from reposync.api.web.rendering import Renderer, web_link
+from reposync.api.web.rendering import Page, web_link
 from reposync.search.reading import FileText, read_file
 from reposync.symbol import Symbol
 from reposync.vectors.overlaps import url_of_lines
@@ -29,19 +27,14 @@ MAX_DEFINITIONS = 300
 _LINES = re.compile(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 
 
-def file_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router(include_in_schema=False)
-    reader = parts.access.page(Role.READ)
-
-    @routes.get(f"/files/{FILE}")
-    async def file(request: Request, name: str, path: str, principal: Principal = reader) -> Response:
-        text = await read_file(parts.application(), name, path)
-        marked = _read_lines(request.query_params.get("lines", ""))
-        start, _ = marked or _read_lines(request.query_params.get("from", "")) or (1, 1)
-        values = await asyncio.to_thread(_part, text, start, marked)
-        return renderer.page(request, "file.html", principal, file=text, **values)
-
-    return routes
+async def show_file(page: Page) -> Response:
+    name = page.request.path_params["name"]
+    path = page.request.path_params["path"]
+    text = await read_file(page.app, name, path)
+    marked = _read_lines(page.query.get("lines", ""))
+    start, _ = marked or _read_lines(page.query.get("from", "")) or (1, 1)
+    values = await asyncio.to_thread(_part, text, start, marked)
+    return page.show("file.html", file=text, **values)
 
 
 def lines_address(repository: str, path: str, start: int, end: int) -> str:

@@ -4,7 +4,7 @@ actions of buttons. Pages work without scripts."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -13,14 +13,14 @@ from starlette.datastructures import URL
 from reposync.api.auth import ANONYMOUS, Principal, Role, admitted, local_address, login_address
 from reposync.api.errors import AccessDenied, TooManyAttempts
 from reposync.api.routes.runs import act_on_run
-from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, with_body
-from reposync.api.web.file_page import file_page
+from reposync.api.routing import FILE, ApiParts, BodyLimits, Router, UnreadRoute, with_body
+from reposync.api.web.file_page import show_file
 from reposync.api.web.help_page import help_page
-from reposync.api.web.rendering import Renderer
-from reposync.api.web.repositories_page import repositories_page
-from reposync.api.web.repository_page import repository_page
-from reposync.api.web.runs_page import run_pages
-from reposync.api.web.search_page import search_page
+from reposync.api.web.rendering import Page, Renderer
+from reposync.api.web.repositories_page import show_repositories
+from reposync.api.web.repository_page import show_repository
+from reposync.api.web.runs_page import show_run, show_runs
+from reposync.api.web.search_page import show_search
 from reposync.app.application import Application
 from reposync.app.index_overview import hold, release, roll_back
 from reposync.catalog.overview import overviews
@@ -36,22 +36,16 @@ def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapp
     """`document`: the OpenAPI document of the application; public, as the document itself is."""
     routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
-    for pages in (repositories_page, repository_page, run_pages, search_page, file_page, help_page, _login_page):
+    for pages in (help_page, _login_page):
         routes.routes += pages(parts, renderer).routes
 
-    @routes.get("/locks")
-    async def locks(request: Request, principal: Principal = reader) -> Response:
-        app = parts.application()
-        found: list[Lock] = []
-        problem = None
-        try:
-            found = await lock_overviews(app.locks, app.repositories, app.runs)
-        except StoreUnavailable:
-            raise
-        except RepoSyncError as error:
-            # Redis is not available, which this page reports.
-            problem = error.for_pages
-        return renderer.page(request, "locks.html", principal, locks=found, problem=problem)
+    def add(path: str, show: Callable[[Page], Awaitable[Response]]) -> None:
+        @routes.get(path)
+        async def page(request: Request, principal: Principal = reader) -> Response:
+            return await show(Page(parts, renderer, request, principal))
+
+    for path, show in PAGES.items():
+        add(path, show)
 
     @routes.get("/docs")
     async def docs(request: Request) -> Response:
@@ -77,6 +71,31 @@ def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapp
         return _redirect(str(URL(onward).include_query_params(done=action)))
 
     return routes
+
+
+async def show_locks(page: Page) -> Response:
+    app = page.app
+    found: list[Lock] = []
+    problem = None
+    try:
+        found = await lock_overviews(app.locks, app.repositories, app.runs)
+    except StoreUnavailable:
+        raise
+    except RepoSyncError as error:
+        # Redis is not available, which this page reports.
+        problem = error.for_pages
+    return page.show("locks.html", locks=found, problem=problem)
+
+
+PAGES: Mapping[str, Callable[[Page], Awaitable[Response]]] = {
+    "/": show_repositories,
+    "/repositories/{name:path}": show_repository,
+    "/runs": show_runs,
+    "/runs/{run_id}": show_run,
+    "/search": show_search,
+    f"/files/{FILE}": show_file,
+    "/locks": show_locks,
+}
 
 
 async def _perform(app: Application, action: str, form: Mapping[str, str], by: str) -> str:

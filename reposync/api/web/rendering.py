@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -14,6 +15,7 @@ from typing import Any
 from fastapi import Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.datastructures import QueryParams
 from starlette.responses import HTMLResponse
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
@@ -22,6 +24,7 @@ from reposync.api.auth import Principal
 from reposync.api.errors import help_path
 from reposync.api.etags import CACHING, is_known
 from reposync.api.routing import ApiParts
+from reposync.app.application import Application
 from reposync.telemetry.health import Health
 from reposync.words import ago, duration, escape_unprintable, until
 
@@ -46,6 +49,32 @@ _NOTICES = {
     "index-resume": "The next sync builds what is configured.",
 }
 _IMMUTABLE, _REVALIDATE = "public, max-age=31536000, immutable", "no-cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A request for a page by somebody who may read."""
+
+    parts: ApiParts
+    renderer: Renderer
+    request: Request
+    principal: Principal
+
+    @property
+    def app(self) -> Application:
+        """Raises Starting, StoreUnavailable."""
+        return self.parts.application()
+
+    @property
+    def query(self) -> QueryParams:
+        return self.request.query_params
+
+    @property
+    def root(self) -> str:
+        return self.renderer.root
+
+    def show(self, template: str, **values: Any) -> Response:
+        return self.renderer.page(self.request, template, self.principal, **values)
 
 
 class Renderer:

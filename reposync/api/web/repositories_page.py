@@ -7,12 +7,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Response
 
-from reposync.api.auth import Principal, Role
 from reposync.api.documents import cursor_after, key_before
-from reposync.api.routing import ApiParts, Router
-from reposync.api.web.rendering import Renderer
+from reposync.api.web.rendering import Page
 from reposync.api.web.runs_page import approve_label, progress_of
 from reposync.app.application import Application
 from reposync.app.index_overview import collection_changes
@@ -46,66 +44,57 @@ _CHOICES: Mapping[str, tuple[str, Callable[[_Known], bool]]] = {
 }
 
 
-def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router(include_in_schema=False)
-    reader = parts.access.page(Role.READ)
+async def show_repositories(page: Page) -> Response:
+    app = page.app
+    query = page.query
+    name = query.get("name", "").strip()[:MAX_NAME_CHARS]
+    choice = query.get("show", "") if query.get("show") in _CHOICES else ""
+    after = key_before(query["after"]) if query.get("after") else ""
+    states = sorted(await app.repositories.states(), key=lambda each: each.name)
+    latest = await app.runs.latest_statuses(_BAD | {RunStatus.RUNNING})
+    incomplete = await incomplete_versions(app.database)
+    known = [
+        _Known(each.name, each.word, latest.get(each.name), each.name in incomplete, each.behind_since is not None)
+        for each in states
+    ]
+    matching = [each for each in known if name.casefold() in each.name.casefold()]
+    chosen = [each.name for each in matching if _CHOICES[choice][1](each)]
+    left = [each for each in chosen if each > after]
+    names, seen = left[:PAGE_REPOSITORIES], len(chosen) - len(left)
+    found = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
+    shown = (RunStatus.RUNNING, RunStatus.BLOCKED)
+    runs = await app.runs.by_ids([each.last_run for each in found if each.last_run and each.last_status in shown])
+    late = set(await late_repositories(states, app.runs.now()))
 
-    @routes.get("/")
-    async def repositories(request: Request, principal: Principal = reader) -> Response:
-        app = parts.application()
-        query = request.query_params
-        name = query.get("name", "").strip()[:MAX_NAME_CHARS]
-        choice = query.get("show", "") if query.get("show") in _CHOICES else ""
-        after = key_before(query["after"]) if query.get("after") else ""
-        states = sorted(await app.repositories.states(), key=lambda each: each.name)
-        latest = await app.runs.latest_statuses(_BAD | {RunStatus.RUNNING})
-        incomplete = await incomplete_versions(app.database)
-        known = [
-            _Known(each.name, each.word, latest.get(each.name), each.name in incomplete, each.behind_since is not None)
-            for each in states
-        ]
-        matching = [each for each in known if name.casefold() in each.name.casefold()]
-        chosen = [each.name for each in matching if _CHOICES[choice][1](each)]
-        left = [each for each in chosen if each > after]
-        names, seen = left[:PAGE_REPOSITORIES], len(chosen) - len(left)
-        found = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
-        shown = (RunStatus.RUNNING, RunStatus.BLOCKED)
-        runs = await app.runs.by_ids([each.last_run for each in found if each.last_run and each.last_status in shown])
-        late = set(await late_repositories(states, app.runs.now()))
+    def address(**extra: str) -> str:
+        return f"{page.root}/{_query(name=name, show=choice, **extra)}"
 
-        def address(**extra: str) -> str:
-            return f"{renderer.root}/{_query(name=name, show=choice, **extra)}"
-
-        return renderer.page(
-            request,
-            "repositories.html",
-            principal,
-            repositories=found,
-            late=late,
-            commit_pages=await commit_pages(app.database, [each.id for each in found]),
-            progress=progress_of(runs.values()),
-            approvals={each.id: approve_label(each) for each in runs.values() if each.status is RunStatus.BLOCKED},
-            changes=[each for each in await collection_changes(app, count_chunks=False) if each.is_under_way],
-            # Query, label, count, and whether it is chosen; without empty ones.
-            choices=[
-                (_query(name=name, show=word), label, number, word == choice)
-                for word, (label, is_in) in _CHOICES.items()
-                if (number := sum(map(is_in, matching))) or word in ("", choice)
-            ],
-            choice=choice or None,
-            name=name or None,
-            is_any=bool(known),
-            day=await _last_day(app, states, late) if known else None,
-            failed=sum(each.latest is RunStatus.FAILED for each in known),
-            back=address(after=query.get("after", "")),
-            first_link=address() if after else None,
-            next_link=address(after=cursor_after(names[-1])) if len(left) > len(names) else None,
-            shown_from=seen + 1,
-            shown_to=seen + len(names),
-            shown_of=len(chosen),
-        )
-
-    return routes
+    return page.show(
+        "repositories.html",
+        repositories=found,
+        late=late,
+        commit_pages=await commit_pages(app.database, [each.id for each in found]),
+        progress=progress_of(runs.values()),
+        approvals={each.id: approve_label(each) for each in runs.values() if each.status is RunStatus.BLOCKED},
+        changes=[each for each in await collection_changes(app, count_chunks=False) if each.is_under_way],
+        # Query, label, count, and whether it is chosen; without empty ones.
+        choices=[
+            (_query(name=name, show=word), label, number, word == choice)
+            for word, (label, is_in) in _CHOICES.items()
+            if (number := sum(map(is_in, matching))) or word in ("", choice)
+        ],
+        choice=choice or None,
+        name=name or None,
+        is_any=bool(known),
+        day=await _last_day(app, states, late) if known else None,
+        failed=sum(each.latest is RunStatus.FAILED for each in known),
+        back=address(after=query.get("after", "")),
+        first_link=address() if after else None,
+        next_link=address(after=cursor_after(names[-1])) if len(left) > len(names) else None,
+        shown_from=seen + 1,
+        shown_to=seen + len(names),
+        shown_of=len(chosen),
+    )
 
 
 async def _last_day(app: Application, states: Sequence[RepositoryState], late: Collection[str]) -> dict[str, Any]:

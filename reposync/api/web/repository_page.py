@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Response
 
-from reposync.api.auth import Principal, Role
-from reposync.api.routing import ApiParts, Router, path_of
+from reposync.api.routing import path_of
 from reposync.api.web.charts import run_chart
-from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Renderer
+from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
 from reposync.api.web.runs_page import CHART_RUNS, progress_of
 from reposync.app.index_overview import index_overview
 from reposync.catalog.overview import repository_detail
@@ -32,64 +31,54 @@ SLOW_REFRESH_SECONDS = 15
 """While nothing runs: listing a folder reads the rows of all files."""
 
 
-def repository_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router(include_in_schema=False)
-    reader = parts.access.page(Role.READ)
+async def show_repository(page: Page) -> Response:
+    name = page.request.path_params["name"]
+    app = page.app
+    try:
+        found, row = await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name)
+    except RepositoryNotFound:
+        await app.runs.require_known(name)
+        # It was removed, but its history is kept.
+        return Response(status_code=303, headers={"Location": f"{page.root}/runs?{urlencode({'repository': name})}"})
+    version = row.live_version or row.id
+    path = page.query.get("folder", "").strip("/")
+    entries = await folder(app.database, version, path, PAGE_ENTRIES + 1)
+    runs = await app.runs.history(repository=row.name, limit=CHART_RUNS)
+    address = f"{page.root}/repositories/{path_of(row.name)}"
 
-    @routes.get("/repositories/{name:path}")
-    async def repository(request: Request, name: str, principal: Principal = reader) -> Response:
-        app = parts.application()
-        try:
-            found, row = await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name)
-        except RepositoryNotFound:
-            await app.runs.require_known(name)
-            # It was removed, but its history is kept.
-            return Response(
-                status_code=303, headers={"Location": f"{renderer.root}/runs?{urlencode({'repository': name})}"}
-            )
-        version = row.live_version or row.id
-        path = request.query_params.get("folder", "").strip("/")
-        entries = await folder(app.database, version, path, PAGE_ENTRIES + 1)
-        runs = await app.runs.history(repository=row.name, limit=CHART_RUNS)
-        address = f"{renderer.root}/repositories/{path_of(row.name)}"
+    def in_folder(path: str) -> str:
+        return f"{address}?{urlencode({'folder': path})}#files"
 
-        def in_folder(path: str) -> str:
-            return f"{address}?{urlencode({'folder': path})}#files"
+    def link(entry: TreeEntry) -> str | None:
+        """Where a click on the entry leads; None for a file that is not indexed."""
+        full = f"{path}/{entry.name}" if path else entry.name
+        if entry.files is not None:
+            return in_folder(full.rstrip("/"))
+        return f"{page.root}{file_address(row.name, full)}" if entry.chunks else None
 
-        def link(entry: TreeEntry) -> str | None:
-            """Where a click on the entry leads; None for a file that is not indexed."""
-            full = f"{path}/{entry.name}" if path else entry.name
-            if entry.files is not None:
-                return in_folder(full.rstrip("/"))
-            return f"{renderer.root}{file_address(row.name, full)}" if entry.chunks else None
-
-        # The folders above `path` and itself.
-        above = list(itertools.accumulate(path.split("/"), "{}/{}".format)) if path else []
-        return renderer.page(
-            request,
-            "repository.html",
-            principal,
-            repository=found,
-            registered=row.origin_words,
-            definition=list(_keys(row.resolved or row.definition or {})),
-            index=await index_overview(app, row.name),
-            commit_page=(await commit_pages(app.database, [row.id])).get(row.id),
-            chart=run_chart(runs),
-            runs=runs[:SHOWN_RUNS],
-            more_runs=len(runs) > SHOWN_RUNS,
-            progress=progress_of(runs[:SHOWN_RUNS]),
-            askers=await app.runs.askers([run.id for run in runs[:SHOWN_RUNS]]),
-            folder=path,
-            folders=[(each.rpartition("/")[2], in_folder(each)) for each in above],
-            entries=[(each, link(each)) for each in entries[:PAGE_ENTRIES]],
-            more_entries=len(entries) > PAGE_ENTRIES,
-            skipped=await skip_counts(app.database, version),
-            remedies=REMEDIES,
-            back=address,
-            refresh_seconds=IDLE_REFRESH_SECONDS if runs and not runs[0].is_final else SLOW_REFRESH_SECONDS,
-        )
-
-    return routes
+    # The folders above `path` and itself.
+    above = list(itertools.accumulate(path.split("/"), "{}/{}".format)) if path else []
+    return page.show(
+        "repository.html",
+        repository=found,
+        registered=row.origin_words,
+        definition=list(_keys(row.resolved or row.definition or {})),
+        index=await index_overview(app, row.name),
+        commit_page=(await commit_pages(app.database, [row.id])).get(row.id),
+        chart=run_chart(runs),
+        runs=runs[:SHOWN_RUNS],
+        more_runs=len(runs) > SHOWN_RUNS,
+        progress=progress_of(runs[:SHOWN_RUNS]),
+        askers=await app.runs.askers([run.id for run in runs[:SHOWN_RUNS]]),
+        folder=path,
+        folders=[(each.rpartition("/")[2], in_folder(each)) for each in above],
+        entries=[(each, link(each)) for each in entries[:PAGE_ENTRIES]],
+        more_entries=len(entries) > PAGE_ENTRIES,
+        skipped=await skip_counts(app.database, version),
+        remedies=REMEDIES,
+        back=address,
+        refresh_seconds=IDLE_REFRESH_SECONDS if runs and not runs[0].is_final else SLOW_REFRESH_SECONDS,
+    )
 
 
 def _keys(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:

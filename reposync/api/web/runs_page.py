@@ -9,12 +9,11 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Response
+from starlette.datastructures import QueryParams
 
-from reposync.api.auth import Principal, Role
-from reposync.api.routing import ApiParts, Router
 from reposync.api.web.charts import run_chart
-from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Renderer
+from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
 from reposync.errors import GateClosed, IndexHeld, RepositoryNotFound
 from reposync.runs.reporting import current_progress, displayed_progress
 from reposync.store.index_queries import commit_pages
@@ -33,83 +32,72 @@ LIVE_REFRESH_SECONDS = 1
 _RUN = re.compile("run ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
-def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router(include_in_schema=False)
-    reader = parts.access.page(Role.READ)
+async def show_runs(page: Page) -> Response:
+    app = page.app
+    filters, wanted = _filters(page.query)
+    before = page.query.get("before") or None
+    found = await app.runs.history(**wanted, limit=max(PAGE_RUNS + 1, CHART_RUNS), before=before)
+    shown, more = found[:PAGE_RUNS], len(found) > PAGE_RUNS
+    repository, unknown = filters["repository"], None
+    if not found and repository:
+        try:
+            await app.runs.require_known(repository)
+        except RepositoryNotFound as error:
+            unknown = error.for_pages
+    kept = {key: value for key, value in filters.items() if value}
+    first = f"{page.root}/runs" + (f"?{urlencode(kept)}" if kept else "")
+    older = urlencode({**kept, "before": shown[-1].cursor}) if more else None
+    return page.show(
+        "runs.html",
+        runs=shown,
+        progress=progress_of(shown),
+        askers=await app.runs.askers([run.id for run in shown]),
+        chart=run_chart(found) if before is None else None,
+        filters=filters,
+        filtered=bool(kept),
+        unknown=unknown,
+        statuses=[each.value for each in RunStatus],
+        triggers=[each.value for each in RunTrigger],
+        before=before,
+        back=first,
+        newest_link=first,
+        older_link=f"{page.root}/runs?{older}" if older else None,
+        # An older page does not change.
+        refresh_seconds=IDLE_REFRESH_SECONDS if before is None else "",
+    )
 
-    @routes.get("/runs")
-    async def runs(request: Request, principal: Principal = reader) -> Response:
-        app = parts.application()
-        filters, wanted = _filters(request)
-        before = request.query_params.get("before") or None
-        page = await app.runs.history(**wanted, limit=max(PAGE_RUNS + 1, CHART_RUNS), before=before)
-        shown, more = page[:PAGE_RUNS], len(page) > PAGE_RUNS
-        repository, unknown = filters["repository"], None
-        if not page and repository:
-            try:
-                await app.runs.require_known(repository)
-            except RepositoryNotFound as error:
-                unknown = error.for_pages
-        kept = {key: value for key, value in filters.items() if value}
-        first = f"{renderer.root}/runs" + (f"?{urlencode(kept)}" if kept else "")
-        older = urlencode({**kept, "before": shown[-1].cursor}) if more else None
-        return renderer.page(
-            request,
-            "runs.html",
-            principal,
-            runs=shown,
-            progress=progress_of(shown),
-            askers=await app.runs.askers([run.id for run in shown]),
-            chart=run_chart(page) if before is None else None,
-            filters=filters,
-            filtered=bool(kept),
-            unknown=unknown,
-            statuses=[each.value for each in RunStatus],
-            triggers=[each.value for each in RunTrigger],
-            before=before,
-            back=first,
-            newest_link=first,
-            older_link=f"{renderer.root}/runs?{older}" if older else None,
-            # An older page does not change.
-            refresh_seconds=IDLE_REFRESH_SECONDS if before is None else "",
-        )
 
-    @routes.get("/runs/{run_id}")
-    async def run(request: Request, run_id: str, principal: Principal = reader) -> Response:
-        app = parts.application()
-        found = await app.runs.get(run_id)
-        counts = await app.runs.count_problems(found.id)
-        problems = await app.runs.problems(found.id, PAGE_PROBLEMS, failed_first=True)
-        brake = read_brake(found.brake)
-        requests = (await app.runs.requests([found.id])).get(found.id, [])
-        live = len(askers_of([each for each in requests if each.is_live]))
-        return renderer.page(
-            request,
-            "run.html",
-            principal,
-            run=found,
-            commit_page=(await commit_pages(app.database, [found.repository_id])).get(found.repository_id),
-            askers=askers_of(requests),
-            requests=[
-                {"request": each, "wants": _wants(each), "taken_by": _run_of(each.withdrawn_by)}
-                for each in requests[:PAGE_REQUESTS]
-            ],
-            more_requests=len(requests) - PAGE_REQUESTS,
-            # Cancelling a run withdraws the requests of everybody.
-            cancel_label=f"Cancel for all {live:,} requesters" if live > 1 else "Cancel",
-            attempts=await app.runs.attempts(found.id),
-            progress=displayed_progress(found),
-            stages=(current_progress(found) or {}).get("stage_seconds", {}),
-            counts=counts,
-            brake=brake,
-            approve_label=approve_label(found),
-            problems=problems,
-            more_problems=sum(counts.values()) - len(problems),
-            events=f"{renderer.root}/api/v1/runs/{found.id}/events",
-            refresh_seconds=LIVE_REFRESH_SECONDS,
-        )
-
-    return routes
+async def show_run(page: Page) -> Response:
+    app = page.app
+    found = await app.runs.get(page.request.path_params["run_id"])
+    counts = await app.runs.count_problems(found.id)
+    problems = await app.runs.problems(found.id, PAGE_PROBLEMS, failed_first=True)
+    brake = read_brake(found.brake)
+    requests = (await app.runs.requests([found.id])).get(found.id, [])
+    live = len(askers_of([each for each in requests if each.is_live]))
+    return page.show(
+        "run.html",
+        run=found,
+        commit_page=(await commit_pages(app.database, [found.repository_id])).get(found.repository_id),
+        askers=askers_of(requests),
+        requests=[
+            {"request": each, "wants": _wants(each), "taken_by": _run_of(each.withdrawn_by)}
+            for each in requests[:PAGE_REQUESTS]
+        ],
+        more_requests=len(requests) - PAGE_REQUESTS,
+        # Cancelling a run withdraws the requests of everybody.
+        cancel_label=f"Cancel for all {live:,} requesters" if live > 1 else "Cancel",
+        attempts=await app.runs.attempts(found.id),
+        progress=displayed_progress(found),
+        stages=(current_progress(found) or {}).get("stage_seconds", {}),
+        counts=counts,
+        brake=brake,
+        approve_label=approve_label(found),
+        problems=problems,
+        more_problems=sum(counts.values()) - len(problems),
+        events=f"{page.root}/api/v1/runs/{found.id}/events",
+        refresh_seconds=LIVE_REFRESH_SECONDS,
+    )
 
 
 def approve_label(run: Run) -> str:
@@ -120,9 +108,8 @@ def approve_label(run: Run) -> str:
     return labels.get(run.error_code or "", "Approve the deletion")
 
 
-def _filters(request: Request) -> tuple[dict[str, str], dict[str, Any]]:
+def _filters(query: QueryParams) -> tuple[dict[str, str], dict[str, Any]]:
     """The valid ones as the form shows them, and as arguments of `history`. Days are in UTC."""
-    query = request.query_params
     repository = query.get("repository", "").strip()[:MAX_NAME_CHARS]
     status = next((each for each in RunStatus if each == query.get("status")), None)
     trigger = next((each for each in RunTrigger if each == query.get("trigger")), None)

@@ -7,15 +7,12 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Response
 from markupsafe import Markup
 
-from reposync.api.auth import Principal, Role
-from reposync.api.concurrency import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
-from reposync.api.routing import ApiParts, Router
 from reposync.api.web.file_page import lines_address
 from reposync.api.web.highlighting import code_block, snippet_rows
-from reposync.api.web.rendering import Renderer, web_link
+from reposync.api.web.rendering import Page, web_link
 from reposync.embedding.sparse import query_terms
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.search.query import MAX_QUERY_CHARS
@@ -29,35 +26,25 @@ SHOWN_LINES = 8
 SHOWN_SYMBOLS = 6
 
 
-def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = Router(include_in_schema=False)
-    reader = parts.access.page(Role.READ)
-    searches = ConcurrencyLimit(MAX_CONCURRENT, MAX_WAITING)
-
-    @routes.get("/search")
-    async def search(request: Request, principal: Principal = reader) -> Response:
-        fields = ("q", "repository", "path", "language")
-        given: dict[str, Any] = {key: request.query_params.get(key, "").strip() or None for key in fields}
-        query = given["q"]
-        files: Collection[list[dict[str, Any]]] = ()
-        problem = None
-        if query:
-            try:
-                searching = parts.application().searching
-                filters = {"repository": given["repository"], "language": given["language"], "path_glob": given["path"]}
-                found = await searches.search(lambda: searching.search(query, **filters, limit=PAGE_HITS))
-                words = await searching.words(query, repository=given["repository"])
-                files = await asyncio.to_thread(by_file, found, words)
-            except StoreUnavailable:
-                raise
-            except RepoSyncError as error:
-                # Shown with the form: most of these are about its fields.
-                problem = error.for_pages
-        return renderer.page(
-            request, "search.html", principal, **given, longest=MAX_QUERY_CHARS, files=files, problem=problem
-        )
-
-    return routes
+async def show_search(page: Page) -> Response:
+    fields = ("q", "repository", "path", "language")
+    given: dict[str, Any] = {key: page.query.get(key, "").strip() or None for key in fields}
+    query = given["q"]
+    files: Collection[list[dict[str, Any]]] = ()
+    problem = None
+    if query:
+        try:
+            searching = page.app.searching
+            filters = {"repository": given["repository"], "language": given["language"], "path_glob": given["path"]}
+            found = await page.parts.searches.search(lambda: searching.search(query, **filters, limit=PAGE_HITS))
+            words = await searching.words(query, repository=given["repository"])
+            files = await asyncio.to_thread(by_file, found, words)
+        except StoreUnavailable:
+            raise
+        except RepoSyncError as error:
+            # Shown with the form: most of these are about its fields.
+            problem = error.for_pages
+    return page.show("search.html", **given, longest=MAX_QUERY_CHARS, files=files, problem=problem)
 
 
 def by_file(found: Sequence[SearchHit], words: str) -> Collection[list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from reposync.api import concurrency
-from reposync.api.web import search_page
+from reposync.api.web.search_page import SHOWN_LINES
 from tests.fixtures.world import World
 from tests.integration.api.serving import code, eventually, serving
 
@@ -196,7 +196,7 @@ async def test_the_page_shows_the_lines_that_match_and_marks_their_words(world: 
     assert "<mark>drop_stale</mark>" in shown and "<mark>stale</mark>" in shown
     assert "&lt;i&gt;" in shown and "<i>" not in shown
     for block in shown.split('class="code"')[1:]:
-        assert block.count('class="linenos"') <= search_page.SHOWN_LINES
+        assert block.count('class="linenos"') <= SHOWN_LINES
     whole = re.search(r'<a href="([^"]+)">chunk (\d+) to (\d+)</a>', shown)
     assert whole is not None
     file = (await client.get(html.unescape(whole[1]).partition("#")[0])).text
