@@ -16,7 +16,7 @@ from reposync.errors import EXIT_CODES
         ("db curent", "Did you mean `reposync db current`?"),
         (
             "runs frobnicate",
-            "No such command: `reposync runs frobnicate`. Commands: approve, cancel, retry, show, watch.",
+            "`reposync runs frobnicate`. Commands: approve, cancel, retry, show, watch.",
         ),
     ],
 )
