@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -28,7 +29,6 @@ from reposync.outgoing import (
     RetryPolicy,
     Timeouts,
     TooLarge,
-    certificate_reason,
     client_options,
     origin,
     printable,
@@ -37,6 +37,7 @@ from reposync.outgoing import (
 
 T = TypeVar("T")
 
+_CERTIFICATE = re.compile(r"certificate verify failed: (.+?)\.?(?: \(_ssl|$)")
 MAX_REDIRECTS = 5
 MAX_ERROR_BYTES = 64 * 1024
 TOTAL_FACTOR = 10
@@ -155,9 +156,9 @@ class HttpClient:
         except httpx.DecodingError as error:
             raise TransientFailure(f"the answer cannot be decoded ({error})", corrupt=True) from error
         except httpx.HTTPError as error:
-            if reason := certificate_reason(error):
+            if rejected := _CERTIFICATE.search(str(error)):
                 raise self.errors.final(
-                    f"The certificate of {self.name} is not trusted: {reason}.",
+                    f"The certificate of {self.name} is not trusted: {rejected[1]}.",
                     remedy=f"If its authority is your own, name its certificate as {self.ca_setting}.",
                 ) from error
             if isinstance(error, httpx.ConnectError | httpx.ProxyError):
@@ -222,9 +223,7 @@ class HttpClient:
                             self._paused_until = max(self._paused_until, time.monotonic() + delay)
                         is_over = errors >= policy.attempts or waited_seconds + delay > policy.max_wait_seconds
                         if is_over or not is_bearable:
-                            if failure.rate_limited:
-                                raise self._rate_limited(failure, policy, doing, waited_seconds, delay) from failure
-                            raise self._failed(failure, doing, attempt, remedy) from failure
+                            raise self._given_up(failure, doing, attempt, waited_seconds, delay, remedy) from failure
                         if failure.rate_limited and self.observer is not None:
                             self.observer.rate_limited(delay)
                         waited_seconds += delay
@@ -299,17 +298,22 @@ class HttpClient:
             raise TransientFailure(reason, wait_seconds=wait, overloaded=True, status=status, body=text)
         raise HttpRefused(status, text)
 
-    def _rate_limited(
-        self, failure: TransientFailure, policy: RetryPolicy, doing: str, waited_seconds: float, delay: float
+    def _given_up(
+        self,
+        failure: TransientFailure,
+        doing: str,
+        attempt: int,
+        waited_seconds: float,
+        delay: float,
+        remedy: str | None,
     ) -> RepoSyncError:
-        return self.errors.unavailable(
-            f"{doing} was refused by the server's rate limit: after {waited_seconds:.0f} s of waiting it asks "
-            f"to wait {delay:.0f} s more, and a call waits {policy.max_wait_seconds:.0f} s at most.",
-            remedy="The next run tries again; if it persists, sync less often or ask for a higher limit.",
-            retry_after_seconds=failure.wait_seconds,
-        )
-
-    def _failed(self, failure: TransientFailure, doing: str, attempt: int, remedy: str | None) -> RepoSyncError:
+        if failure.rate_limited:
+            text = f"after {waited_seconds:.0f} s of waiting it asks to wait {delay:.0f} s more"
+            return self.errors.unavailable(
+                f"{doing} was refused by the server's rate limit: {text}.",
+                remedy="The next run tries again; if it persists, sync less often or ask for a higher limit.",
+                retry_after_seconds=failure.wait_seconds,
+            )
         times = f" {attempt} times" if attempt > 1 else ""
         if failure.corrupt:
             return self.errors.corrupt(f"{doing} failed{times}: {failure.reason}.")

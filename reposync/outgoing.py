@@ -259,20 +259,6 @@ def client_options(url: str, ca_file: Path | None = None, **transport: Any) -> d
     return {"verify": context, "trust_env": False, "mounts": mounts, **transport}
 
 
-def certificate_reason(error: BaseException) -> str | None:
-    """OpenSSL's reason for a rejected certificate, if `error` or one of its causes is about that."""
-    current: BaseException | None = error
-    for _ in range(20):  # causes may form a circle
-        if isinstance(current, ssl.SSLCertVerificationError):
-            return current.verify_message or "it was refused"
-        if current is None:
-            return None
-        if "CERTIFICATE_VERIFY_FAILED" in str(current):
-            return str(current).partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or "it was refused"
-        current = current.__cause__ or current.__context__
-    return None
-
-
 # Answers -------------------------------------------------------------------------------------------------------------
 
 

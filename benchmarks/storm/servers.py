@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from benchmarks.storm.pods import name_of_token
 from benchmarks.storm.proofs import Request
 from tests.fixtures.gitlab_server.app import build_app
-from tests.fixtures.gitlab_server.authentication import basic_credentials, rest_token
+from tests.fixtures.gitlab_server.git_http import basic_credentials
+from tests.fixtures.gitlab_server.rest import bearer_token
 from tests.fixtures.gitlab_server.server import GitLabServer
 from tests.fixtures.gitlab_server.serving import ThreadedServer
 
@@ -154,9 +155,8 @@ def _asker(scope: Scope) -> str:
     authorization = _header(scope, b"authorization")
     if found := basic_credentials(authorization):
         return name_of_token(found[1])
-    headers = {"private-token": _header(scope, b"private-token"), "authorization": authorization}
-    token = rest_token({name: value for name, value in headers.items() if value}, {})
-    return name_of_token(token[0]) if token else ""
+    token = bearer_token(authorization)
+    return name_of_token(token) if token else ""
 
 
 def _header(scope: Scope, name: bytes) -> str:

@@ -23,9 +23,6 @@ from reposync.sources.spec import LocalGit
 
 T = TypeVar("T")
 
-# Blobs are looked up and sorted by their place in the packs this many at a time.
-LOOKUP_BLOBS = 20_000
-
 
 class LocalGitSource(Source):
     """A working copy, a linked worktree (`.git` file) or a bare repository. Only what is committed on `branch` counts,
@@ -51,13 +48,11 @@ class LocalGitSource(Source):
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """As the port says. Raises UnreadableBlobs after the last blob if some are missing or damaged."""
         unreadable: dict[str, str] = {}
-        shas = distinct_blobs(entries)
-        for start in range(0, len(shas), LOOKUP_BLOBS):
-            _, objects = await self._in_thread(self._open)
-            blobs = objects.blobs(shas[start : start + LOOKUP_BLOBS], max_bytes=max_bytes, unreadable=unreadable)
-            async with aclosing(read_steps(blobs, self._in_thread)) as steps:
-                async for blob in steps:
-                    yield blob
+        _, objects = await self._in_thread(self._open)
+        found = objects.blobs(distinct_blobs(entries), max_bytes=max_bytes, unreadable=unreadable)
+        async with aclosing(read_steps(found, self._in_thread)) as blobs:
+            async for blob in blobs:
+                yield blob
         if unreadable:
             raise UnreadableBlobs.among(
                 entries,

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from reposync.content.joining import with_starts
 from reposync.content.model import Skip
 from reposync.embedding.port import Embedder
 from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError, first_error
@@ -389,7 +388,7 @@ def _from_points(
         # Parsing belongs in the content workers: a file may bring a grammar down.
         chunks = tuple(
             point_of(number, chunk, path, row.language, stored_symbols(mine[number]))
-            for number, chunk in enumerate(with_starts([stored_chunk(each) for each in mine]))
+            for number, chunk in enumerate(map(stored_chunk, mine))
         )
         prepared[path] = PreparedFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, chunks)
     return prepared

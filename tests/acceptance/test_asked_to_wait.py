@@ -1,4 +1,4 @@
-"""Servers that ask to come back in ten minutes: the run waits in the queue, and its worker does something else."""
+"""A server that asks to come back in ten minutes: the run waits in the queue, and its worker does something else."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import pytest
 
 from reposync.store.run import Run
 from tests.acceptance.conftest import Person
-from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
 pytestmark = pytest.mark.full
 
-FILES = 3_000
 TEN_MINUTES = timedelta(minutes=10)
 
 
@@ -36,9 +34,8 @@ def handed_back(log: ExecutionLog, pod: Pod, repository: str, code: str) -> Run:
     return run
 
 
-@pytest.mark.parametrize("status", [429, 503])
 def test_a_run_whose_gitlab_asks_to_wait_leaves_its_place_to_another_repository(
-    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, other: GitRepository, status: int
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, other: GitRepository
 ):
     repository.commit({"a.py": b"def first(): pass\n"})
     secret = "glpat-Xk3vTq9sLmN2pRw7"
@@ -46,7 +43,7 @@ def test_a_run_whose_gitlab_asks_to_wait_leaves_its_place_to_another_repository(
     with GitLabServer() as gitlab:
         gitlab.add_project("platform/app", repository.path)
         gitlab.add_token(secret, scopes=("read_api", "read_repository"))
-        gitlab.faults.answer(status, "Retry later", headers={"Retry-After": "600"}, path="platform", times=None)
+        gitlab.faults.answer(429, "Retry later", headers={"Retry-After": "600"}, path="platform", times=None)
         person.configures(
             f'gitlab: [{{name: main, url: "{gitlab.url}", token: "${{GITLAB_TOKEN}}"}}]\n'
             "embedding: {provider: none}\ndaemon: {concurrency: 1}\n"
@@ -67,36 +64,3 @@ def test_a_run_whose_gitlab_asks_to_wait_leaves_its_place_to_another_repository(
         gitlab.faults.clear()
         assert pod.posts("/api/v1/repositories/app/sync").json()["id"] == run.id
         until(lambda: log.ended("app"), details=pod.log_tail)
-
-
-def test_a_run_whose_embedding_server_asks_to_wait_keeps_what_it_did(
-    person: Person,
-    pod: Pod,
-    log: ExecutionLog,
-    repository: GitRepository,
-    other: GitRepository,
-    embeddings: EmbeddingServer,
-):
-    repository.many(FILES)
-    text = (
-        f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64, batch: 50, '
-        "concurrency: 1}\ndaemon: {concurrency: 1}\n"
-        f"repositories:\n  - {{name: app, path: '{repository.path}', schedule: yearly}}\n"
-    )
-    embeddings.answer_next(429, headers={"Retry-After": "600"}, after=40)
-    person.configures(text)
-    pod.start()
-
-    run = handed_back(log, pod, "app", "EMBEDDING_UNAVAILABLE")
-    assert run.started_at is not None and run.not_before >= run.started_at + TEN_MINUTES
-    assert (run.attempt, run.failures) == (1, 0)
-    stored = run.files_processed
-    assert 0 < stored < FILES
-
-    person.configures(f"{text}  - {{name: other, path: '{other.path}', schedule: yearly}}\n")
-    until(lambda: log.ended("other"), details=pod.log_tail)
-
-    assert pod.posts("/api/v1/repositories/app/sync").json()["id"] == run.id
-    (run,) = until(lambda: log.ended("app"), 120, details=pod.log_tail)
-    assert [each.outcome for each in log.attempts(run)] == ["released", "completed"]
-    assert [each.files_processed for each in log.attempts(run)] == [stored, FILES - stored]

@@ -1,17 +1,16 @@
-"""An embedding server that takes requests and does not answer, or a byte at a time: whoever waits knows for what."""
+"""An embedding server that takes requests and does not answer: whoever waits knows for what."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.acceptance.conftest import Person
 from tests.acceptance.test_command_line import BILLING
-from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 
 pytestmark = pytest.mark.full
@@ -25,10 +24,9 @@ repositories:
 
 
 class SilentServer:
-    """Accepts connections. `drip` is sent on each again and again, a piece every tenth of a second."""
+    """Accepts connections."""
 
-    def __init__(self, drip: bytes = b"") -> None:
-        self._drip = drip
+    def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self.connections = 0
@@ -40,18 +38,9 @@ class SilentServer:
         open_: list[socket.socket] = []
         self._listening.settimeout(0.1)
         while not self._stopped.is_set():
-            try:
-                taken, _ = self._listening.accept()
-                taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" if self._drip else b"")
-                open_.append(taken)
+            with contextlib.suppress(TimeoutError):
+                open_.append(self._listening.accept()[0])
                 self.connections += 1
-            except OSError:
-                for each in open_[:] if self._drip else ():
-                    try:
-                        each.sendall(self._drip)
-                    except OSError:
-                        open_.remove(each)
-                        each.close()
         for each in (*open_, self._listening):
             each.close()
 
@@ -60,9 +49,9 @@ class SilentServer:
         self._thread.join()
 
 
-@pytest.fixture(params=[b"", b" "], ids=["hangs", "trickles"])
-def silent(request: pytest.FixtureRequest) -> Iterator[SilentServer]:
-    server = SilentServer(request.param)
+@pytest.fixture
+def silent() -> Iterator[SilentServer]:
+    server = SilentServer()
     yield server
     server.stop()
 
@@ -81,30 +70,3 @@ def test_the_terminal_says_what_it_waits_for_and_the_budget_ends_it(
     assert f"the embedding server at http://{silent.address}/v1/embeddings failed" in said.stdout
     assert "embedding.timeout_seconds" in said.stdout
     assert silent.connections == 2
-
-
-def test_a_run_of_a_daemon_shows_what_it_waits_for_to_its_watchers(
-    person: Person, repository: GitRepository, silent: SilentServer, tmp_path: Path
-) -> None:
-    repository.commit({"a.py": BILLING})
-    home = tmp_path / "pod"
-    home.mkdir()
-    text = CONFIGURATION.format(address=silent.address, path=repository.path, budget="timeout_seconds: 600")
-    (home / "repositories.yaml").write_text(text)
-    waiting = f"the embedding server at {silent.address}: attempt 1 of 3"
-    with Pod("waits", home) as pod:
-
-        def progress() -> object:
-            runs = pod.gets("/api/v1/runs").json().get("items", [])
-            run = pod.gets(f"/api/v1/runs/{runs[0]['id']}").json() if runs else {}
-            return (run.get("progress") or {}).get("waiting_for") == waiting
-
-        until(progress, timeout_seconds=120, details=pod.log_tail)
-        person.environment |= {"REPOSYNC_STATE_DIR": str(home / "state")}
-        (run,) = person.asks("history")
-        assert f"waiting for {waiting}" in person.types("runs", "show", run["id"]).stdout
-        with person.starts("runs", "watch", run["id"]) as following:
-            assert following.stderr is not None
-            assert any(f"waiting for {waiting}" in line for line in following.stderr)
-            following.terminate()
-        person.types("runs", "cancel", run["id"])

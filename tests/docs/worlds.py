@@ -79,7 +79,7 @@ def world_of(page: Page, folder: Path, request: pytest.FixtureRequest) -> Iterat
 def _add_gitlab(world: World, servers: contextlib.ExitStack) -> None:
     gitlab = servers.enter_context(GitLabServer())
     gitlab.add_token(TOKEN, scopes=("read_api", "read_repository"))
-    gitlab.add_token(ADMIN, scopes=("api",), user="grace")
+    gitlab.add_token(ADMIN, scopes=("api",))
     for path in PROJECTS:
         gitlab.add_project(path, world.repository.path, visibility="public" if path == "docs/handbook" else "private")
     world.places |= {

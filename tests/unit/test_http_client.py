@@ -67,7 +67,7 @@ def test_an_unreadable_retry_after_is_never_an_error(header: str | None, reset: 
 
 async def test_a_rate_limit_that_lasts_too_long_ends_the_call_and_its_length_is_in_the_message() -> None:
     watched = Watched()
-    with pytest.raises(SourceUnavailable, match=r"3600 s more.*1 s at most"):
+    with pytest.raises(SourceUnavailable, match=r"3600 s more"):
         await client(watched).retry(Failing(limited(3600)), doing="Reading")
     assert watched.waits == []
 

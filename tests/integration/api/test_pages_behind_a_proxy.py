@@ -1,4 +1,4 @@
-"""The pages below a path of a server that others share, behind proxies that end TLS: nginx, and one of our own."""
+"""The pages below a path of a server that others share, behind a proxy that ends TLS."""
 
 # ruff: noqa: F401, F811 (fixtures of a browser are imported: conftest.py would load one for every test)
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reposync.store.status import RunStatus
 from tests.fixtures.browser import browser, keep_picture, visiting
 from tests.fixtures.gitlab_server.tls import Certificate
 from tests.fixtures.pods import until
-from tests.fixtures.reverse_proxy import Nginx, ReverseProxy, nginx
+from tests.fixtures.reverse_proxy import ReverseProxy
 from tests.fixtures.showcase import LIVE, Showcase
 
 pytestmark = pytest.mark.full
@@ -45,17 +45,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return made
 
 
-@pytest.fixture(params=["ours, which keeps the path", "nginx, which takes it off"])
+@pytest.fixture(params=["keeps the path", "takes it off"])
 def proxy_url(request: pytest.FixtureRequest, server: str, certificate: Certificate) -> Generator[str, None, None]:
     """Where a browser finds the pages."""
-    if "ours" in request.param:
-        with ReverseProxy(server, path=PATH, certificate=certificate, keeps_path=True) as proxy:
-            yield proxy.url
-        return
-    if nginx() is None:
-        pytest.skip("this machine has no nginx")
-    with Nginx(server, PATH, certificate) as proxied:
-        yield proxied.url
+    keeps_path = request.param == "keeps the path"
+    with ReverseProxy(server, path=PATH, certificate=certificate, keeps_path=keeps_path) as proxy:
+        yield proxy.url
 
 
 def log_in(page: Page) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from reposync.errors import EmbeddingUnavailable, IndexUnavailable, RepoSyncError, SourceUnavailable
 from reposync.store import postgresql
-from tests.fixtures.network import Answering, BadServer
+from tests.fixtures.network import BadServer
 from tests.integration.hardening.conftest import EMBEDDING, GIT, GITLAB, HTTP, POSTGRESQL, QDRANT, REDIS, SECRET, Client
 
 UNAVAILABLE = {GITLAB: SourceUnavailable, GIT: SourceUnavailable, EMBEDDING: EmbeddingUnavailable,
@@ -93,7 +93,7 @@ async def asked(
     client: Client, behaviour: Pieces, scheme: str = "http", seconds: float = SECONDS
 ) -> tuple[RepoSyncError, BadServer]:
     """The error with which the client gives up. `seconds`: its time-out."""
-    async with BadServer(Answering(lambda: behaviour(client))) as server:
+    async with BadServer(lambda: behaviour(client)) as server:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not server.taken:  # on a busy machine connecting may take the whole time-out
                 with pytest.raises(RepoSyncError) as given_up:

@@ -14,8 +14,7 @@ from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup, ListedProject
 from reposync.sources.spec import GitLabProject
 from tests.fixtures.gitlab_server import GitLabServer, Project
-from tests.fixtures.gitlab_server.projects import namespace_id
-from tests.integration.sources.conftest import PATH, QUICK, TOKEN, Watched
+from tests.integration.sources.conftest import PATH, QUICK, TOKEN
 
 OpenGroup = Callable[..., GitLabGroup]
 
@@ -48,21 +47,6 @@ async def test_a_project_is_listed_with_what_decides_about_it(server: GitLabServ
             id=42, path=PATH, is_archived=True, is_empty=True, is_marked_for_deletion=True, has_repository=False
         ),
     )
-
-
-async def test_a_group_may_be_given_by_number_and_its_requests_are_counted(group: OpenGroup) -> None:
-    watched = Watched()
-
-    listing = await group(str(namespace_id("platform")), observer=watched).projects(archived=False)
-
-    assert [each.path for each in listing.projects] == [PATH]
-    assert watched.requests == ["api_group"]
-
-
-async def test_a_subgroup_is_a_group(server: GitLabServer, group: OpenGroup, project: Project) -> None:
-    project.move("platform/core/team/payments-api")
-    listing = await group("platform/core").projects(archived=False)
-    assert [each.path for each in listing.projects] == ["platform/core/team/payments-api"]
 
 
 async def test_a_listing_beyond_all_reason_is_given_up(

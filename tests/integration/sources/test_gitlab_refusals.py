@@ -75,14 +75,6 @@ async def test_a_project_that_goes_away_in_the_middle_of_a_read_is_gone(site: Si
             await contents(source, wanted)
 
 
-async def test_a_private_project_without_a_token_says_that_none_was_given(site: Site) -> None:
-    site.repository.commit({"a": b"1"})
-
-    error = await refusal(site.gitlab(token=None))
-
-    assert "no token was given" in str(error)
-
-
 @pytest.mark.parametrize("status", [401, 403, 404])
 async def test_where_git_is_refused_everything_comes_by_rest(site: Site, status: Literal[401, 403, 404]) -> None:
     site.repository.many(60)

@@ -178,21 +178,6 @@ async def test_a_branch_may_be_named_and_head_may_be_detached(
     assert (await local(work).head()).sha == old
 
 
-async def test_new_commits_and_packs_are_seen_by_a_source_that_stays_open(
-    repository: GitRepository, local: Open
-) -> None:
-    source = local(repository.path)
-    repository.commit({"a.py": b"1\n"})
-    await source.tree(await source.head())
-
-    sha = repository.commit({"a.py": b"2\n"})
-    head = await source.head()
-    entries = (await source.tree(head)).entries
-
-    assert head.sha == sha
-    assert list((await contents(source, entries)).values()) == [b"2\n"]
-
-
 async def test_loose_objects_that_are_packed_in_the_middle_of_a_read_are_still_read(
     repository: GitRepository, tmp_path: Path, local: Open
 ) -> None:
@@ -253,18 +238,6 @@ async def test_a_blob_over_the_limit_is_sized_but_never_held(
 
     assert found == {40_000_000: None, 6: b"x = 1\n"}
     assert peak_bytes < 4_000_000
-
-
-async def test_long_chains_of_deltas_give_the_contents_that_git_gives(repository: GitRepository, local: Open) -> None:
-    rows = [f"value_{number} = {number}\n".encode() for number in range(400)]
-    for version in range(25):
-        rows[version * 16] = b"changed = %d\n" % version
-        repository.commit({"table.py": b"".join(rows), f"copy_{version}.py": b"".join(rows)})
-    repository.git("repack", "-adfq", "--depth=50", "--window=50")
-    source, entries = await listed(local(repository.path))
-
-    assert await contents(source, entries) == expected(repository, entries)
-    assert await contents(source, list(reversed(entries))) == expected(repository, entries)
 
 
 async def test_a_missing_blob_is_named_after_all_others_were_read(repository: GitRepository, local: Open) -> None:
@@ -374,18 +347,6 @@ async def test_a_missing_branch_and_an_empty_repository_are_named(repository: Gi
     ]:
         with pytest.raises(BranchNotFound, match=words):
             await local(repository.path, branch).head()
-
-
-async def test_a_partial_clone_that_lacks_its_contents_says_what_is_needed(
-    repository: GitRepository, tmp_path: Path, local: Open
-) -> None:
-    repository.commit({"a": b"1"})
-    repository.git("config", "uploadpack.allowFilter", "true")
-    git(tmp_path, "clone", "-q", "--filter=blob:none", "--no-checkout", repository.path.as_uri(), "partial")
-    source, entries = await listed(local(tmp_path / "partial"))
-
-    with pytest.raises(UnreadableBlobs, match=r"is missing.*without --filter"):
-        await contents(source, entries)
 
 
 async def test_the_factory_opens_a_path_and_closing_gives_every_file_back(repository: GitRepository) -> None:

@@ -32,7 +32,6 @@ from tests.integration.sources.conftest import (
     Site,
     Watched,
     contents,
-    entries_of,
     expected,
     listed,
     same_tree,
@@ -80,18 +79,6 @@ async def test_a_server_without_filters_sends_everything_once(site: Site) -> Non
     known = await site.remote(known_commit=head).head()
     assert known == head
     assert len(site.server.log) == 2, "a known head fetches nothing"
-
-
-async def test_a_new_commit_of_a_server_without_filters_is_seen_by_an_open_source(site: Site) -> None:
-    site.repository.commit({"a.py": b"1\n"})
-    site.project.allow_filter = False
-    source = site.remote()
-    await source.tree(await source.head())
-    site.repository.commit({"a.py": b"2\n"})
-
-    entries = await entries_of(source)
-
-    assert list((await contents(source, entries)).values()) == [b"2\n"]
 
 
 async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_head(site: Site) -> None:
@@ -221,12 +208,6 @@ async def test_no_redirect_sends_the_password_to_a_different_host(site: Site, wh
         with pytest.raises(SourceError):
             await site.remote().head()
         assert other.requests == []
-
-
-async def test_redirects_in_a_circle_come_to_an_end(site: Site) -> None:
-    site.server.faults.answer(302, "", headers={"Location": "?service=git-upload-pack"}, path="info/refs", times=None)
-    with pytest.raises(SourceError, match="in a circle"):
-        await site.remote().head()
 
 
 # Breakage ------------------------------------------------------------------------------------------------------------

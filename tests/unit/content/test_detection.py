@@ -5,15 +5,11 @@ import random
 import string
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from reposync.content.detection import DATA_FORMATS, SMALLEST_DATA_CHARS, data_reason, share_of_words
+from reposync.content.detection import SMALLEST_DATA_CHARS, data_reason, share_of_words
 from reposync.content.documents import make_document
-from reposync.content.languages import known_languages
 from reposync.content.model import Skip, Skipped
 
-LANGUAGES = st.sampled_from([*sorted(known_languages()), None])
 RANDOM = random.Random(1)
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "near", "a", "river"]
 
@@ -100,24 +96,6 @@ def test_code_and_prose_are_no_data_whatever_they_look_like(path: str, text: str
 def test_a_person_reads_why_a_file_is_data_and_nothing_of_its_content() -> None:
     assert data_reason(numbers(30_000), "csv") == Skipped(Skip.DATA, "data: words are 0% of it")
     assert data_reason("name\n" + "{};" * 9000, "javascript") == Skipped(Skip.DATA, "data: one line is 100% of it")
-
-
-@given(st.text(max_size=400), LANGUAGES)
-def test_a_text_below_the_smallest_size_is_never_data(text: str, language: str | None) -> None:
-    assert data_reason((text * SMALLEST_DATA_CHARS)[: SMALLEST_DATA_CHARS - 1], language) is None
-
-
-@given(st.lists(st.sampled_from(WORDS), min_size=12, max_size=12), st.sampled_from(["\n", " ", "\r\n"]), LANGUAGES)
-def test_prose_is_data_in_no_language(words: list[str], between: str, language: str | None) -> None:
-    assert data_reason((" ".join(words) + between) * 400, language) is None
-
-
-@given(st.text(alphabet=string.digits + ".,;-+eE \n", min_size=20, max_size=200), st.sampled_from([*DATA_FORMATS]))
-def test_numbers_are_data_in_every_format_of_data(text: str, language: str | None) -> None:
-    text = "1.5," + text.replace("EE", "E")
-    found = data_reason(text * (SMALLEST_DATA_CHARS // len(text) + 1), language)
-    assert isinstance(found, Skipped)
-    assert found.reason is Skip.DATA
 
 
 def test_the_look_at_a_text_does_not_grow_with_it() -> None:

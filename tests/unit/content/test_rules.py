@@ -130,13 +130,6 @@ def test_an_include_pattern_that_names_a_marked_folder_wins_over_the_mark() -> N
     assert reason(rules("**/*.py", attributes=marked), "gen/a.py") is Skip.GENERATED
 
 
-def test_generated_content_is_kept_on_request() -> None:
-    some = rules("**/*.py", "*.pb.go", attributes="kept.py -linguist-generated\n")
-    assert some.keeps_generated(b"a/kept.py")
-    assert some.keeps_generated(b"a.pb.go")
-    assert not some.keeps_generated(b"a/other.py")
-
-
 @pytest.mark.parametrize(
     ("pattern", "path", "kept"),
     [
