@@ -181,12 +181,12 @@ async def sync(history: History, points: Points, embedder: Counting, before: str
         embedder,
         SPEC,
         points,
+        Counts(),
+        RunProgress(),
         index_holds_points=True,
         version_id=VERSION,
         recorded=rows,
         removed=removed,
-        counts=Counts(),
-        progress=RunProgress(),
     )
     vectors.windows = WindowRows(most)
     for batch in batches(prepared(*each, contents.get(each[2], b"")) for each in changed if each[1]):

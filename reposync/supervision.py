@@ -134,6 +134,8 @@ async def to_the_end(future: asyncio.Future[T]) -> T:
         while not future.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({future})
+        if not future.cancelled():
+            future.exception()  # retrieved, so that asyncio does not log it
         raise
 
 

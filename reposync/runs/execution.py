@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
@@ -34,7 +34,7 @@ from reposync.runs.reporting import Observer, report_progress
 from reposync.store.run import Run, RunAttempt, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import PRIORITIES, RELEASED, YIELDED, RunStatus, RunTrigger
-from reposync.supervision import Backoff, EndedByItself, end, log_defect, unending
+from reposync.supervision import Backoff, EndedByItself, end, log_defect
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome, RunProgress
 
@@ -125,33 +125,28 @@ class Work(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Execution:
-    """One attempt at one run. `perform` once; `interrupt` at any time."""
+    """One attempt at one run. `perform` once; `interrupt` at any time. `claimed_since`: when the claim was requested
+    (`elapsed_seconds`). The lease is counted from then on, because the answer may have been delayed, or this process
+    frozen."""
 
-    def __init__(
-        self,
-        runs: Runs,
-        run: Run,
-        locks: RunLocks,
-        policy: ExecutionPolicy,
-        observer: Observer,
-        *,
-        claimed_since: float | None = None,
-    ) -> None:
-        """`claimed_since`: when the claim was requested (`elapsed_seconds`). The lease is counted from then on, because
-        the answer may have been delayed, or this process frozen."""
-        self.run = run
-        self.progress = RunProgress()
-        self.started = elapsed_seconds()
-        self._runs = runs
-        self._locks = locks
-        self._policy = policy
-        self._observer = observer
-        self._lease = Lease(policy.lease_seconds, since=claimed_since)
-        self._work: Work | None = None
-        self._body: asyncio.Task[Ending] | None = None
-        self._reason: RepoSyncError | Released | None = None
-        self._released: str | None = None
+    runs: Runs
+    run: Run
+    locks: RunLocks
+    policy: ExecutionPolicy
+    observer: Observer
+    claimed_since: InitVar[float | None] = None
+    progress: RunProgress = field(default_factory=RunProgress)
+    started: float = field(default_factory=elapsed_seconds)
+    _lease: Lease = field(init=False)
+    _work: Work | None = None
+    _body: asyncio.Task[Ending] | None = None
+    _reason: RepoSyncError | Released | None = None
+    _released: str | None = None
+
+    def __post_init__(self, claimed_since: float | None) -> None:
+        self._lease = Lease(self.policy.lease_seconds, since=claimed_since)
 
     @property
     def figures(self) -> RunFigures:
@@ -189,22 +184,22 @@ class Execution:
             raise
         finally:
             await end(heartbeat, reporting, self._body)
-        self._observer.run_ended(run, self._released or str(run.status), elapsed_seconds() - self.started, self.figures)
+        self.observer.run_ended(run, self._released or str(run.status), elapsed_seconds() - self.started, self.figures)
         return run
 
     async def _write_last(self, ending: Ending | None) -> None:
         """During shutdown: write the ending, or release the run."""
         with contextlib.suppress(RepoSyncError, TimeoutError):
             async with asyncio.timeout(LAST_WRITE_SECONDS):
-                if ending is None and self._policy.request_id is not None:
-                    await self._runs.withdraw(self._policy.request_id, by="an interrupt")
+                if ending is None and self.policy.request_id is not None:
+                    await self.runs.withdraw(self.policy.request_id, by="an interrupt")
                 released = self._reason if isinstance(self._reason, Released) else STOPPING
                 await self._write(ending or self._release(released))
 
     async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ending:
-        self._observer.run_started(self.run)
-        async with self._locks.guard(self.run) as guard:
-            watchdog = self._beside("watchdog of the lock", partial(self._watch, guard.watch))
+        self.observer.run_started(self.run)
+        async with self.locks.guard(self.run) as guard:
+            watchdog = self._beside("watchdog of the lock", guard.watch)
             try:
                 self._work = await make(self._lease)
                 run = self.run
@@ -214,7 +209,7 @@ class Execution:
             finally:
                 await end(watchdog)
         # Files that could not be read are tried again while attempts are left.
-        pause = self._policy.pause_after(run.failures) if outcome.files_failed else None
+        pause = self.policy.pause_after(run.failures) if outcome.files_failed else None
         if pause is None or outcome.code is None:
             return self._finish(RunStatus.COMPLETED, outcome.code, outcome.notice)
         return self._retry(pause, outcome.code, outcome.notice or "", at_last=RunStatus.COMPLETED)
@@ -244,7 +239,7 @@ class Execution:
             return self._release(reason)
         why = reason.code, str(reason)
         retry_after = min(reason.retry_after_seconds or 0.0, _LONGEST_RETRY_AFTER_SECONDS)
-        has_retries = self._policy.retry_seconds is not None
+        has_retries = self.policy.retry_seconds is not None
         match reason:
             case LeaseLost():
                 raise reason
@@ -260,9 +255,9 @@ class Execution:
                 # The run did not fail, its turn has not come.
                 pause = _LOCK_PAUSES_SECONDS[min(self.run.attempt, len(_LOCK_PAUSES_SECONDS)) - 1]
                 return self._release(Released(delay_seconds=pause, reason=reason))
-            case _ if reason.code in CANNOT_HERE and self._policy.elsewhere:
+            case _ if reason.code in CANNOT_HERE and self.policy.elsewhere:
                 self._released = RELEASED
-                return lambda: release_to_others(self._runs, self.run, reason)
+                return lambda: release_to_others(self.runs, self.run, reason)
             case _ if retry_after > IN_PLACE_SECONDS and has_retries:
                 # Random, so that runs that failed together are not retried together.
                 pause = retry_after * random.uniform(1.0, 1.1)  # noqa: S311
@@ -271,27 +266,27 @@ class Execution:
                 return self._failure(*why, may_pass=reason.retryable, retry_after=retry_after)
 
     def _failure(self, code: str, message: str, *, may_pass: bool, retry_after: float = 0.0) -> Ending:
-        if self._policy.request_id is not None:
+        if self.policy.request_id is not None:
             # A daemon may reach a source that this machine cannot.
             return self._retry(max(_ELSEWHERE_SECONDS, retry_after), code, message)
-        pause = self._policy.pause_after(self.run.failures) if may_pass else None
+        pause = self.policy.pause_after(self.run.failures) if may_pass else None
         if pause is None:
             return self._finish(RunStatus.FAILED, code, message)
         return self._retry(max(pause, retry_after), code, message)
 
     def _finish(self, status: RunStatus, code: str | None, message: str | None, **more: Any) -> Ending:
-        return lambda: self._runs.finish(self.run, status, self.figures, code, message, **more)
+        return lambda: self.runs.finish(self.run, status, self.figures, code, message, **more)
 
     def _retry(self, seconds: float, code: str, message: str, *, at_last: RunStatus = RunStatus.FAILED) -> Ending:
         """After a failure that may pass. `at_last`: the status after the last attempt."""
-        mine = self._policy.request_id
-        return lambda: self._runs.retry_later(
+        mine = self.policy.request_id
+        return lambda: self.runs.retry_later(
             self.run, seconds, code, message, self.figures, at_last=at_last, final_unless_others=mine
         )
 
     def _release(self, released: Released) -> Ending:
         self._released = released.outcome
-        return lambda: self._runs.release(
+        return lambda: self.runs.release(
             self.run,
             self.figures,
             outcome=released.outcome,
@@ -314,7 +309,7 @@ class Execution:
 
     async def _keep_alive(self) -> None:
         """Renew the lease until cancelled. Interrupts the body if the run is cancelled or lost."""
-        lease_seconds = self._policy.lease_seconds
+        lease_seconds = self.policy.lease_seconds
         unreachable, why = False, "The database could not be reached."
         while True:
             # While the database is unavailable, no longer than the lease: then a different worker may have the run. A
@@ -323,7 +318,7 @@ class Execution:
             since = elapsed_seconds()
             try:
                 async with asyncio.timeout(self._at_most(lease_seconds / 3) if unreachable else lease_seconds / 3):
-                    beat = await self._runs.heartbeat(self.run, lease_seconds, self.progress.as_json(), self.figures)
+                    beat = await self.runs.heartbeat(self.run, lease_seconds, self.progress.as_json(), self.figures)
             except (StoreUnavailable, TimeoutError) as error:
                 why = str(error) or why  # the last try has no time left, and no message
                 if self._lease.remaining_seconds() <= 0:
@@ -332,8 +327,7 @@ class Execution:
                 unreachable = True
                 continue
             except LeaseLost as error:
-                self._lease.lose(str(error))
-                self.interrupt(error)
+                self._lose(error)
                 return
             unreachable = False
             self._lease.extend(lease_seconds, since=since)
@@ -345,30 +339,25 @@ class Execution:
         return max(0.0, min(seconds, self._lease.remaining_seconds()))
 
     def _beside(self, what: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """A task that the run must not continue without. It may only end after it has interrupted the run."""
+        """A task that the run must not continue without. It ends after it has interrupted the run, or is cancelled."""
 
         async def watched() -> None:
             try:
-                await unending(work())
+                await work()
+            except LockLost as error:
+                self._lose(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, the run must not continue without the task
-                if isinstance(error, EndedByItself) and self._reason is not None:
-                    return
                 message = log_defect(f"the {what} of run {self.run.id} of {self.run.repository} ended", error)
-                lost = RunDefect(f"The {what} of this run ended by a defect: {message}")
-                self._lease.lose(str(lost))
-                self.interrupt(lost)
+                self._lose(RunDefect(f"The {what} of this run ended by a defect: {message}"))
 
         return asyncio.create_task(watched(), name=f"{what} of {self.run.id}")
 
+    def _lose(self, reason: RepoSyncError) -> None:
+        self._lease.lose(str(reason))
+        self.interrupt(reason)
+
     async def _report_progress(self) -> None:
         try:
-            await report_progress(self.progress, partial(self._runs.report_progress, self.run))
+            await report_progress(self.progress, partial(self.runs.report_progress, self.run))
         except Exception as error:  # noqa: BLE001 - the heartbeat reports it too, every few seconds
             log_defect(f"the progress of run {self.run.id} of {self.run.repository} is no longer reported", error)
-
-    async def _watch(self, watch: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await watch()
-        except LockLost as error:
-            self._lease.lose(str(error))
-            self.interrupt(error)

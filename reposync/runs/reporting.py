@@ -12,13 +12,14 @@ from typing import Any
 from reposync.errors import LeaseLost, StoreUnavailable
 from reposync.store.run import LostAttempt, Run, RunFigures
 from reposync.store.status import LOST, RunStatus
+from reposync.supervision import to_the_end
 from reposync.sync.progress import RunProgress
 
 log = logging.getLogger(__name__)
 
 # With the heartbeat alone, every 5 s, a run would look as if it hung.
 REPORT_SECONDS = 1.0
-_LAST_REPORT_SECONDS = 1.0
+_LONGEST_REPORT_SECONDS = 2.0
 
 _COUNTS = ("files_total", "files_read", "files_done", "chunks_read", "chunks_embedded", "chunks_done", "bytes_read")
 
@@ -75,27 +76,18 @@ async def report_progress(progress: RunProgress, report: Report, *, seconds: flo
         if now == reported:
             continue
         try:
-            await _uninterrupted(report(progress.as_json()))
-        except StoreUnavailable:
+            # A query that is cancelled, as at the end of every run, would cost a database connection.
+            await to_the_end(asyncio.create_task(_within(report(progress.as_json()))))
+        except (StoreUnavailable, TimeoutError):
             continue
         except LeaseLost:
             return
         reported = now
 
 
-async def _uninterrupted(reporting: Awaitable[None]) -> None:
-    """A query that is cancelled, as at the end of every run, would cost a database connection."""
-    task = asyncio.ensure_future(reporting)
-    # A second cancellation does not wait for the task; asyncio would log its error as never retrieved.
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        done, _ = await asyncio.wait({task}, timeout=_LAST_REPORT_SECONDS)
-        if not done:
-            task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        raise
+async def _within(reporting: Awaitable[None]) -> None:
+    async with asyncio.timeout(_LONGEST_REPORT_SECONDS):
+        await reporting
 
 
 def current_progress(run: Run) -> Mapping[str, Any] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -21,9 +21,9 @@ from reposync.sources.port import Commit, TreeEntry, path_text
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.tables import IndexVersion
 from reposync.symbol import read_symbols
-from reposync.sync.pipeline import read_batches
+from reposync.sync.pipeline import read_files
 from reposync.sync.plan import Plan, make_plan
-from reposync.sync.prepare import ContentWorkers, is_count
+from reposync.sync.prepare import is_count
 from reposync.sync.progress import RunProgress
 from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_target
 from reposync.vectors.path_tokens import path_tokens
@@ -33,6 +33,7 @@ from reposync.vectors.port import Index, PointId, StoredPoint, point_id
 _REPLICA_ATTEMPTS = 3
 # Differences that are listed; of the rest only the counts. A wrong setting may change every point.
 MAX_DIFFERENCES = 10_000
+_IDENTITY = ("path", "blob_sha", "chunk_index")
 
 
 class DifferenceKind(StrEnum):
@@ -98,13 +99,14 @@ async def inspect_index(
     spec: EmbeddingSpec,
     version: IndexVersion,
     manifests: Manifests,
+    name: str,
     *,
     thorough: bool,
-    repaired: str | None = None,
+    repair: bool = False,
 ) -> IndexState:
     """Two counts show whether the index is as the last run left it: of all points, and of those of the newest epoch,
     which an older snapshot with as many points lacks. Every id is compared only if a count differs, the collection was
-    made again, or `thorough`. `repaired`: the repository's name, to compare whole points."""
+    made again, or `thorough`; whole points for a `repair`. `name`: the repository's."""
     identity = await index.ensure(spec)
     totals = await manifests.totals(version.id)
     points = await index.count(version.id, expected=totals.chunks)
@@ -113,50 +115,33 @@ async def inspect_index(
     if totals.chunks:
         newest = await index.count(version.id, epoch=totals.max_epoch, expected=totals.chunks_of_max_epoch)
     is_newest = newest == totals.chunks_of_max_epoch
-    if points == totals.chunks and is_newest and not (remade or thorough or repaired):
+    if points == totals.chunks and is_newest and not (remade or thorough or repair):
         return IndexState(identity, totals.failed)
     recorded = await manifests.load(version.id)
     why = None
-    if repaired:
-        audit = await audit_points(index, version.id, repaired, recorded, words_only=version.has_words_only)
-        if audit.counts:
-            kinds = [f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in audit.counts.items()]
-            why = f"Repaired on request: {', '.join(kinds)}."
-    else:
-        audit = await audit_ids(index, version.id, recorded)
-        if audit.damaged:
-            why = (
-                f"The index had lost {audit.lost} of {totals.chunks} points, in {len(audit.damaged)} files "
-                "(dropped, restored from an older snapshot, or left by a worker that was killed)."
-            )
-        elif not audit.orphans and not is_newest and not remade:
-            # Every id is there, but some points are of another run than their row: other chunk settings give the same
-            # id another text.
-            older, newer = await _of_other_epochs(index, version.id, recorded)
-            audit = Audit(damaged=frozenset(older | newer))
-            if older:
-                why = f"Points of {len(older)} files were not those that the last run stored (an older snapshot?)."
+    audit = Audit() if repair else await audit_ids(index, version.id, recorded)
+    # Points of another run than their row, though every id is there: other chunk settings give the same id another
+    # text; and `--full` replaces points in place, and may be killed before it writes the row.
+    others = audit.clean and not is_newest and not remade
+    if repair or others:
+        audit = await audit_points(index, version.id, name, recorded, words_only=version.has_words_only)
+    if repair and audit.counts:
+        kinds = [f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in audit.counts.items()]
+        why = f"Repaired on request: {', '.join(kinds)}."
+    elif others and audit.damaged:
+        why = (
+            f"Points of {len(audit.damaged)} files were not those that the manifest records (restored from an older "
+            "snapshot, or left by a worker that was killed)."
+        )
+    elif audit.damaged:
+        why = (
+            f"The index had lost {audit.lost} of {totals.chunks} points, in {len(audit.damaged)} files "
+            "(dropped, restored from an older snapshot, or left by a worker that was killed)."
+        )
     if remade:
         lost = await index.lost()
         why = f"The index was made again. {lost}" if lost else "The collection was dropped and made again."
     return IndexState(identity, totals.failed, audit, why, remade)
-
-
-async def _of_other_epochs(
-    index: Index, version_id: str, recorded: Mapping[str, ManifestRow]
-) -> tuple[set[str], set[str]]:
-    """Paths with points of an earlier run than their row says, and with points of a later one: `--full` replaces points
-    in place, and a run may be killed before it writes the row."""
-    owners = _owners(version_id, recorded)
-    older: set[str] = set()
-    newer: set[str] = set()
-    async for page in index.points(version_id):
-        for point in page:
-            path, epoch = owners.get(point.id), _metadata(point).get("epoch")
-            if path is not None and epoch != recorded[path].epoch:
-                is_newer = isinstance(epoch, int) and epoch > recorded[path].epoch
-                (newer if is_newer else older).add(path)
-    return older, newer
 
 
 def _owners(version_id: str, recorded: Mapping[str, ManifestRow]) -> dict[PointId, str]:
@@ -169,7 +154,7 @@ def _owners(version_id: str, recorded: Mapping[str, ManifestRow]) -> dict[PointI
 
 async def audit_ids(index: Index, version_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
     """Compare ids, which follow from (path, blob, chunk): no payload and no vector is read."""
-    owners = _owners(version_id, recorded)
+    owners = await asyncio.to_thread(_owners, version_id, recorded)
     orphans: set[PointId] = set()
     async for page in index.point_ids(version_id):
         orphans.update(each for each in page if owners.pop(each, None) is None)
@@ -185,12 +170,12 @@ async def audit_ids(index: Index, version_id: str, recorded: Mapping[str, Manife
 async def audit_points(
     index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow], *, words_only: bool = False
 ) -> Audit:
-    """Read every point, page by page: memory grows with the manifest and the differences, not with the points. If our
-    collection does not exist, every chunk is missing. `name`: the repository's name, which its points repeat.
-    `words_only`: they have no dense vectors."""
+    """Read every point, page by page. If our collection does not exist, every chunk is missing. `name`: the
+    repository's, which its points repeat. `words_only`: they have no dense vectors."""
     spec = await index.spec()
     for _ in range(_REPLICA_ATTEMPTS):
         comparison = _PointComparison(version_id, name, recorded)
+        comparison.missing = await asyncio.to_thread(_owners, version_id, recorded)
         if spec is not None:
             async for page in index.points(version_id):
                 # Hashing a page takes some 10 ms.
@@ -198,96 +183,88 @@ async def audit_points(
             if spec.dimension and not words_only:
                 async for page in index.points(version_id, without_vector=True):
                     comparison.add_without_vector(page)
-            missing = await asyncio.to_thread(comparison.missing)
-            if missing and await index.existing(missing):
+            if comparison.missing and await index.existing(list(comparison.missing)):
                 continue  # a replica that had just been started again was read
         break
     return await asyncio.to_thread(comparison.result)
 
 
+@dataclass(slots=True)
 class _PointComparison:
-    def __init__(self, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> None:
-        self._version_id = version_id
-        self._name = name
-        self._recorded = recorded
-        self._seen: dict[str, int] = {}  # path -> one bit a chunk
-        self._wrong: dict[PointId, tuple[DifferenceKind, str | None, str]] = {}
-        self._found: dict[tuple[DifferenceKind, str | None], tuple[int, str]] = {}
-        self._counts: Counter[DifferenceKind] = Counter()
-        self._damaged: set[str] = set()
-        self._lost = 0
-        self._points = 0
+    """`missing`: recorded points that were not listed yet, with their paths."""
+
+    version_id: str
+    name: str
+    recorded: Mapping[str, ManifestRow]
+    missing: dict[PointId, str] = field(default_factory=dict)
+    orphans: set[PointId] = field(default_factory=set)
+    damaged: set[str] = field(default_factory=set)
+    points: int = 0
+    found: dict[tuple[DifferenceKind, str | None], Difference] = field(default_factory=dict)
+    counts: Counter[DifferenceKind] = field(default_factory=Counter)
 
     def add_page(self, page: Sequence[StoredPoint]) -> None:
-        self._points += len(page)
+        self.points += len(page)
         for point in page:
-            self._compare(point, _metadata(point))
+            if (path := self.missing.pop(point.id, None)) is None:
+                self._add_orphan(point.id, _metadata(point))
+            elif wrong := list(self._wrong_fields(point, _metadata(point), self.recorded[path])):
+                what = f"has points whose {', '.join(wrong)} is not what was stored"
+                self._report(DifferenceKind.ALTERED, path, what)
+                self.damaged.add(path)
 
     def add_without_vector(self, page: Sequence[StoredPoint]) -> None:
         for point in page:
             path = _metadata(point).get("path")
-            if point.id not in self._wrong and isinstance(path, str) and path in self._recorded:
+            if point.id not in self.orphans and isinstance(path, str) and path in self.recorded:
                 self._report(DifferenceKind.NO_VECTOR, path, "has points without a dense vector")
-                self._damaged.add(path)
-
-    def missing(self) -> list[PointId]:
-        """Recorded points that were not listed."""
-        return [
-            point_id(self._version_id, path, row.blob_sha, chunk)
-            for path, row in self._recorded.items()
-            for chunk in range(row.chunks)
-            if not self._seen.get(path, 0) >> chunk & 1
-        ]
+                self.damaged.add(path)
 
     def result(self) -> Audit:
-        for path, row in self._recorded.items():
-            self._count_missing(path, row)
-        for kind, where, what in self._wrong.values():
-            self._report(kind, where, what)
+        for path, lacks in Counter(self.missing.values()).items():
+            what = f"lacks {lacks} of {self.recorded[path].chunks} points"
+            self._report(DifferenceKind.MISSING, path, what, lacks)
+            self.damaged.add(path)
         # Points without a path come last.
-        ordered = sorted(self._found.items(), key=lambda each: (each[0][1] is None, each[0][1] or "", each[0][0].value))
+        ordered = sorted(self.found.values(), key=lambda each: (each.path is None, each.path or "", each.kind.value))
         return Audit(
-            frozenset(self._damaged),
-            frozenset(self._wrong),
-            self._lost,
-            self._points,
-            [Difference(key[0], key[1], what, points) for key, (points, what) in ordered],
-            {kind: self._counts[kind] for kind in DifferenceKind if self._counts[kind]},
+            frozenset(self.damaged),
+            frozenset(self.orphans),
+            len(self.missing),
+            self.points,
+            ordered,
+            {kind: self.counts[kind] for kind in DifferenceKind if self.counts[kind]},
         )
 
-    def _compare(self, point: StoredPoint, metadata: Mapping[str, Any]) -> None:
-        path, blob_sha, chunk = metadata.get("path"), metadata.get("blob_sha"), metadata.get("chunk_index")
-        row = self._recorded.get(path) if isinstance(path, str) else None
-        kind, what = DifferenceKind.STALE, ""
+    def _add_orphan(self, identity: PointId, metadata: Mapping[str, Any]) -> None:
+        path, blob_sha, chunk = (metadata.get(key) for key in _IDENTITY)
+        row = self.recorded.get(path) if isinstance(path, str) else None
+        kind = DifferenceKind.STALE
         if row is None:
-            path = path if isinstance(path, str) else None
             kind, what = DifferenceKind.FOREIGN, "is not in the manifest, and has points"
         elif not row.chunks:
             why = f" ({row.skip_reason})" if row.skip_reason else ""
             kind, what = DifferenceKind.FOREIGN, f"is not indexed{why}, and has points"
-            if blob_sha == row.blob_sha:
-                # The row may be what is wrong; reading the file again decides.
-                self._damaged.add(row.path)
         elif blob_sha != row.blob_sha:
             what = f"has points of another blob, {blob_sha!s:.10}; it is at {row.blob_sha[:10]}"
         elif not is_count(chunk) or chunk >= row.chunks:
             what = f"has a point of chunk {chunk!s:.20}, and {row.chunks} chunks (from 0 on)"
-            self._damaged.add(row.path)  # as above
-        elif point.id != point_id(self._version_id, row.path, row.blob_sha, chunk):
-            kind, what = DifferenceKind.DUPLICATE, f"has a second point of chunk {chunk}"
         else:
-            self._seen[row.path] = self._seen.get(row.path, 0) | 1 << chunk
-            if wrong := list(self._wrong_fields(point, metadata, row)):
-                what = f"has points whose {', '.join(wrong)} is not what was stored"
-                self._report(DifferenceKind.ALTERED, row.path, what)
-                self._damaged.add(row.path)
-            return
-        self._wrong[point.id] = kind, path, what
+            kind, what = DifferenceKind.DUPLICATE, f"has a second point of chunk {chunk}"
+        if row is not None and blob_sha == row.blob_sha and kind is not DifferenceKind.DUPLICATE:
+            # The row may be what is wrong; reading the file again decides.
+            self.damaged.add(row.path)
+        self.orphans.add(identity)
+        self._report(kind, path if isinstance(path, str) else None, what)
 
     def _wrong_fields(self, point: StoredPoint, metadata: Mapping[str, Any], row: ManifestRow) -> Iterator[str]:
+        path, blob_sha, chunk = (metadata.get(key) for key in _IDENTITY)
+        is_of_row = (path, blob_sha) == (row.path, row.blob_sha)
+        if not (is_of_row and is_count(chunk) and point_id(self.version_id, row.path, row.blob_sha, chunk) == point.id):
+            yield "path, blob_sha or chunk_index"
         if _hash_of(point.payload.get("page_content")) != metadata.get("content_hash", ""):
             yield "page_content or content_hash"
-        for key, value in {"repository": self._name, "language": row.language, "epoch": row.epoch}.items():
+        for key, value in {"repository": self.name, "language": row.language, "epoch": row.epoch}.items():
             # In Python True == 1 == 1.0; in JSON they differ.
             if key not in metadata or type(metadata[key]) is not type(value) or metadata[key] != value:
                 yield key
@@ -310,33 +287,13 @@ class _PointComparison:
         if "url" not in metadata or not isinstance(metadata["url"], str | None):
             yield "url"
 
-    def _count_missing(self, path: str, row: ManifestRow) -> None:
-        seen = self._seen.get(path, 0)
-        if not row.chunks or seen.bit_count() == row.chunks:
-            return
-        missing = 0
-        for chunk in range(row.chunks):
-            if seen >> chunk & 1:
-                continue
-            # A point with the id of this chunk whose payload says otherwise was altered; it must not be deleted after
-            # the repair has overwritten it.
-            altered = self._wrong.pop(point_id(self._version_id, path, row.blob_sha, chunk), None)
-            if altered is not None:
-                self._report(DifferenceKind.ALTERED, path, "has points whose payload names another file, blob or chunk")
-            else:
-                missing += 1
-        if missing:
-            self._report(DifferenceKind.MISSING, path, f"lacks {missing} of {row.chunks} points", missing)
-        self._lost += missing
-        self._damaged.add(path)
-
     def _report(self, kind: DifferenceKind, path: str | None, what: str, points: int = 1) -> None:
-        self._counts[kind] += points
-        key = kind, path
-        if key in self._found:
-            self._found[key] = self._found[key][0] + points, self._found[key][1]
-        elif len(self._found) < MAX_DIFFERENCES:
-            self._found[key] = points, what
+        self.counts[kind] += points
+        before = self.found.get((kind, path))
+        if before is not None:
+            self.found[kind, path] = replace(before, points=before.points + points)
+        elif len(self.found) < MAX_DIFFERENCES:
+            self.found[kind, path] = Difference(kind, path, what, points)
 
 
 def _metadata(point: StoredPoint) -> Mapping[str, Any]:
@@ -372,21 +329,12 @@ async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVer
     plan = make_plan(target.tree, recorded, target.decide, reread=target.reads_otherwise)
     found = {each.path or "": each for each in _differences(plan, recorded)}
     doubted = [entry for entry in target.tree.entries if _is_doubted(target, entry, recorded)]
-    if doubted:
-        async with ContentWorkers(len(doubted), settings.content) as workers:
-            async for batch in read_batches(
-                parts.source,
-                doubted,
-                target.keeps_generated,
-                max_file_bytes=settings.content.max_file_bytes,
-                judge=_raise,
-                progress=RunProgress(),
-            ):
-                for file in await workers.prepare(batch):
-                    if file.chunks:
-                        reason = recorded[file.path].skip_reason
-                        what = f"must be indexed, but the manifest says that it is skipped ({reason})"
-                        found[file.path] = Difference(DifferenceKind.MISSING, file.path, what, 1)
+    async for files in read_files(parts.source, doubted, target, settings.content, RunProgress(), _raise):
+        for file in files:
+            if file.chunks:
+                reason = recorded[file.path].skip_reason
+                what = f"must be indexed, but the manifest says that it is skipped ({reason})"
+                found[file.path] = Difference(DifferenceKind.MISSING, file.path, what, 1)
     return [found[path] for path in sorted(found)]
 
 

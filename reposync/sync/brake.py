@@ -55,7 +55,13 @@ class Losses:
         return lost > 0 and (listed == 0 or (lost > BRAKE_MINIMUM_FILES and lost > left * BRAKE_SHARE))
 
     def in_words(self) -> str:
-        return ", ".join(f"{count:,} {_WORDS.get(why, f'are {why} now')}" for why, count in self.counts.most_common())
+        """`40 are excluded now (src/a.py: matches src/), 2 are too large now`."""
+        said = []
+        for reason, count in self.counts.most_common():
+            example = ": ".join(filter(None, self.examples.get(reason, ())))
+            what = _WORDS.get(reason, f"are {reason} now")
+            said.append(f"{count:,} {what}{f' ({example})' if example else ''}")
+        return ", ".join(said)
 
 
 def losses_of(

@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import posixpath
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, WindowRows
 from reposync.errors import EmbeddingError, EmbeddingInputRefused, SourceCorrupt, first_error
@@ -16,9 +16,9 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Source, TreeEntry, path_text
 from reposync.store.columns import sanitize_text
 from reposync.store.manifest import ManifestRow
-from reposync.sync.prepare import ContentWorkers, PreparedFile, RawFile, own_text
+from reposync.sync.prepare import ContentSettings, ContentWorkers, PreparedFile, RawFile, own_text
 from reposync.sync.progress import RunProgress
-from reposync.sync.target import Counts
+from reposync.sync.target import Counts, TargetTree
 from reposync.vectors.port import Index, PointWrite
 
 BATCH_BYTES = 500_000
@@ -31,6 +31,8 @@ QUEUE_BATCHES = 1
 _SHOWN_PATH = 200
 _HARMLESS_TEXT = "text"
 
+T = TypeVar("T")
+
 Store = Callable[[Sequence[PreparedFile]], Awaitable[None]]
 Judge = Callable[[UnreadableBlobs], None]
 """Called after the source has sent everything, before any file is recorded as unreadable. Raises SourceCorrupt if there
@@ -38,40 +40,29 @@ are so many that the source itself failed."""
 
 
 async def run_pipeline(
-    source: Source,
-    entries: Sequence[TreeEntry],
-    *,
-    keep_generated: Callable[[bytes], bool],
-    max_file_bytes: int,
-    batch_bytes: Callable[[], int],
-    workers: ContentWorkers,
+    batches: AsyncGenerator[T, None],
+    prepare: Callable[[T], Awaitable[Sequence[PreparedFile]]],
     vectors: DenseVectors,
     store: Store,
-    judge: Judge,
     progress: RunProgress,
 ) -> None:
-    """Pass the content of `entries` through every stage; return when all is stored. An error of any stage ends all."""
-    prepared: asyncio.Queue[asyncio.Task[list[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
-    embedded: asyncio.Queue[asyncio.Task[list[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
+    """Pass `batches` through every stage; return when all is stored. An error of any stage ends all."""
+    prepared: asyncio.Queue[asyncio.Task[Sequence[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
+    embedded: asyncio.Queue[asyncio.Task[Sequence[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
 
     async def read_stage(tasks: asyncio.TaskGroup) -> None:
-        batches = read_batches(
-            source,
-            entries,
-            keep_generated,
-            max_file_bytes=max_file_bytes,
-            batch_bytes=batch_bytes,
-            judge=judge,
-            progress=progress,
-        )
         async with contextlib.aclosing(batches):
-            while batch := await _next(batches, progress):
-                await prepared.put(tasks.create_task(prepare(batch)))
+            while True:
+                with progress.stage("reading"):
+                    batch = await anext(batches, None)
+                if batch is None:
+                    break
+                await prepared.put(tasks.create_task(prepare_stage(batch)))
         await prepared.put(None)
 
-    async def prepare(batch: Sequence[RawFile]) -> list[PreparedFile]:
+    async def prepare_stage(batch: T) -> Sequence[PreparedFile]:
         with progress.stage("reading"):
-            files = await workers.prepare(batch)
+            files = await prepare(batch)
         progress.read(len(files), sum(len(file.chunks) for file in files))
         return files
 
@@ -96,21 +87,29 @@ async def run_pipeline(
         raise first_error(errors) from errors
 
 
-async def _next(batches: AsyncGenerator[list[RawFile], None], progress: RunProgress) -> list[RawFile]:
-    """Empty after the last one."""
-    with progress.stage("reading"):
-        return await anext(batches, [])
+async def read_files(
+    source: Source,
+    entries: Sequence[TreeEntry],
+    target: TargetTree,
+    settings: ContentSettings,
+    progress: RunProgress,
+    judge: Judge = lambda unreadable: None,
+) -> AsyncGenerator[list[PreparedFile], None]:
+    """The content of `entries`, read and chunked, but neither embedded nor stored."""
+    batches = read_batches(source, entries, target, settings, progress, judge)
+    async with ContentWorkers(len(entries), settings) as workers, contextlib.aclosing(batches):
+        async for batch in batches:
+            yield await workers.prepare(batch)
 
 
 async def read_batches(
     source: Source,
     entries: Sequence[TreeEntry],
-    keep_generated: Callable[[bytes], bool],
-    *,
-    max_file_bytes: int,
-    batch_bytes: Callable[[], int] = lambda: BATCH_BYTES,
-    judge: Judge = lambda unreadable: None,
+    target: TargetTree,
+    settings: ContentSettings,
     progress: RunProgress,
+    judge: Judge,
+    batch_bytes: Callable[[], int] = lambda: BATCH_BYTES,
 ) -> AsyncGenerator[list[RawFile], None]:
     """Blobs in the order of the source, with the paths that have them, in batches bounded in files and in bytes:
     `batch_bytes` is called for each."""
@@ -120,12 +119,12 @@ async def read_batches(
     batch: list[RawFile] = []
     size_bytes, most_bytes = 0, batch_bytes()
     unreadable: UnreadableBlobs | None = None
-    async with contextlib.aclosing(source.read(entries, max_bytes=max_file_bytes)) as blobs:
+    async with contextlib.aclosing(source.read(entries, max_bytes=settings.max_file_bytes)) as blobs:
         try:
             async for blob in blobs:
                 progress.bytes_read += blob.size_bytes if blob.content is not None else 0
                 for entry in by_sha.pop(blob.sha):
-                    kept = keep_generated(entry.path)
+                    kept = target.keeps_generated(entry.path)
                     batch.append(RawFile(entry.path, entry.mode, blob.sha, blob.size_bytes, blob.content, kept))
                     size_bytes += len(blob.content or b"")
                     if size_bytes >= most_bytes or len(batch) >= BATCH_FILES:
@@ -146,6 +145,7 @@ async def read_batches(
         raise SourceCorrupt(f"The source sent no content for {len(by_sha)} requested blobs, e.g. {missing}.")
 
 
+@dataclass(slots=True)
 class DenseVectors:
     """Dense vectors by content hash: a text that the index, an index in `others` (of the same model) or a batch in
     flight (`_pending`) already holds is not embedded again. Batches may be embedded concurrently, and are stored in
@@ -155,46 +155,32 @@ class DenseVectors:
     Of a new text, windows are not embedded again that this run has embedded (`windows`), or that the file had before:
     `recorded` is the manifest of the version `version_id`. A new file may be one of the `removed` of the same name."""
 
-    def __init__(
-        self,
-        embedder: Embedder,
-        spec: EmbeddingSpec,
-        index: Index,
-        *,
-        index_holds_points: bool,
-        others: Sequence[Index] = (),
-        version_id: str = "",
-        recorded: Mapping[str, ManifestRow] = MappingProxyType({}),
-        removed: Collection[str] = (),
-        counts: Counts,
-        progress: RunProgress,
-    ) -> None:
-        self._embedder = embedder
-        self._spec = spec
-        self._index = index
-        self._others = others
-        self._query_all = index_holds_points
-        self._pending: dict[str, asyncio.Future[Matrix]] = {}
-        # 60 bits of each hash: a collision only costs a query, and 80,000 of them take 5 MB.
-        self._stored: set[int] = set()
-        self._version_id = version_id
-        self._recorded = recorded
-        self._removed = {posixpath.basename(path): path for path in removed}
-        self._counts = counts
-        self._progress = progress
-        self.windows = WindowRows()
+    embedder: Embedder
+    spec: EmbeddingSpec
+    index: Index
+    counts: Counts
+    progress: RunProgress
+    index_holds_points: bool
+    others: Sequence[Index] = ()
+    version_id: str = ""
+    recorded: Mapping[str, ManifestRow] = field(default_factory=dict)
+    removed: Collection[str] = ()
+    windows: WindowRows = field(default_factory=WindowRows)
+    _pending: dict[str, asyncio.Future[Matrix]] = field(default_factory=dict)
+    # 60 bits of each hash: a collision only costs a query, and 80,000 of them take 5 MB.
+    _stored: set[int] = field(default_factory=set)
 
-    async def embed(self, batch: Sequence[PreparedFile]) -> list[PreparedFile]:
+    async def embed(self, batch: Sequence[PreparedFile]) -> Sequence[PreparedFile]:
         """The batch with its vectors. A file whose text the model refuses is returned as failed; the others are not
         affected.
 
         Raises EmbeddingError, EmbeddingUnavailable, and what the index raises.
         """
         chunks = sum(len(file.chunks) for file in batch)
-        if self._spec.dimension == 0:
-            self._progress.embedded(chunks)
-            return list(batch)
-        self._progress.file = sanitize_text(batch[0].path)[:_SHOWN_PATH] if batch else None
+        if self.spec.dimension == 0:
+            self.progress.embedded(chunks)
+            return batch
+        self.progress.file = sanitize_text(batch[0].path)[:_SHOWN_PATH] if batch else None
         # No await before this: two batches never claim the same hash.
         mine = self._claim(batch)
         futures = {chunk.content_hash: self._pending[chunk.content_hash] for file in batch for chunk in file.chunks}
@@ -202,14 +188,14 @@ class DenseVectors:
         for content_hash, matrix in known.items():
             futures[content_hash].set_result(matrix)
         new = [chunk for content_hash, chunk in mine.items() if content_hash not in known]
-        if new and self._spec.multivector:
+        if new and self.spec.multivector:
             await self._learn_windows(batch, {chunk.content_hash for chunk in new})
-        with self._progress.stage("embedding"):
-            reported = await self._embed_counted(new, futures)
-        self._progress.embedded(chunks - reported)
+        with self.progress.stage("embedding"):
+            reported = await self._embed(new, futures)
+        self.progress.embedded(chunks - reported)
         embedded = [await _with_vectors(file, futures) for file in batch]
         refused = sum(1 for chunk in new if futures[chunk.content_hash].exception() is not None)
-        self._counts.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
+        self.counts.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
         return embedded
 
     def stored(self, batch: Sequence[PreparedFile]) -> None:
@@ -229,9 +215,9 @@ class DenseVectors:
         return mine
 
     async def _known(self, hashes: Sequence[str]) -> dict[str, Matrix]:
-        wanted = [each for each in hashes if self._query_all or int(each[:15], 16) in self._stored]
-        known = dict(await self._index.known(wanted)) if wanted else {}
-        for other in self._others:
+        wanted = [each for each in hashes if self.index_holds_points or int(each[:15], 16) in self._stored]
+        known = dict(await self.index.known(wanted)) if wanted else {}
+        for other in self.others:
             if missing := [each for each in hashes if each not in known]:
                 known |= await other.known(missing)
         return known
@@ -239,66 +225,55 @@ class DenseVectors:
     async def _learn_windows(self, batch: Sequence[PreparedFile], new: Collection[str]) -> None:
         """Read the points that the files with `new` texts had, one request for some dozens of chunks."""
         changed = [file.path for file in batch if any(chunk.content_hash in new for chunk in file.chunks)]
-        before = {
-            path if path in self._recorded else self._removed.get(posixpath.basename(path), path) for path in changed
-        }
-        former = sorted(path for path in before if (row := self._recorded.get(path)) is not None and row.chunks)
+        removed = {posixpath.basename(path): path for path in self.removed}
+        before = {path if path in self.recorded else removed.get(posixpath.basename(path), path) for path in changed}
+        former = sorted(path for path in before if (row := self.recorded.get(path)) is not None and row.chunks)
         if not former:
             return
-        async for points in self._index.chunks(self._version_id, former, with_dense=True):
-            stored = [(text, each.dense) for each in points if (text := own_text(each, self._version_id)) is not None]
-            split = await self._embedder.split([text for text, _ in stored])
+        async for points in self.index.chunks(self.version_id, former, with_dense=True):
+            stored = [(text, each.dense) for each in points if (text := own_text(each, self.version_id)) is not None]
+            split = await self.embedder.split([text for text, _ in stored])
             for (_, matrix), parts in zip(stored, split, strict=True):
                 # Not equal if a server could read a window only in halves.
-                if matrix is not None and matrix.shape == (len(parts), self._spec.dimension):
+                if matrix is not None and matrix.shape == (len(parts), self.spec.dimension):
                     for number, window in enumerate(parts):
                         self.windows.add(window, matrix[number : number + 1])
 
-    async def _embed_counted(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Matrix]]) -> float:
+    async def _embed(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Matrix]]) -> float:
         """How many chunks were reported as embedded: more than there are, if the model refuses some."""
+        if not chunks:
+            return 0.0
         reported = 0.0
 
-        def report(chunks: float) -> None:
+        def report(share: float) -> None:
             nonlocal reported
-            reported += chunks
-            self._progress.embedded(chunks)
+            reported += share * len(chunks)
+            self.progress.embedded(share * len(chunks))
 
-        await self._embed(chunks, futures, report)
-        return reported
-
-    async def _embed(
-        self,
-        chunks: Sequence[PointWrite],
-        futures: dict[str, asyncio.Future[Matrix]],
-        report: Callable[[float], None],
-    ) -> None:
-        if not chunks:
-            return
         try:
-            rows = self.windows if self._spec.multivector else None
-            texts = [chunk.text for chunk in chunks]
-            matrices = await self._embedder.embed(texts, rows, lambda share: report(share * len(texts)))
+            rows = self.windows if self.spec.multivector else None
+            matrices = await self.embedder.embed([chunk.text for chunk in chunks], rows, report)
         except EmbeddingInputRefused as error:
             if len(chunks) == 1:
                 await self._check_model(error)
                 refused = futures[chunks[0].content_hash]
                 refused.set_exception(error)
                 refused.exception()  # marks it as retrieved: a file with two refused chunks awaits only the first
-                return
+                return reported
             # Halving finds the refused text in few calls and keeps all the others.
             half = len(chunks) // 2
-            await self._embed(chunks[:half], futures, report)
-            await self._embed(chunks[half:], futures, report)
-            return
+            reported += await self._embed(chunks[:half], futures)
+            return reported + await self._embed(chunks[half:], futures)
         for chunk, matrix in zip(chunks, matrices, strict=True):
             futures[chunk.content_hash].set_result(matrix)
-        self._counts.chunks_embedded += len(chunks)
+        self.counts.chunks_embedded += len(chunks)
+        return reported
 
     async def _check_model(self, error: EmbeddingInputRefused) -> None:
         """Raises EmbeddingError if the model refuses even a harmless word: then it is not the text (but a wrong model
         name, a wrong parameter, a server that broke during the run), and the run must fail."""
         try:
-            await self._embedder.embed([_HARMLESS_TEXT])
+            await self.embedder.embed([_HARMLESS_TEXT])
         except EmbeddingInputRefused:
             raise EmbeddingError(error.message, remedy="It refuses every text: check `embedding`.") from error
 

@@ -18,9 +18,7 @@ from reposync.sync.audit import IndexState, inspect_index
 from reposync.sync.brake import Brake
 from reposync.sync.index_versions import Retirement, Situation, VersionChoice
 from reposync.sync.lease import Lease
-from reposync.sync.pipeline import read_batches
-from reposync.sync.plan import Work
-from reposync.sync.prepare import ContentWorkers
+from reposync.sync.pipeline import read_files
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
 from reposync.sync.target import (
     Counts,
@@ -55,82 +53,73 @@ class SyncRun:
         progress: RunProgress,
     ) -> None:
         self._parts = replace(parts, embedder=parts.embedder.watched(progress.wait_for))
-        self._settings = settings
+        self._context = RunContext(self._parts, settings, repository, run, lease, progress, Counts())
+        self._choice = VersionChoice(self._parts, settings, repository, run)
+        self._retirement = Retirement(self._context)
         self._repository = repository
         self._run = run
-        self._progress = progress
-        self._counts = Counts()
         self._published: str | None = None
-        self._context = RunContext(self._parts, settings, repository, run, lease, progress, self._counts)
-        self._retirement = Retirement(self._context)
 
     @property
     def figures(self) -> RunFigures:
         """What was done so far; also reported if the run fails or is cancelled."""
         before = self._repository.last_commit
-        return RunFigures(**asdict(self._counts), commit_before=before, commit_after=self._published)
+        return RunFigures(**asdict(self._context.counts), commit_before=before, commit_after=self._published)
 
     async def execute(self) -> Outcome:
         """Raises DeletionBlocked, GateClosed, IndexHeld, DefinitionChanged, LeaseLost, and what source, embedder, index
         and store raise."""
-        self._progress.enter("listing")
+        progress, run, versions = self._context.progress, self._run, self._parts.versions
+        progress.enter("listing")
         head = await self._parts.source.head()
         if head.sha != self._repository.head_commit:
-            await self._parts.versions.record_head(self._run, head.sha, self._repository.head_commit)
-        choice = VersionChoice(self._parts, self._settings, self._repository, self._run)
-        target = None if self._run.repair else await self._words_first(choice, head)
-        situation = await choice.situation()
+            await versions.record_head(run, head.sha, self._repository.head_commit)
+        target = None if run.repair else await self._words_first(head)
+        situation = await self._choice.situation()
         await self._retirement.remove_unversioned(situation)
         strays = await self._retirement.remove_elsewhere(situation)
         state = await self._inspect(situation)
-        attributes = await self._parts.versions.attributes(situation.working.id)
-        requested = self._run.full or self._run.repair
-        if not requested and await _is_unchanged(self._settings, head, situation, state, attributes):
-            await self._publish(situation, state, attributes, head)
-            self._progress.enter("done")
-            return Outcome()
+        attributes = await versions.attributes(situation.working.id)
+        requested = run.full or run.repair
+        if requested or not await _is_unchanged(self._context.settings, head, situation, state, attributes):
+            progress.enter("planning")
+            full = None
+            if run.full and target is None:
+                # What an earlier attempt of this run stored is not read again.
+                full = self._repository.epoch if run.full_from_epoch is None else run.full_from_epoch
+            target = target or await read_target(self._parts.source, self._context.settings, head, attributes)
+            attributes = target.attributes
+            work = await make_work(self._parts, target, situation, state, full_from_epoch=full, repair=run.repair)
+            if not work.plan.is_empty or state.audit.orphans or situation.builds:
+                embedder = self._embedder(situation)
+                await VersionUpdate(self._context, embedder, situation, target, work).apply(state)
+            if situation.builds:
+                await self._pass_gate(situation)
+        await self._publish(situation, state, attributes, head)
+        progress.enter("done")
+        return self._outcome(head, state, strays)
 
-        self._progress.enter("planning")
-        full = None
-        if self._run.full and target is None:
-            # What an earlier attempt of this run stored is not read again.
-            full = self._repository.epoch if self._run.full_from_epoch is None else self._run.full_from_epoch
-        target = target or await read_target(self._parts.source, self._settings, head, attributes)
-        work = await make_work(self._parts, target, situation, state, full_from_epoch=full, repair=self._run.repair)
-        lost_before = 0
-        if not work.plan.is_empty or state.audit.orphans or situation.builds:
-            update = VersionUpdate(self._context, self._embedder(situation), situation, target, work)
-            lost_before = await update.apply(state)
-        if situation.builds:
-            await self._pass_gate(situation)
-        await self._publish(situation, state, target.attributes, head)
-        wrong_rows = 0
-        if self._run.repair and head.sha == situation.working.commit_sha:
-            wrong_rows = _wrong_rows(state, work)
-        self._progress.enter("done")
-        return self._outcome(head, state, lost_before, strays, wrong_rows)
-
-    async def _words_first(self, choice: VersionChoice, head: Commit) -> TargetTree | None:
+    async def _words_first(self, head: Commit) -> TargetTree | None:
         """Make the words of a first sync searchable; the version with dense vectors is then built beside them, from
         their texts. Returns the listing, None if this is no first sync."""
-        wanted = await choice.first()
+        wanted = await self._choice.first()
         if wanted is None:
             return None
-        self._progress.enter("planning")
-        target = await read_target(self._parts.source, self._settings, head, {})
+        self._context.progress.enter("planning")
+        target = await read_target(self._parts.source, self._context.settings, head, {})
         if sum(1 for entry in target.tree.entries if target.decide(entry) is None) < WORDS_FIRST_FILES:
             return target
-        situation = await choice.building(wanted)
+        situation = await self._choice.building(wanted)
         state = await self._inspect(situation)
         work = await make_work(self._parts, target, situation, state)
         # The figures of the run count each file once, when all of it is stored.
         context = replace(self._context, counts=Counts())
         await VersionUpdate(context, self._parts.embedder, situation, target, work).apply(state)
         # Begun before its words are searched: results say from the first on that meaning follows.
-        await choice.situation()
+        await self._choice.situation()
         await self._publish(situation, state, target.attributes, head)
         self._published = None
-        self._progress.restart()
+        self._context.progress.restart()
         return target
 
     def _embedder(self, situation: Situation) -> Embedder:
@@ -144,13 +133,12 @@ class SyncRun:
                 f"The index of {self._repository.name} was made with {model.model}, which is no longer configured.",
                 remedy=f"Configure it again, or `reposync index resume {self._repository.name}`.",
             )
-        return embedder.watched(self._progress.wait_for)
+        return embedder.watched(self._context.progress.wait_for)
 
     async def _inspect(self, situation: Situation) -> IndexState:
-        version, run = situation.working, self._run
-        repaired = self._repository.name if run.repair else None
-        index, spec = self._parts.open_index(version.physical), situation.wanted.spec
-        state = await inspect_index(index, spec, version, self._parts.manifests, thorough=run.full, repaired=repaired)
+        version, run, spec = situation.working, self._run, situation.wanted.spec
+        index, manifests, name = self._parts.open_index(version.physical), self._parts.manifests, self._repository.name
+        state = await inspect_index(index, spec, version, manifests, name, thorough=run.full, repair=run.repair)
         await give_name(self._parts.open_index, version.collection, version.physical)
         return state
 
@@ -158,7 +146,7 @@ class SyncRun:
         """Raises GateClosed, unless a person approved the run."""
         if self._parts.gate is None or situation.live is None or self._run.approved or situation.live_has_words_only:
             return
-        self._progress.enter("evaluating")
+        self._context.progress.enter("evaluating")
         reason = await self._parts.gate(situation.live, situation.working)
         if reason is not None:
             raise GateClosed(
@@ -169,7 +157,7 @@ class SyncRun:
     async def _publish(self, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit) -> None:
         source, version = self._parts.source, situation.working
         totals = await self._parts.manifests.totals(version.id)
-        self._counts.files_failed = totals.failed
+        self._context.counts.files_failed = totals.failed
         index = self._parts.open_index(version.physical)
         links = source.url(_SAMPLE_PATH, head, 1, 1)
         if links != version.links and not situation.builds:
@@ -179,12 +167,10 @@ class SyncRun:
                 lambda path, first, last: source.url(path_bytes(path), head, first, last),
                 check=self._context.lease.check,
             )
-        # An approved deletion may be due to a new default branch, which must not be named as the cause of the next one.
-        branch = None if self._run.approved else version.branch_name
-        if branch is None:
-            branch = await source.branch(fresh=self._run.approved)
-        fingerprint = await rules_fingerprint(self._settings, attributes)
-        before_02 = await asyncio.to_thread(fingerprint_before_02, self._settings, attributes)
+        # An approved deletion may be due to a new default branch.
+        is_known = version.branch_name is not None and not self._run.approved
+        fingerprint = await rules_fingerprint(self._context.settings, attributes)
+        before_02 = await asyncio.to_thread(fingerprint_before_02, self._context.settings, attributes)
         self._context.lease.check()
         await self._parts.versions.publish(
             self._run,
@@ -199,25 +185,21 @@ class SyncRun:
                 fingerprint_before_02=before_02,
                 attributes=attributes,
                 links=links,
-                branch_name=branch,
+                branch_name=version.branch_name if is_known else await source.branch(),
                 project_id=await source.project_id(),
             ),
         )
         self._published = head.sha
         await self._retirement.settle(situation)
 
-    def _outcome(self, head: Commit, state: IndexState, lost_before: int, strays: int, wrong_rows: int) -> Outcome:
-        if failed := self._counts.files_failed:
+    def _outcome(self, head: Commit, state: IndexState, strays: int) -> Outcome:
+        if failed := self._context.counts.files_failed:
             files = "1 file" if failed == 1 else f"{failed:,} files"
             notice = f"{files} of commit {head.sha[:10]} could not be read; the index keeps their previous version."
             return Outcome(FILES_FAILED, notice, failed)
         rebuilt = [state.why] if state.why else []
-        if lost_before:
-            rebuilt.append(f"The previous version had lost points of {lost_before:,} files; they were read.")
         if strays:
             rebuilt.append(f"{strays:,} points in other collections were removed.")
-        if wrong_rows:
-            rebuilt.append(f"The manifest was wrong about {wrong_rows:,} files of the commit.")
         # What a repair fixed was requested.
         is_rebuilt = rebuilt and (state.remade or not self._run.repair)
         return Outcome(INDEX_REBUILT if is_rebuilt else None, " ".join(rebuilt) or None)
@@ -237,20 +219,7 @@ async def _is_unchanged(
     )
 
 
-def _wrong_rows(state: IndexState, work: Work) -> int:
-    """How many files the manifest recorded differently than the same commit has them."""
-    plan = work.plan
-    changed = 0
-    for entry in plan.read:
-        row = work.recorded.get(path_text(entry.path))
-        is_same_blob = row is not None and row.blob_sha == entry.sha and not row.is_outdated
-        if row is not None and is_same_blob and (row.skip_reason or row.path in state.audit.damaged):
-            continue
-        changed += 1
-    return changed + len(plan.skip) + len(plan.delete_rows)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Preview:
     """`chunks` would be stored; `chunks_to_embed` of them, with `characters_to_embed`, would go to the embedding model,
     the others have vectors in the index. `blocked`: why the run would stop and wait for approval, None if not."""
@@ -283,12 +252,10 @@ async def preview(
     progress.enter("planning")
     head = await parts.source.head()
     situation = await VersionChoice(parts, settings, repository, None).situation()
-    version, live, spec = situation.working, situation.live, situation.wanted.spec
-    index = parts.open_index(version.physical)
-    exists = await index.spec() is not None
-    state = IndexState("")
-    if exists:
-        state = await inspect_index(index, spec, version, parts.manifests, thorough=full)
+    version, spec = situation.working, situation.wanted.spec
+    index, state = parts.open_index(version.physical), IndexState("")
+    if await index.spec() is not None:
+        state = await inspect_index(index, spec, version, parts.manifests, repository.name, thorough=full)
     attributes = await parts.versions.attributes(version.id)
     found = Preview(repository.name, head.sha, repository.last_commit)
     if not full and await _is_unchanged(settings, head, situation, state, attributes):
@@ -296,47 +263,34 @@ async def preview(
     target = await read_target(parts.source, settings, head, attributes)
     work = await make_work(parts, target, situation, state, full_from_epoch=repository.epoch if full else None)
     plan = work.plan
-    progress.files_total = len(plan.read)
+    progress.files_total = found.files_to_read = len(plan.read)
+    found.files, found.files_unchanged, found.files_renamed = plan.listed, plan.unchanged, plan.renamed
+    found.files_to_skip, found.files_to_delete = len(plan.skip), len(plan.delete_points)
+    found.files_to_store = sum(1 for row in work.copied if row.chunks)
+    found.chunks = sum(row.chunks for row in work.copied)
+    found.index_notice = state.why
     copied = {row.path for row in work.copied}
     entries = [entry for entry in plan.read if path_text(entry.path) not in copied]
-    found = replace(
-        found,
-        files=plan.listed,
-        files_to_read=len(plan.read),
-        files_to_store=sum(1 for row in work.copied if row.chunks),
-        files_to_skip=len(plan.skip),
-        files_to_delete=len(plan.delete_points),
-        files_renamed=plan.renamed,
-        files_unchanged=plan.unchanged,
-        chunks=sum(row.chunks for row in work.copied),
-        index_notice=state.why,
-    )
-    physical = ([version.physical] if exists else []) + ([live.physical] if live is not None else [])
-    indexes = [parts.open_index(name) for name in dict.fromkeys(physical)]
+    names = dict.fromkeys(each.physical for each in (version, situation.live) if each is not None)
+    indexes = [parts.open_index(name) for name in names]
     same_model = [each for each in indexes if spec.dimension and await each.spec() == spec]
     to_embed: dict[str, int] = {}
-    batches = read_batches(
-        parts.source, entries, target.keeps_generated, max_file_bytes=settings.content.max_file_bytes, progress=progress
-    )
-    async with ContentWorkers(len(entries), settings.content) as workers, contextlib.aclosing(batches):
-        async for batch in batches:
-            files = await workers.prepare(batch)
-            found = replace(
-                found,
-                files_to_store=found.files_to_store + sum(1 for file in files if file.chunks),
-                files_to_skip=found.files_to_skip + sum(1 for file in files if file.skipped),
-                chunks=found.chunks + sum(len(file.chunks) for file in files),
-            )
+    batches = read_files(parts.source, entries, target, settings.content, progress)
+    async with contextlib.aclosing(batches):
+        async for files in batches:
+            found.files_to_store += sum(1 for file in files if file.chunks)
+            found.files_to_skip += sum(1 for file in files if file.skipped)
+            found.chunks += sum(len(file.chunks) for file in files)
             if spec.dimension:
                 new = {chunk.content_hash: len(chunk.text) for file in files for chunk in file.chunks}
                 for other in same_model:
                     for known in await other.known(sorted(new.keys() - to_embed.keys())):
                         del new[known]
                 to_embed |= new
-            progress.advance(len(batch))
-    found = replace(found, chunks_to_embed=len(to_embed), characters_to_embed=sum(to_embed.values()))
+            progress.advance(len(files))
+    found.chunks_to_embed, found.characters_to_embed = len(to_embed), sum(to_embed.values())
     try:
         Brake(repository.name, head.sha, plan.listed).check(work.losses)
     except DeletionBlocked as error:
-        return replace(found, blocked=error.message)
+        found.blocked = error.message
     return found

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from reposync.content.model import Skip
 from reposync.embedding.port import Embedder
-from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError, first_error
+from reposync.errors import IndexChanged, SourceCorrupt
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.port import TreeEntry, path_bytes, path_text
+from reposync.sources.port import TreeEntry, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync.audit import IndexState, audit_ids, audit_points
-from reposync.sync.brake import UNREADABLE, VANISHED, Brake, BrakeFacts, Losses
+from reposync.sync.brake import UNREADABLE, Brake, BrakeFacts, Losses
 from reposync.sync.index_versions import Situation
-from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, run_pipeline
+from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, read_batches, run_pipeline
 from reposync.sync.plan import Work, plan_work
 from reposync.sync.prepare import (
     DEATH,
@@ -74,10 +73,8 @@ class VersionUpdate:
     target: TargetTree
     work: Work
 
-    async def apply(self, state: IndexState) -> int:
-        """Returns the number of files whose points should have been copied from the live version, which had lost them.
-
-        Raises DeletionBlocked, SourceCorrupt, IndexChanged, LeaseLost, and what source, embedder, index and store
+    async def apply(self, state: IndexState) -> None:
+        """Raises DeletionBlocked, SourceCorrupt, IndexChanged, LeaseLost, and what source, embedder, index and store
         raise."""
         context, situation, work, plan = self.context, self.situation, self.work, self.work.plan
         run, progress = context.run, context.progress
@@ -127,11 +124,10 @@ class VersionUpdate:
         await writer.keep_unlisted([*plan.doubtful, *work.unlisted])
         progress.enter("checking")
         await self._settle(index, scope)
-        return len(left)
 
     async def _check_brake(self, read: Losses | None) -> None:
         """`read`: losses that were found while reading; None before."""
-        run, planned = self.context.run, self.work.losses
+        run = self.context.run
         brake = Brake(
             self.context.repository.name,
             self.target.head.sha,
@@ -139,36 +135,8 @@ class VersionUpdate:
             run.approved,
             BrakeFacts.read(run.brake),
         )
-        try:
-            facts = brake.check(planned, read)
-        except DeletionBlocked as error:
-            cause = await self._likely_cause(planned if read is None else planned + read)
-            if cause is not None:
-                error.message = f"{error.message} The likely cause: {cause}."
-            raise
-        if facts is not None:
+        if (facts := brake.check(self.work.losses, read)) is not None:
             await self.context.parts.runs.record_brake(run, facts.as_json())
-
-    async def _likely_cause(self, losses: Losses) -> str | None:
-        if not losses.counts:
-            return None
-        settings, reason = self.context.settings, losses.counts.most_common(1)[0][0]
-        if reason == VANISHED:
-            before = self.situation.live.branch_name if self.situation.live is not None else None
-            with contextlib.suppress(SourceError):  # it is only an explanation
-                now = await self.context.parts.source.branch(fresh=True)
-                if before is not None and now is not None and before != now:
-                    return f"the {'' if settings.branch else 'default '}branch changed from {before} to {now}"
-            return None
-        path, detail = losses.examples[reason]
-        if reason == Skip.NOT_INCLUDED:
-            return f"`include: {list(settings.include)}` of the registry matches no path like {path}"
-        if reason == Skip.EXCLUDED:
-            return f"{path} {detail}, `exclude` of the registry"
-        if rule := self.target.rules.attributes.rule(path_bytes(path), f"linguist-{reason}"):
-            file, pattern = rule
-            return f"the rule `{pattern} linguist-{reason}` of {file.decode(errors='replace')}"
-        return f"{path}: {detail}" if detail else None
 
     async def _begin(self, index: Index, state: IndexState) -> WriteScope:
         """Begin the epoch of this attempt's writes. From now on the manifest is a mixture of old and new."""
@@ -210,19 +178,11 @@ class VersionUpdate:
         deaths = await self._deaths(entries)
         # What a version with words only lacks may have killed its worker.
         is_repeated = self.context.run.attempt > 1 or self.situation.live_has_words_only
+        source, progress = self.context.parts.source, self.context.progress
+        judge = partial(_judge, entries, self.work)
+        batches = read_batches(source, entries, self.target, wanted.content, progress, judge, self._batch_bytes)
         async with ContentWorkers(len(entries), wanted.content, deaths, is_repeated=is_repeated) as workers:
-            await run_pipeline(
-                self.context.parts.source,
-                entries,
-                keep_generated=self.target.keeps_generated,
-                max_file_bytes=wanted.content.max_file_bytes,
-                batch_bytes=self._batch_bytes,
-                workers=workers,
-                vectors=vectors,
-                store=writer.store,
-                judge=partial(_judge, entries, self.work),
-                progress=self.context.progress,
-            )
+            await run_pipeline(batches, workers.prepare, vectors, writer.store, progress)
 
     def _batch_bytes(self) -> int:
         return min(BATCH_BYTES, _batch_chunks(self.context.progress) * self.situation.wanted.content.chunk_size)
@@ -320,39 +280,26 @@ async def _copy_files(
     by_path = {row.path: row for row in rows}
     progress = writer.context.progress
 
-    async def read(page: list[str]) -> dict[str, PreparedFile]:
-        found: dict[str, list[StoredPoint]] = {path: [] for path in page}
-        async for points in index.chunks(version_id, page):
-            for point in points:
-                found[point.payload["metadata"]["path"]].append(point)
-        return await asyncio.to_thread(_from_points, found, by_path)
+    async def pages() -> AsyncGenerator[dict[str, list[StoredPoint]], None]:
+        for page in _pages_to_copy(by_path, progress):
+            found: dict[str, list[StoredPoint]] = {path: [] for path in page}
+            async for points in index.chunks(version_id, page):
+                for point in points:
+                    found[point.payload["metadata"]["path"]].append(point)
+            yield found
 
-    async def store(embedding: Awaitable[list[PreparedFile]]) -> None:
-        embedded = await embedding
-        if taken := {file.path: file for file in embedded if not file.skipped}:
-            mine = {path: sha for path, sha in wanted.items() if path in taken}
-            with progress.stage("storing"):
-                await writer.store_copies(list(taken.values()), by_path, wanted=mine)
-            vectors.stored(list(taken.values()))
-        left.extend(file.path for file in embedded if file.skipped)
+    async def prepare(found: dict[str, list[StoredPoint]]) -> list[PreparedFile]:
+        prepared = await asyncio.to_thread(_from_points, found, by_path)
+        left.extend(found.keys() - {file.path for file in prepared})
+        return prepared
 
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            before: asyncio.Task[list[PreparedFile]] | None = None
-            for page in _pages_to_copy(by_path, progress):
-                with progress.stage("reading"):
-                    prepared = await read(page)
-                progress.read(len(prepared), sum(len(file.chunks) for file in prepared.values()))
-                left += [path for path in page if path not in prepared]
-                # The next page is read and embedded while this one is stored.
-                embedding = tasks.create_task(vectors.embed(list(prepared.values())))
-                if before is not None:
-                    await store(before)
-                before = embedding
-            if before is not None:
-                await store(before)
-    except ExceptionGroup as errors:
-        raise first_error(errors) from errors
+    async def store(batch: Sequence[PreparedFile]) -> None:
+        left.extend(file.path for file in batch if file.skipped)
+        if taken := [file for file in batch if not file.skipped]:
+            mine = {file.path: wanted[file.path] for file in taken if file.path in wanted}
+            await writer.store_copies(taken, by_path, wanted=mine)
+
+    await run_pipeline(pages(), prepare, vectors, store, progress)
     return left
 
 
@@ -374,11 +321,9 @@ def _pages_to_copy(rows: Mapping[str, ManifestRow], progress: RunProgress) -> It
         yield page
 
 
-def _from_points(
-    found: Mapping[str, Sequence[StoredPoint]], rows: Mapping[str, ManifestRow]
-) -> dict[str, PreparedFile]:
+def _from_points(found: Mapping[str, Sequence[StoredPoint]], rows: Mapping[str, ManifestRow]) -> list[PreparedFile]:
     """The files of which all points are there."""
-    prepared = {}
+    prepared = []
     for path, points in found.items():
         row = rows[path]
         mine = [each for each in points if each.payload["metadata"]["blob_sha"] == row.blob_sha]
@@ -390,5 +335,5 @@ def _from_points(
             point_of(number, chunk, path, row.language, stored_symbols(mine[number]))
             for number, chunk in enumerate(map(stored_chunk, mine))
         )
-        prepared[path] = PreparedFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, chunks)
+        prepared.append(PreparedFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, chunks))
     return prepared

@@ -183,20 +183,6 @@ def test_a_database_that_goes_away_is_waited_for(
     assert len(ticks) == len(set(ticks))
 
 
-def test_pods_that_start_before_their_database_wait_for_it(
-    cluster: Cluster, repository: GitRepository, postgresql: PostgresqlDatabases
-):
-    repository.commit({"a.py": b"x = 1\n"})
-    cluster.configures(app(repository))
-    with TcpProxy(postgresql.server_url) as proxy:
-        proxy.down()
-        pod = cluster.pod("pod", DATABASE_URL=proxy.in_front_of(cluster.log.url))
-        until(lambda: pod.health()["components"]["database"]["status"] == "down", details=pod.log_tail)
-        assert pod.metric("reposync_build_info") == 1
-        proxy.up()
-        until(lambda: cluster.log.ended("app"), details=pod.log_tail)
-
-
 def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
     cluster: Cluster, repository: GitRepository, redis_server: RedisServer
 ):

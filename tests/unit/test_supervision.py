@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from reposync.supervision import EndedByItself, keep, unending
+from reposync.supervision import keep, unending
 
 LONG_SECONDS = 60.0
 
@@ -112,21 +112,6 @@ async def test_a_task_may_end_once_it_was_told_to_and_not_before() -> None:
     assert calls == 3
 
 
-async def test_a_task_that_waits_before_its_next_start_ends_as_soon_as_it_is_told_to() -> None:
-    told, failed = asyncio.Event(), asyncio.Event()
-
-    async def work() -> None:
-        failed.set()
-        raise TypeError("a defect")
-
-    keeping = asyncio.create_task(keep("work", work, until=told, pause_seconds=10 * LONG_SECONDS))
-    await failed.wait()
-    told.set()
-
-    async with asyncio.timeout(LONG_SECONDS):
-        await keeping
-
-
 async def test_a_task_that_fails_while_it_is_cancelled_ends_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     began = asyncio.Event()
 
@@ -144,8 +129,3 @@ async def test_a_task_that_fails_while_it_is_cancelled_ends_and_is_logged(caplog
     with pytest.raises(asyncio.CancelledError):
         await keeping
     assert "a defect at the end" in caplog.text
-
-
-async def test_what_returns_is_told_from_what_goes_on() -> None:
-    with pytest.raises(EndedByItself, match="it returned"):
-        await unending(returns())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +13,7 @@ from sqlalchemy import update
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceElsewhere, SourceUnavailable
 from reposync.runs.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, ExecutionPolicy
-from reposync.runs.locks import LockGuard, RunLocks
+from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
@@ -167,16 +166,6 @@ async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_do
     assert attempt.times == 6
 
 
-async def test_a_short_wait_that_was_in_vain_is_a_failure_and_kept_all_the_same(database: Database) -> None:
-    runs = Runs(database)
-    run = await claimed(runs, database)
-
-    tried = await execution(runs, run).perform(Refused(25.0).make)
-
-    assert (tried.status, tried.failures) == (RunStatus.RETRYING, 1)
-    assert waits_seconds(tried) >= 25.0, "the back-off after the first failure would be 10 s"
-
-
 class Leaking(Writes):
     """A folder, a server or a library that quotes what it was given."""
 
@@ -261,103 +250,41 @@ async def shielded(event: asyncio.Event) -> None:
             await asyncio.shield(waiting)
 
 
-async def fails() -> None:
-    raise TypeError("a defect")
-
-
-async def returns() -> None:
-    return
-
-
 async def is_cancelled_from_within() -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     future.cancel()
     await future
 
 
-class LocksWith(RunLocks):
-    """Whose watchdog does this."""
-
-    def __init__(self, watch: Callable[[], Awaitable[None]]) -> None:
-        self.watch = watch
-
-    @contextlib.asynccontextmanager
-    async def guard(self, run: Run) -> AsyncGenerator[LockGuard, None]:
-        yield self
+class DefectiveWatchdog(RunLocks):
+    async def watch(self) -> None:
+        raise TypeError("a defect")
 
 
-class NoHeartbeats(Runs):
-    """A store whose heartbeat has a defect."""
-
-    def __init__(self, database: Database, beat: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(database)
-        self._beat = beat
-
+class DefectiveHeartbeat(Runs):
     async def heartbeat(self, *_: object, **__: object) -> HeartbeatState:  # type: ignore[override]
-        await self._beat()
-        raise AssertionError("it ended before")
+        raise TypeError("a defect")
 
 
-def ended_for_retry(run: Run, what: str, cause: str, log: str) -> None:
-    assert (run.status, run.error_code, run.failures) == (RunStatus.RETRYING, "INTERNAL_ERROR", 1)
-    said = str(run.error_message)
-    assert said.startswith(f"The {what} of this run ended by a defect: {cause}; the log has the details under ")
-    incident = said.split()[-1].rstrip(".")
-    assert f"incident {incident}: the {what} of run {run.id} of payments ended" in log
-    assert "Traceback" in log
-
-
-@pytest.mark.parametrize(
-    ("defect", "cause"),
-    [(fails, "TypeError"), (returns, "it returned"), (is_cancelled_from_within, "it was cancelled from within")],
-)
-async def test_a_watchdog_that_dies_of_a_defect_ends_the_run_for_retry_and_says_so(
-    database: Database, defect: Callable[[], Awaitable[None]], cause: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("what", ["watchdog of the lock", "heartbeat"])
+async def test_a_defect_of_what_keeps_the_run_ends_it_for_retry_and_says_so(
+    database: Database, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runs, work = Runs(database), Goes()
-    run = await claimed(runs, database)
-    ended = await Execution(runs, run, LocksWith(defect), POLICY, Observer()).perform(work.make)
-
-    ended_for_retry(ended, "watchdog of the lock", cause, caplog.text)
-    assert work.lease is not None
-    with pytest.raises(LeaseLost, match="watchdog"):
-        work.lease.check()
-    (told,) = await runs.attempts(run.id)
-    assert (told.outcome, told.error_message) == ("retrying", ended.error_message)
-
-
-@pytest.mark.parametrize(
-    ("defect", "cause"), [(fails, "TypeError"), (is_cancelled_from_within, "it was cancelled from within")]
-)
-async def test_a_heartbeat_that_dies_of_a_defect_ends_the_run_for_retry_and_says_so(
-    database: Database, defect: Callable[[], Awaitable[None]], cause: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = await claimed(Runs(database), database)
+    run, work = await claimed(Runs(database), database), Goes()
+    runs = DefectiveHeartbeat(database) if what == "heartbeat" else Runs(database)
+    locks = RunLocks() if what == "heartbeat" else DefectiveWatchdog()
     # The first heartbeat comes after a third of it.
-    terms = ExecutionPolicy(3.0, retry_seconds=10.0)
-    runs = NoHeartbeats(database, defect)
+    policy = ExecutionPolicy(3.0, retry_seconds=10.0)
 
-    ended = await Execution(runs, run, RunLocks(), terms, Observer()).perform(Goes().make)
+    ended = await Execution(runs, run, locks, policy, Observer()).perform(work.make)
 
-    ended_for_retry(ended, "heartbeat", cause, caplog.text)
-
-
-class Raises(Observer):
-    def run_started(self, run: Run) -> None:
-        raise TypeError("a defect of who counts")
-
-
-async def test_an_observer_with_a_defect_ends_the_run_for_retry(
-    database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    runs = Runs(database)
-    run = await claimed(runs, database)
-
-    ended = await Execution(runs, run, RunLocks(), POLICY, Raises()).perform(Writes().make)
-
-    assert (ended.status, ended.error_code) == (RunStatus.RETRYING, "INTERNAL_ERROR")
-    assert str(ended.error_message).startswith("TypeError; the log has the details under ")
-    assert "a defect of who counts" in caplog.text
+    assert (ended.status, ended.error_code, ended.failures) == (RunStatus.RETRYING, "INTERNAL_ERROR", 1)
+    said = str(ended.error_message)
+    assert said.startswith(f"The {what} of this run ended by a defect: TypeError; the log has the details under ")
+    assert f"incident {said.split()[-1].rstrip('.')}: the {what} of run {run.id} of payments ended" in caplog.text
+    assert work.lease is not None
+    with pytest.raises(LeaseLost, match=what):
+        work.lease.check()
 
 
 class CancelsItself(Writes):

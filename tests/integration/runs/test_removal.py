@@ -110,17 +110,3 @@ async def test_a_removal_whose_worker_died_after_the_row_was_gone_is_completed_b
     assert ended.repository == "project"
     assert str(ended.error_message).startswith("An earlier attempt removed the repository")
     assert await world.points() == {}
-
-
-async def test_a_repair_requested_beside_a_waiting_removal_leaves_it_a_removal(world: World):  # noqa: F811
-    target = await world.app.catalog.find("project")
-    await world.app.repositories.register(target.registration())
-    removal, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, removal=True)
-    repair, is_new = await world.app.runs.enqueue("project", RunTrigger.COMMAND, repair=True)
-    assert (repair.id, is_new, repair.removal, repair.repair) == (removal.id, False, True, False)
-
-    await world.app.runs.request_cancel(removal.id)
-    first, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, repair=True)
-    assert (await world.app.runs.enqueue("project", RunTrigger.HTTP))[0].repair
-    second, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, removal=True)
-    assert (second.id, second.removal, second.repair) == (first.id, True, False)

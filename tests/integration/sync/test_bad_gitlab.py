@@ -111,23 +111,6 @@ async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_
     assert set(await world.indexed()) == {"f00.py", "f01.py", "f02.py"}
 
 
-async def test_a_root_folder_that_comes_with_different_rows_the_second_time_is_corrupt(world: GitLabWorld):
-    world.repository.commit(some(4))
-    await world.completed()
-    before = await world.indexed()
-    world.repository.commit({"new.py": b"new = 1\n"})
-    world.repository.sign()
-    world.server.faults.refuse_git(403)
-    world.server.faults.edit_rows(without("new.py"), times=1)
-
-    run = await world.sync()
-
-    assert (run.status, run.error_code) == ("failed", "SOURCE_CORRUPT")
-    assert "root folder" in str(run.error_message)
-    assert await world.indexed() == before
-    await exact(world)
-
-
 async def test_an_index_that_is_built_from_a_listing_that_cannot_be_proven_keeps_what_the_live_one_has(
     world: GitLabWorld,
 ):

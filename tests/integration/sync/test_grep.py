@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncGenerator
 
@@ -167,21 +166,6 @@ async def test_what_cannot_be_searched_is_a_clear_error(closed_world: World):
             await grep(world.app, "foo", language="pythn")
 
 
-async def test_a_new_commit_during_a_search_is_found_as_it_is_before_or_after(closed_world: World):
-    world = closed_world
-    world.repository.commit({path: text.encode() for path, text in TEXTS.items()})
-    async with world.opened():
-        await world.completed()
-    async with world.opened():
-        world.repository.commit({"src/session.py": b"class SessionStore:\n    pass\n\nclass SessionStore2: ...\n"})
-        world.app.index_transport = meanwhile = Meanwhile(world.completed, "/points/scroll")
-
-        found = lines(await grep(world.app, "class SessionStore", max_seconds=60))
-
-        assert meanwhile.searches
-        assert found in ([("src/session.py", 1, 1)], [("src/session.py", 1, 1), ("src/session.py", 4, 1)])
-
-
 async def test_a_version_that_is_replaced_during_a_search_is_searched_in_the_next(closed_world: World):
     world = closed_world
     world.repository.commit({path: text.encode() for path, text in TEXTS.items()})
@@ -192,16 +176,3 @@ async def test_a_version_that_is_replaced_during_a_search_is_searched_in_the_nex
         world.app.index_transport = Meanwhile(world.completed, "/points/scroll")
 
         assert lines(await grep(world.app, "SessionStore", max_seconds=60)) == [("src/session.py", 1, 7)]
-
-
-async def test_lines_of_a_notebook_are_near_those_of_its_file(world: World):
-    cells = [{"cell_type": "code", "source": [f"value_{n} = {n}\n", "print()\n"], "outputs": []} for n in range(40)]
-    notebook = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1)
-    world.repository.commit({"book.ipynb": notebook.encode()})
-    await world.completed()
-
-    ((path, line, column),) = lines(await grep(world.app, "^value_30 = 30$"))
-
-    actual = 1 + next(number for number, text in enumerate(notebook.split("\n")) if "value_30" in text)
-    assert (path, column) == ("book.ipynb", 1)
-    assert abs(line - actual) < 60

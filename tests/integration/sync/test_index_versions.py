@@ -8,7 +8,6 @@ import pytest
 
 from reposync.app.command_runs import sync
 from reposync.app.daemon import queue_changed
-from reposync.errors import UsageError
 from reposync.runs.execution import ExecutionPolicy, Released
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
@@ -70,30 +69,6 @@ async def chunks(world: World) -> dict[tuple[str, int], str]:
     texts = {(each["metadata"]["path"], each["metadata"]["chunk_index"]): each["page_content"] for each in mine}
     assert len(texts) == len(mine)
     return texts
-
-
-@pytest.mark.parametrize("change", [another_model, another_chunk_size, another_collection])
-async def test_the_version_before_is_searched_until_the_next_is_live_and_then_it_is_gone(
-    closed_world: World, change: Change
-):
-    world = closed_world
-    world.repository.commit(FILES)
-    async with world.opened():
-        await world.completed()
-        before, old = await live(world), world.collection
-    change(world)
-    async with world.opened():
-        assert await found(world, "alpha") >= {"a.py"}, "nothing is synced yet"
-        run = await world.completed()
-        after = await live(world)
-        assert (await versions(world), after.id != before.id) == ([after], True)
-        assert await found(world, "alpha") >= {"a.py"}
-        assert run.files_processed == 3
-        physical = {await world.physical(name) for name in (old, world.collection)}
-        assert {point["payload"]["metadata"]["repository_id"] for point in (await world.points()).values()} == {
-            after.id
-        }
-        assert after.physical in physical
 
 
 async def test_a_changed_collection_embeds_nothing(closed_world: World):
@@ -188,7 +163,7 @@ async def handed_back_after(world: World, files: int, **flags: bool) -> Run:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("how", ["full", "chunks", "model", "remade"])
+@pytest.mark.parametrize("how", ["full", "chunks"])
 async def test_what_is_handed_back_goes_on_where_it_was(closed_world: World, how: str):
     world = closed_world
     # More than one batch, so that a part of it is stored before the run is handed back.
@@ -238,29 +213,6 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
     async with world.opened():
         await world.completed()
         assert {path for path, _ in await chunks(world)} == {"right.py"}
-
-
-async def test_a_version_that_is_kept_is_live_again_in_one_step_and_not_rebuilt(closed_world: World):
-    world = closed_world
-    world.repository.commit(FILES)
-    world.configure(extra="index: {keep_retired: 1h}\n")
-    async with world.opened():
-        await world.completed()
-        before, texts = await live(world), await chunks(world)
-    world.configure(size=900, extra="index: {keep_retired: 1h}\n")
-    async with world.opened():
-        await world.completed()
-        assert (await live(world)).id != before.id
-        await world.app.versions.roll_back("project")
-        assert (await live(world)).id == before.id
-        assert await chunks(world) == texts
-        world.repository.commit({"a.py": CODE})
-        run = await world.completed()
-        assert run.files_processed == 1, "it follows its source under its own settings"
-        assert (await live(world)).id == before.id
-        await world.app.versions.set_hold(["project"], None)
-        await world.completed()
-        assert (await live(world)).id != before.id
 
 
 @pytest.mark.parametrize("what", ["rollback", "pause"])
@@ -343,28 +295,3 @@ async def test_a_gate_keeps_the_live_version_where_answers_get_worse(closed_worl
         await world.app.runs.approve(run.id)
         await world.completed()
         assert (await live(world)).id != before.id
-
-
-async def test_a_scheduled_repository_is_queued_when_its_settings_change(closed_world: World):
-    world = closed_world
-    world.repository.commit(FILES)
-    async with world.opened():
-        await world.completed()
-        assert await queue_changed(world.app) == 0
-    another_model(world)
-    async with world.opened():
-        assert await queue_changed(world.app) == 1
-        row = await world.app.repositories.get("project")
-        assert [run.trigger for run in await world.app.runs.active(row.id)] == ["schedule"]
-        await world.completed()
-        assert await queue_changed(world.app) == 0
-
-
-async def test_a_first_sync_is_found_when_it_is_complete(world: World):
-    world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(700)})
-    assert (await handed_back_after(world, 1)).status is RunStatus.QUEUED
-    assert len(await world.points()) > 0
-    with pytest.raises(UsageError, match="Nothing"):
-        await world.app.searching.search("name3", repository="project")
-    await world.completed()
-    assert await found(world, "name3")

@@ -18,8 +18,6 @@ from reposync.errors import (
 from reposync.search.reading import FileText, read_file
 from reposync.words import escape_unprintable
 from tests.fixtures.world import World
-from tests.integration.sync.test_index_versions import another_chunk_size
-from tests.integration.sync.test_searching import Meanwhile
 
 LINES = "".join(f"line {number} of the file\n" for number in range(1, 101))
 TEXTS = {
@@ -62,21 +60,6 @@ async def test_a_path_with_control_characters_is_read_by_the_name_that_is_shown(
         await read(world, "no\\x1bfile.txt")
 
 
-async def test_what_decoding_changes_is_all_that_differs(world: World):
-    world.repository.commit({
-        "mark.txt": b"\xef\xbb\xbf" + LINES.encode(),
-        "wide.txt": LINES.encode("utf-16"),
-        "latin.txt": ("caf\xe9, cr\xe8me\n" * 60).encode("latin-1"),
-        "nul.txt": b"text\n" * 2_000 + b"a NUL: \0\n",
-    })  # fmt: skip
-    await world.completed()
-
-    assert (await read(world, "mark.txt")).text == LINES
-    assert (await read(world, "wide.txt")).text == LINES
-    assert (await read(world, "latin.txt")).text == "caf\xe9, cr\xe8me\n" * 60
-    assert (await read(world, "nul.txt")).text == "text\n" * 2_000 + "a NUL: \ufffd\n"
-
-
 async def test_lines_are_read_as_they_are_numbered_and_as_far_as_there_are_any(world: World):
     world.repository.commit({"lines.txt": LINES.encode(), "open.txt": b"first\nlast"})
     await world.completed()
@@ -95,15 +78,6 @@ async def test_lines_are_read_as_they_are_numbered_and_as_far_as_there_are_any(w
     for lines in [(5, 4), (0, 1), (-3, -1)]:
         with pytest.raises(UsageError, match="Lines count from 1"):
             await read(world, "lines.txt", *lines)
-
-
-async def test_lines_have_the_definitions_that_they_are_part_of(world: World):
-    body = "    x = 1\n" * 200
-    world.repository.commit({"a.py": f"class A:\n  def f(self):\n{body}\ndef last():\n    pass\n".encode()})
-    await world.completed()
-
-    assert [each.name for each in (await read(world, "a.py")).symbols] == ["A", "f", "last"]
-    assert [each.name for each in (await read(world, "a.py", 204)).symbols] == ["last"]
 
 
 async def test_a_notebook_is_its_cells_and_lines_of_it_are_whole_chunks(world: World):
@@ -207,20 +181,6 @@ async def test_points_without_starts_are_joined_where_that_is_certain_or_the_blo
             assert (await read(world, path)).text == texts[path]
         except FileIncomplete as error:
             assert "sync project --full" in str(error)
-
-
-async def test_a_file_that_is_replaced_meanwhile_is_the_old_one_or_the_new_one(closed_world: World):
-    world = closed_world
-    old = LINES.replace("file", "old file")
-    world.repository.commit({"a.txt": old.encode()})
-    async with world.opened():
-        await world.completed()
-    another_chunk_size(world)
-    async with world.opened():
-        # Its own run makes a new version live, and removes the one that is being read.
-        world.repository.commit({"a.txt": LINES.encode()})
-        world.app.index_transport = Meanwhile(world.completed, "/points/scroll")
-        assert (await read(world, "a.txt")).text == LINES
 
 
 async def test_a_new_text_whose_row_is_not_written_yet_is_read(world: World):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import event
 
-from reposync.store.tables import REPOSITORIES, VERSIONS, VersionState
+from reposync.store.tables import VersionState
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
 from tests.integration.sync.test_index_versions import another_chunk_size, another_collection, another_model, live
@@ -100,23 +98,6 @@ async def test_a_version_that_begins_to_be_built_during_a_search_is_not_found(wo
     assert built and built != [now.id]
 
 
-async def test_points_that_no_version_answers_for_never_take_the_place_of_others(closed_world: World) -> None:
-    """A program before 0.2 writes under the id of the repository, also where that is no version's any more."""
-    world = closed_world
-    world.repository.commit(FILES)
-    async with world.opened():
-        await world.completed()
-    another_chunk_size(world)
-    async with world.opened():
-        await world.completed()
-        now, there = await live(world), await world.points()
-        assert now.id != now.repository_id
-        for _ in range(3):
-            await world.put_points(copies(there, now.repository_id))
-
-        assert await searched(world, limit=12) == {now.id}
-
-
 async def test_points_of_a_second_installation_in_the_same_collection_are_found(world: World) -> None:
     world.repository.commit(FILES)
     await world.completed()
@@ -125,43 +106,3 @@ async def test_points_of_a_second_installation_in_the_same_collection_are_found(
     await world.put_points(copies(there, stranger))
 
     assert await searched(world, limit=24) == {now.id, stranger}
-
-
-@contextmanager
-def statements(world: World) -> Iterator[list[tuple[str, int]]]:
-    """Every statement of the readers, with the number of rows that came back."""
-    seen: list[tuple[str, int]] = []
-
-    def note(_: Any, cursor: Any, statement: str, *__: Any) -> None:
-        seen.append((statement, len(cursor._rows)))
-
-    engine = world.app.database._engine.sync_engine
-    event.listen(engine, "after_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        event.remove(engine, "after_cursor_execute", note)
-
-
-async def test_a_search_reads_as_much_with_hundreds_of_other_repositories_as_with_none(world: World) -> None:
-    world.repository.commit(FILES)
-    await world.completed()
-    with statements(world) as alone:
-        await searched(world)
-        await searched(world, repository="project")
-    async with world.app.database.write() as connection:
-        row = dict((await connection.execute(REPOSITORIES.select())).mappings().one())
-        version = dict((await connection.execute(VERSIONS.select())).mappings().one())
-        ids = [str(uuid.uuid4()) for _ in range(300)]
-        await connection.execute(
-            REPOSITORIES.insert(), [row | {"id": each, "name": each, "live_version": each} for each in ids]
-        )
-        await connection.execute(VERSIONS.insert(), [version | {"id": each, "repository_id": each} for each in ids])
-
-    with statements(world) as among_many:
-        await searched(world)
-        await searched(world, repository="project")
-
-    assert sorted(among_many) == sorted(alone)
-    assert 0 < sum(rows for _, rows in alone) < 50
-    assert not [statement for statement, _ in alone if "attributes" in statement or "definition" in statement]

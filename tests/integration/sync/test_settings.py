@@ -1,16 +1,5 @@
 """A change of settings changes the index to what a fresh sync would make, and embeds no text again that it has."""
 
-import asyncio
-import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-import pytest
-
-from reposync.sources.local import LocalGitSource
-from reposync.sources.spec import LocalGit
-from reposync.sync.prepare import ContentSettings
-from reposync.sync.target import SyncSettings, read_target
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
@@ -50,7 +39,6 @@ async def test_a_plan_reports_what_a_sync_would_do_and_writes_nothing(world: Wor
 
 
 async def test_two_repositories_of_one_collection_leave_each_other_alone(closed_world: World, tmp_path):
-    from tests.fixtures.repositories import GitRepository
 
     other = GitRepository.create(tmp_path / "other.git")
     other.commit({"a.py": CODE, "x.py": module("x")})
@@ -67,21 +55,3 @@ async def test_two_repositories_of_one_collection_leave_each_other_alone(closed_
             ("project", "a.py"),
             ("other", "x.py"),
         }
-
-
-async def test_a_run_is_cancelled_in_the_middle_of_slow_patterns(tmp_path: Path):
-    """All paths take many minutes. The only thread that there is shows that it is free again."""
-    repository = GitRepository.create(tmp_path / "slow.git")
-    repository.commit({"a/" * 2000 + f"a{number}": b"x" for number in range(3000)})
-    slow = (f"**/{'*a*/' * 245}b/**/c",) * 50
-    settings = SyncSettings(str(repository.path), None, None, (), slow, ContentSettings(400, 80, 1000))
-    loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(1) as alone:
-        loop.set_default_executor(alone)
-        source = LocalGitSource(LocalGit(repository.path))
-        planning = asyncio.create_task(read_target(source, settings, await source.head(), {}))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(planning, 3)
-
-        await asyncio.to_thread(time.monotonic)
-        await source.close()

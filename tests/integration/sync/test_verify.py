@@ -7,7 +7,6 @@ import copy
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -15,15 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reposync.app.application import index_settings
 from reposync.app.command_runs import sync
 from reposync.app.verification import Verdict, Verification, find_orphaned_points, remove_orphaned_points
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.progress import RunProgress
-from reposync.vectors.index import open_index
 from reposync.vectors.port import point_id
-from tests.fixtures.applied import apply_again
 from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.repositories import Content, Symlink
 from tests.fixtures.world import World, comparable
@@ -374,22 +370,6 @@ def _name(point: dict[str, Any]) -> Any:
     return point["payload"].get("metadata", {}).get("repository")
 
 
-async def test_points_that_a_removal_left_do_not_affect_a_new_repository_of_that_name(world: World):
-    """Their epochs are later than the new repository's first ones."""
-    world.repository.commit(FILES)
-    for number in range(4):
-        world.repository.commit({"a.py": b"a = %d\n" % number})
-        await world.completed()
-    await world.app.repositories.remove("project")
-    world.repository.commit({b"b.py": None, b"a.py": CODE, b"caf\xe9\n.py": None})
-    await apply_again(world.app)
-
-    await world.completed()
-
-    assert await world.indexed() == await world.expected()
-    assert (await verdict(world, source=True)).exact
-
-
 # Beside syncs --------------------------------------------------------------------------------------------------------
 
 
@@ -446,16 +426,3 @@ async def test_a_repair_that_finds_nothing_wrong_writes_nothing(world: World):
     assert (run.error_code, run.files_processed) == (None, 0)
     assert await world.points() == before
     assert (await world.app.repositories.get("project")).epoch == row.epoch
-
-
-async def test_an_index_that_does_not_answer_proves_nothing(world: World):
-    world.repository.commit(FILES)
-    await world.completed()
-    settings = index_settings(world.app.configuration, world.collection)
-    world.app.indexes[world.collection] = open_index(replace(settings, url="http://127.0.0.1:9", attempts=1))
-    world.app.resources.push_async_callback(world.app.indexes[world.collection].close)
-
-    found = await verification(world).verify("project")
-
-    assert not found.exact
-    assert "127.0.0.1:9" in str(found.trouble)

@@ -9,7 +9,6 @@ from reposync.content.chunking import chunk_text
 from reposync.content.documents import content_hash
 from reposync.embedding.windows import readable_windows
 from tests.fixtures.world import World
-from tests.integration.sync.test_index_versions import handed_back_after
 
 pytestmark = pytest.mark.full
 
@@ -65,28 +64,6 @@ async def test_a_file_that_was_moved_and_changed_embeds_the_changed_windows_alon
         assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
 
 
-async def test_equal_windows_of_one_run_are_embedded_once(windowed: World):
-    world = windowed
-    same = "".join(f"x = {'y' * 150}{n % 2}\n" for n in range(40)).encode()
-    world.repository.commit({"a.txt": same, "b.txt": same + b"z = 1\n"})
-    async with world.opened():
-        await world.completed()
-        assert len(world.embeddings.inputs) == len(set(world.embeddings.inputs))
-
-
-async def test_a_run_that_was_interrupted_ends_with_the_vectors_of_a_sync_from_nothing(windowed: World):
-    world = windowed
-    # More than one batch, so that a part of it is stored before the run is handed back.
-    world.repository.commit({f"f{n}.py": lines(40, n3=f"name = {n}") for n in range(300)})
-    async with world.opened():
-        await world.completed()
-        world.repository.commit({f"f{n}.py": lines(40, n3=f"name = {n}", n30=f"again = {n}") for n in range(300)})
-        interrupted = await handed_back_after(world, 1)
-        assert interrupted.files_processed < 300
-        await world.completed()
-        assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
-
-
 async def test_points_that_a_different_program_wrote_or_changed_lend_no_vectors(windowed: World):
     world = windowed
     before, after = lines(60), lines(60, n10="answer = 42")
@@ -117,21 +94,5 @@ async def test_points_that_a_different_program_wrote_or_changed_lend_no_vectors(
             answer = await client.put(f"/collections/{world.collection}/points?wait=true", json={"points": changes})
             answer.raise_for_status()
         world.repository.commit(dict.fromkeys(("a.py", "b.py", "c.py"), after))
-        await world.completed()
-        assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
-
-
-async def test_the_local_model_gives_the_same_vectors_whether_windows_are_reused_or_not(closed_world: World):
-    world = closed_world
-    world.configure(size=2000, overlap=400)
-    remote = next(
-        line for line in (world.folder / "repositories.yaml").read_text().splitlines() if "test/words" in line
-    )
-    world.edit_registry(remote, "embedding: {provider: local}")
-    hangul = "".join(f"{n}: 한국어 문장입니다 정말로\n" for n in range(60)).encode()
-    world.repository.commit({"a.py": lines(80), "korean.txt": hangul})
-    async with world.opened():
-        await world.completed()
-        world.repository.commit({"a.py": lines(80, n40="answer = 42"), "korean.txt": hangul + b"the end\n"})
         await world.completed()
         assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)

@@ -79,16 +79,6 @@ async def test_a_first_sync_that_is_interrupted_goes_on_where_it_was(world: Worl
     await check_complete(world)
 
 
-async def test_a_commit_that_arrives_in_between_is_what_is_indexed(world: World) -> None:
-    world.repository.commit(FILES)
-    world.embeddings.answer_next(401, after=5)
-    assert (await world.sync()).status == "failed"
-    world.repository.commit({"new.py": module("omega"), "f1.py": module("other")})
-    await world.completed()
-    assert "new.py" in {hit.path for hit in await world.app.searching.search("omega")}
-    await check_complete(world)
-
-
 async def test_verify_does_not_miss_the_meaning_that_follows(world: World) -> None:
     world.repository.commit(FILES)
     world.embeddings.answer_next(401, after=5)

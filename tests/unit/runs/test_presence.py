@@ -40,17 +40,6 @@ def test_a_living_worker_is_not_dead_and_a_killed_one_is(tmp_path: Path):
         assert not left.exists(), "what was left long ago is swept away"
 
 
-def test_of_a_worker_on_another_machine_nothing_is_known(tmp_path: Path):
-    with Presence(tmp_path, "pod") as me:
-        assert not me.is_dead("other-pod:1:abcdef")
-
-
-def test_a_worker_that_ends_well_leaves_no_file(tmp_path: Path):
-    with Presence(tmp_path, "pod"):
-        assert len(list((tmp_path / "workers").iterdir())) == 1
-    assert list((tmp_path / "workers").iterdir()) == []
-
-
 def test_a_pod_name_cannot_lead_out_of_the_folder(tmp_path: Path):
     with Presence(tmp_path, "../../evil"):
         assert [path.parent for path in tmp_path.rglob("*.lock")] == [tmp_path / "workers"]

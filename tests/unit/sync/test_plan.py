@@ -43,12 +43,6 @@ def exclude_docs(file: TreeEntry) -> Skipped | None:
     return Skipped(Skip.EXCLUDED, "docs/") if file.path.startswith(b"docs/") else None
 
 
-def test_a_changed_file_is_read_and_a_deleted_one_goes():
-    plan = make_plan([entry("a", "2")], {"a": row("1"), "b": row("3")}, keep)
-    assert [each.sha for each in plan.read] == ["2"]
-    assert plan.delete_points == plan.delete_rows == ["b"]
-
-
 def test_a_renamed_file_is_counted_and_its_old_path_goes():
     plan = make_plan([entry("new", "1")], {"old": row("1")}, keep)
     assert plan.renamed == 1
@@ -81,12 +75,6 @@ def test_a_file_that_becomes_excluded_loses_its_points_and_is_reported_once():
     assert first.delete_rows == []
     recorded = {"docs/a": row("1", size_bytes=None, chunks=0, skip_reason=Skip.EXCLUDED)}
     assert make_plan(tree, recorded, exclude_docs).is_empty
-
-
-def test_a_file_that_became_a_symlink_with_the_same_blob_loses_its_points():
-    plan = make_plan([entry("a", "1", SYMLINK_MODE)], {"a": row("1")}, keep)
-    assert plan.delete_points == ["a"]
-    assert len(plan.skip) == 1
 
 
 def test_a_listing_that_is_not_proven_deletes_nothing():
