@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost
 
@@ -12,12 +10,9 @@ class Lease:
     """Valid until a deadline of `elapsed_seconds`, a clock that also counts while the process is frozen or the machine
     suspended."""
 
-    def __init__(
-        self, seconds: float, *, since: float | None = None, elapsed: Callable[[], float] = elapsed_seconds
-    ) -> None:
+    def __init__(self, seconds: float, *, since: float | None = None) -> None:
         """Valid for `seconds` from `since`, or from now (see `extend`)."""
-        self._elapsed = elapsed
-        self._deadline = (elapsed() if since is None else since) + seconds
+        self._deadline = (elapsed_seconds() if since is None else since) + seconds
         self._lost: str | None = None
 
     def extend(self, seconds: float, *, since: float) -> None:
@@ -28,13 +23,13 @@ class Lease:
         self._lost = reason
 
     def remaining_seconds(self) -> float:
-        return self._deadline - self._elapsed()
+        return self._deadline - elapsed_seconds()
 
     def check(self) -> None:
         """Call right before each write. Raises LeaseLost."""
         if self._lost is not None:
             raise LeaseLost(self._lost)
-        if self._elapsed() >= self._deadline:
+        if elapsed_seconds() >= self._deadline:
             raise LeaseLost(
                 "The lease of this run expired before it was renewed; another worker may have taken over the run."
             )

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from reposync.clock import elapsed_seconds
-from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceElsewhere, SourceUnavailable
+from reposync.errors import LeaseLost, SecretMissing, SourceElsewhere, SourceUnavailable
 from reposync.runs.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer
@@ -90,21 +90,6 @@ async def test_an_attempt_whose_claim_was_answered_after_the_lease_was_over_writ
 
     assert work.written == 0
     assert (await runs.get(run.id)).worker == "pod-2:2:bbbbbb"
-
-
-async def test_a_process_that_was_frozen_goes_on_with_a_run_that_was_not_taken_over(database: Database) -> None:
-    runs, work = Runs(database), Writes()
-    run = await claimed(runs, database)
-
-    async def later(lease: Lease) -> Writes:
-        while lease.remaining_seconds() <= 0:
-            await asyncio.sleep(0.01)
-        return await work.make(lease)
-
-    ended = await execution(runs, run, claimed_seconds_ago=2 * LEASE_SECONDS).perform(later)
-
-    assert ended.status is RunStatus.COMPLETED
-    assert (work.written, ended.attempt) == (1, 1)
 
 
 class Unable(Writes):
@@ -189,24 +174,6 @@ async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_
     said = [handed.error_message, failed.error_message]
     said += [each.error_message for each in await runs.attempts(run.id)]
     assert said == ["The folder of *** is elsewhere."] * 4
-
-
-@pytest.mark.parametrize("reason", [None, LockHeld("A different run has it.")])
-async def test_the_quarter_of_an_hour_begins_again_after_a_worker_that_could(
-    database: Database, reason: LockHeld | None
-) -> None:
-    """Attempts of the same worker for the same reason are one row, before and after the other worker's."""
-    runs = Runs(database)
-    run = await claimed(runs, database)
-    handed = await execution(runs, run).perform(Unable().make)
-    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
-    handed = await runs.release(await claimed_again(runs, database, handed), reason=reason)
-
-    for _ in range(2):
-        again = await claimed_again(runs, database, handed)
-        handed = await execution(runs, again).perform(Unable().make)
-
-    assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
 
 
 async def test_a_command_without_workers_says_at_once_that_it_cannot(database: Database) -> None:

@@ -29,12 +29,6 @@ def missing_blobs(world: GitLabWorld, path: str = "/blobs/.*/raw") -> None:
     world.server.faults.answer(404, MISSING, media_type="application/json", path=path, times=None)
 
 
-def blob(world: GitLabWorld, path: str) -> str:
-    """A pattern of the requests for this file's content."""
-    (sha,) = (row.sha for row in world.repository.ls_tree() if row.path == path.encode())
-    return f"/blobs/{sha}/raw"
-
-
 # Contents ------------------------------------------------------------------------------------------------------------
 
 
@@ -55,28 +49,6 @@ async def test_a_server_that_gives_no_content_fails_the_run_and_takes_nothing(
         assert await world.points() == before
     world.server.faults.clear()
     assert (await exact(world)).files_processed == changed
-
-
-@pytest.mark.parametrize("fault", ["page", "missing"])
-async def test_a_few_files_without_content_keep_their_points_and_are_read_by_the_next_sync(
-    world: GitLabWorld, fault: str
-):
-    world.repository.commit(some(60))
-    await world.completed()
-    old = await world.indexed()
-    world.repository.commit(some(4, value=2))
-    new = await world.expected()
-    if fault == "page":
-        world.server.faults.web_page(PAGE_BYTES, path=blob(world, "f00.py"))
-    else:
-        missing_blobs(world, blob(world, "f00.py"))
-    run = await failing(world, "f00.py")
-    assert run.files_processed == 3
-    assert await world.indexed() == new | {"f00.py": old["f00.py"]}
-    world.server.faults.clear()
-    world.forget()
-    assert (await exact(world)).files_processed == 1
-    assert world.rest() + world.git_requests() == 3, "head, tree, and the one content"
 
 
 # Listings ------------------------------------------------------------------------------------------------------------

@@ -8,9 +8,6 @@ import pytest
 
 from reposync.app.command_runs import sync
 from reposync.app.daemon import queue_changed
-from reposync.runs.execution import ExecutionPolicy, Released
-from reposync.store.run import Run
-from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import IndexHold
 from reposync.sync.progress import RunProgress
@@ -144,50 +141,6 @@ async def test_a_name_leads_to_the_new_model_when_all_repositories_are_there(clo
         await world.completed("other")
         assert await world.physical() != first
         assert await found(world, "xi") >= {"x.py"}
-
-
-async def handed_back_after(world: World, files: int, **flags: bool) -> Run:
-    """A run that is handed back when it has stored so many files."""
-    target = await world.app.catalog.find("project")
-    await world.app.repositories.register(target.registration())
-    run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, **flags)
-    claimed = await world.app.claim((await world.app.repositories.get("project")).id)
-    assert claimed is not None and claimed.id == run.id
-    execution = world.app.execution(claimed, ExecutionPolicy())
-
-    def watch(progress: RunProgress) -> None:
-        if progress.files_done >= files:
-            execution.interrupt(Released())
-
-    return await world.app.execute(execution, target, watch)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("how", ["full", "chunks"])
-async def test_what_is_handed_back_goes_on_where_it_was(closed_world: World, how: str):
-    world = closed_world
-    # More than one batch, so that a part of it is stored before the run is handed back.
-    world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(300)})
-    async with world.opened():
-        await world.completed()
-        if how == "remade":
-            await world.drop_collection()
-    if how == "chunks":
-        another_chunk_size(world)
-    elif how == "model":
-        another_model(world)
-    async with world.opened():
-        done = []
-        for _ in range(20):
-            run = await handed_back_after(world, 1, full=how == "full")
-            done.append(run.files_processed)
-            if run.status is RunStatus.COMPLETED:
-                break
-        assert run.status is RunStatus.COMPLETED
-        assert len(done) > 2, "it was never interrupted"
-        assert done == sorted(done)
-        assert run.files_processed == 300
-        assert len({path for path, _ in await chunks(world)}) == 300
 
 
 async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(closed_world: World, tmp_path: Path):

@@ -11,7 +11,6 @@ from reposync.errors import (
     FileIncomplete,
     FileNotIndexed,
     LinesNotFound,
-    NothingIndexed,
     RepositoryNotFound,
     UsageError,
 )
@@ -80,21 +79,6 @@ async def test_lines_are_read_as_they_are_numbered_and_as_far_as_there_are_any(w
             await read(world, "lines.txt", *lines)
 
 
-async def test_a_notebook_is_its_cells_and_lines_of_it_are_whole_chunks(world: World):
-    cells = [{"cell_type": "code", "source": [f"x = {n}\n", "print(x)"], "outputs": []} for n in range(60)]
-    content = json.dumps({"cells": cells, "nbformat": 4}, indent=1)
-    world.repository.commit({"a.ipynb": content.encode()})
-    await world.completed()
-
-    whole = await read(world, "a.ipynb")
-    assert whole.is_notebook
-    assert whole.text == "".join(f"x = {n}\nprint(x)\n\n" for n in range(60))
-    line = 1 + content[: content.index("x = 30")].count("\n")
-    part = await read(world, "a.ipynb", line, line)
-    assert "x = 30\n" in part.text and len(part.text) <= 400
-    assert part.start_line <= line <= part.end_line < whole.total_lines
-
-
 async def test_a_file_that_is_not_indexed_says_why_and_which_one_may_be_meant(world: World):
     world.repository.commit({
         "src/session/store.py": b"store\n", "src/session/expiry.py": b"expiry\n", "other/store.py": b"other\n",
@@ -116,13 +100,6 @@ async def test_a_file_that_is_not_indexed_says_why_and_which_one_may_be_meant(wo
         assert said in str(missing.value)
     with pytest.raises(RepositoryNotFound):
         await read_file(world.app, "projekt", "logo.png")
-
-
-async def test_a_repository_without_an_index_has_no_files(world: World):
-    target = await world.app.catalog.find("project")
-    await world.app.repositories.register(target.registration())
-    with pytest.raises(NothingIndexed, match="sync project"):
-        await read(world, "a.py")
 
 
 async def points_of(world: World, path: str) -> list[dict[str, Any]]:
@@ -163,38 +140,3 @@ async def test_a_point_that_a_different_program_changed_is_an_error_and_one_that
     await world.put_points([changed])
     with pytest.raises(FileIncomplete):
         await read(world, "a.txt")
-
-
-async def test_points_without_starts_are_joined_where_that_is_certain_or_the_blob_proves_it(world: World):
-    """Programs before 0.2 did not store where a chunk starts."""
-    texts = {"lines.txt": LINES, "zeros.txt": "0, " * 250 + "\n" + LINES, "latin.txt": "\xe9" + "0, " * 2_000}
-    world.repository.commit({path: text.encode("latin-1") for path, text in texts.items()})
-    await world.completed()
-    stored = await world.points()
-    for point in stored.values():
-        del point["payload"]["metadata"]["start_index"]
-    await world.put_points(list(stored.values()))
-
-    assert (await read(world, "lines.txt")).text == LINES
-    for path in ("zeros.txt", "latin.txt"):
-        try:
-            assert (await read(world, path)).text == texts[path]
-        except FileIncomplete as error:
-            assert "sync project --full" in str(error)
-
-
-async def test_a_new_text_whose_row_is_not_written_yet_is_read(world: World):
-    world.repository.commit({"a.txt": b"old\n"})
-    await world.completed()
-    before = await points_of(world, "a.txt")
-    world.repository.commit({"a.txt": LINES.encode()})
-    await world.completed()
-    after = await points_of(world, "a.txt")
-
-    await world.put_points(before)
-    assert (await read(world, "a.txt")).text == LINES
-    row = await world.app.manifests.file(before[0]["payload"]["metadata"]["repository_id"], "a.txt")
-    assert row is not None and row.chunks == len(after)
-    await world.delete_points([each["id"] for each in after])
-    # The blob's name proves that this is all of it.
-    assert (await read(world, "a.txt")).text == "old\n"

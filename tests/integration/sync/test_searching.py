@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from reposync.store.tables import VersionState
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
 from tests.integration.sync.test_index_versions import another_chunk_size, another_collection, another_model, live
@@ -73,29 +72,6 @@ async def test_a_version_that_becomes_live_during_a_search_is_what_it_answers_fr
         after = await live(world)
 
     assert (versions, after.id != before.id, meanwhile.searches > 1) == ({after.id}, True, True)
-
-
-async def test_a_version_that_begins_to_be_built_during_a_search_is_not_found(world: World) -> None:
-    world.repository.commit(FILES)
-    await world.completed()
-    now, there = await live(world), await world.points()
-    run, _ = await world.app.runs.enqueue("project", "command")  # type: ignore[arg-type]
-    claimed = await world.app.claim(run.repository_id)
-    assert claimed is not None
-    built: list[str] = []
-
-    async def begins() -> None:
-        version = await world.app.versions.add(
-            claimed, VersionState.BUILDING, collection=now.collection, physical=now.physical
-        )
-        built.append(version.id)
-        await world.put_points(copies(there, version.id))
-
-    world.app.index_transport = Meanwhile(begins)
-    world.app.indexes.clear()
-
-    assert await searched(world, limit=12) == {now.id}
-    assert built and built != [now.id]
 
 
 async def test_points_of_a_second_installation_in_the_same_collection_are_found(world: World) -> None:

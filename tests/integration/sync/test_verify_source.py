@@ -8,12 +8,9 @@ from sqlalchemy import update
 
 from reposync.app.verification import Verdict, Verification
 from reposync.store.tables import FILES
-from tests.fixtures.gitlab_world import GitLabWorld
 from tests.fixtures.missing_blobs import unreadable
 from tests.fixtures.world import World
 from tests.integration.sync.test_bad_answers import FILES as CONTENTS
-from tests.integration.sync.test_bad_answers import exact, failing, some
-from tests.integration.sync.test_bad_gitlab import without
 
 
 def verification(world: World, *, source: bool = True) -> Verification:
@@ -51,29 +48,6 @@ async def test_a_file_that_the_manifest_wrongly_leaves_out_is_missing_and_is_rea
     assert await world.indexed() == await world.expected()
 
 
-async def test_files_that_are_rightly_left_out_are_no_difference(world: World):
-    world.repository.commit(CONTENTS | {"empty.py": b"", "data.bin": b"\x00\x01" * 9, "yarn.lock": b"x 1\n"})
-    await world.completed()
-    assert (await found(world)).exact
-
-
-async def test_a_file_that_could_not_be_read_is_missing_until_it_was(world: World):
-    world.repository.commit(CONTENTS)
-    await world.completed()
-    world.repository.commit({"a.py": b"a = 2\n", "c.py": b"c = 2\n", "new.py": b"n = 1\n"})
-    with unreadable(world.repository, "a.py", "new.py"):
-        await failing(world, "a.py", "new.py")
-        verdict = await found(world)
-        assert [(each.kind, each.path) for each in verdict.differences] == [("missing", "a.py"), ("missing", "new.py")]
-        verdict = await found(world, source=False)
-        assert (verdict.exact, verdict.failed, verdict.differences) == (False, 2, [])
-        assert "except for 2 files, which could not be read" in (verdict.note or "")
-    run = await verification(world).repair("project", lambda _: None)
-    assert (run.status, run.files_failed) == ("completed", 0)
-    await exact(world)
-    assert (await found(world)).note is None
-
-
 async def test_nothing_is_proven_while_a_file_that_was_left_out_cannot_be_read(world: World):
     world.repository.commit(CONTENTS)
     await world.completed()
@@ -82,15 +56,3 @@ async def test_nothing_is_proven_while_a_file_that_was_left_out_cannot_be_read(w
         verdict = await verification(world).verify("project")
         assert not verdict.exact
         assert "a.py" in (verdict.trouble or "")
-
-
-async def test_what_a_listing_that_cannot_be_proven_lacks_is_a_difference(gitlab_world: GitLabWorld):
-    world = gitlab_world
-    world.repository.commit(some(3))
-    world.repository.sign()
-    await world.completed()
-    assert (await found(world)).exact
-    world.server.faults.refuse_git(403)
-    world.server.faults.edit_rows(without("f01.py"))
-    verdict = await found(world)
-    assert [(each.kind, each.path) for each in verdict.differences] == [("unlisted", "f01.py")]

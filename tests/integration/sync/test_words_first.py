@@ -6,12 +6,11 @@ import pytest
 
 from reposync.app.index_overview import index_overview
 from reposync.app.verification import Verification
-from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState
 from reposync.vectors.port import DENSE, SPARSE
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
-from tests.integration.sync.test_index_versions import handed_back_after, versions
+from tests.integration.sync.test_index_versions import versions
 
 pytestmark = pytest.mark.full
 
@@ -61,22 +60,6 @@ async def test_a_first_sync_counts_and_reads_each_file_once(world: World) -> Non
     world.embeddings.forget()
     assert (await world.completed()).files_processed == 0
     assert world.embeddings.inputs == []
-
-
-async def test_a_first_sync_that_is_interrupted_goes_on_where_it_was(world: World) -> None:
-    world.repository.commit(FILES)
-    phases = set()
-    for _ in range(30):
-        run = await handed_back_after(world, 1)
-        phases.add(tuple(sorted((str(each.state), each.has_words_only) for each in await versions(world))))
-        if run.status is RunStatus.COMPLETED:
-            break
-    assert run.status is RunStatus.COMPLETED
-    assert (("building", True),) in phases
-    assert (("building", False), ("live", True)) in phases
-    assert run.files_processed == 300
-    assert len(world.embeddings.inputs) == run.chunks_embedded
-    await check_complete(world)
 
 
 async def test_verify_does_not_miss_the_meaning_that_follows(world: World) -> None:

@@ -33,18 +33,6 @@ def content_workers() -> list[psutil.Process]:
     return found
 
 
-async def test_a_killed_worker_is_replaced_and_no_file_is_lost():
-    async with ContentWorkers(PROCESS_FROM_FILES, SETTINGS) as workers:
-        before = set(content_workers())
-        assert len(await workers.prepare(FILES)) == len(FILES)
-        (worker,) = set(content_workers()) - before or set(content_workers())
-        worker.kill()
-        await asyncio.to_thread(worker.wait)
-        prepared = await workers.prepare(FILES)
-    assert [file.path for file in prepared] == [file.path.decode() for file in FILES]
-    assert all(file.chunks for file in prepared)
-
-
 async def test_a_file_whose_workers_died_before_is_tried_in_a_process_and_at_last_only_reported():
     suspect, lethal = (death_of(file.path, file.sha) for file in FILES[:2])
     before = set(content_workers())

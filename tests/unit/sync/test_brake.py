@@ -100,7 +100,9 @@ def test_all_reasons_count_together_and_each_is_named_with_its_number():
     losses = losing(100, vanished=20, excluded=20, vendored=11)
     with pytest.raises(DeletionBlocked) as error:
         brake().check(losses)
-    assert "20 are not in the commit (f0), 20 are excluded now (f0), 11 count as vendored now (f0)" in error.value.message
+    assert (
+        "20 are not in the commit (f0), 20 are excluded now (f0), 11 count as vendored now (f0)" in error.value.message
+    )
     counts = dict(losses.counts)
     assert error.value.facts == facts(counts, counts).as_json()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.model import Skip, Skipped
-from reposync.sources.port import SYMLINK_MODE, Tree, TreeEntry, path_bytes, path_text
+from reposync.sources.port import SYMLINK_MODE, Tree, TreeEntry
 from reposync.store.manifest import ManifestRow
 from reposync.sync import plan as planning
 from reposync.sync.plan import Plan
@@ -67,16 +67,6 @@ def test_whether_a_file_with_the_recorded_blob_is_read_again(recorded: ManifestR
     assert len(make_plan([entry("a", "1")], {"a": recorded}, keep).read) == reads
 
 
-def test_a_file_that_becomes_excluded_loses_its_points_and_is_reported_once():
-    tree = [entry("docs/a", "1")]
-    first = make_plan(tree, {"docs/a": row("1")}, exclude_docs)
-    assert first.delete_points == ["docs/a"]
-    assert [each.skipped.reason for each in first.skip] == [Skip.EXCLUDED]
-    assert first.delete_rows == []
-    recorded = {"docs/a": row("1", size_bytes=None, chunks=0, skip_reason=Skip.EXCLUDED)}
-    assert make_plan(tree, recorded, exclude_docs).is_empty
-
-
 def test_a_listing_that_is_not_proven_deletes_nothing():
     plan = make_plan([entry("a", "2")], {"a": row("1"), "b": row("3")}, keep, proven=False)
     assert [each.sha for each in plan.read] == ["2"]
@@ -107,10 +97,3 @@ def test_applying_a_plan_always_ends_at_the_tree(before: dict[str, str], after: 
     assert points == {path: sha for path, sha in after.items() if not path.startswith("docs/")}
     assert {each.path for each in plan.skip} <= after.keys()
     assert set(plan.delete_rows) == before.keys() - after.keys()
-
-
-@given(st.binary(min_size=1, max_size=20), st.binary(min_size=1, max_size=20))
-def test_paths_survive_conversion_to_text_and_never_collide(one: bytes, other: bytes):
-    assert path_bytes(path_text(one)) == one
-    assert (path_text(one) == path_text(other)) == (one == other)
-    path_text(one).encode("utf-8")

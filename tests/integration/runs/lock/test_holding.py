@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ssl
 import uuid
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
 from tests.fixtures.clocks import DatabaseTime, ShiftedClock, database_time  # noqa: F401
 from tests.fixtures.databases import database_kind, database_url, postgresql  # noqa: F401
-from tests.fixtures.gitlab_server.tls import Certificate
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.runs.lock.conftest import Heard, Log, OpenLocks, foreign_value, key, until, value, watched
@@ -118,30 +115,6 @@ async def test_a_living_workers_lock_is_left_alone_by_a_machine_whose_clock_is_a
             (shown,) = await lock_overviews(locks, repositories, log.runs)
             assert shown.lease_is_over
             assert (await release_lock("payments", locks, repositories, log.runs)).released
-        await locks.close()
-
-
-@pytest.mark.parametrize("scheme", ["redis", "unix", "rediss"])
-async def test_locks_work_over_tcp_a_unix_socket_and_tls(
-    scheme: str, log: Log, open_locks: OpenLocks, redis_server: RedisServer, tmp_path: Path
-) -> None:
-    with contextlib.ExitStack() as stack:
-        url = {"redis": redis_server.url, "unix": redis_server.socket_url}.get(scheme)
-        if url is None:
-            certificate = Certificate.make(tmp_path)
-            if certificate is None:
-                pytest.skip("this machine has no openssl command")
-            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            tls.load_cert_chain(certificate.certificate, certificate.key)
-            proxy = stack.enter_context(TcpProxy(redis_server.url, tls=tls))
-            url = f"{proxy.url}?ssl_ca_certs={certificate.certificate}"
-        locks = open_locks(url)
-        run = await log.running()
-        server = stack.enter_context(redis_server.client())
-        async with watched(locks, run):
-            assert server.get(key(run)) == value(run)
-            assert await locks.ping() > 0
-        assert not server.exists(key(run))
         await locks.close()
 
 

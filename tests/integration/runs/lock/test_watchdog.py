@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 import redis
@@ -70,31 +69,6 @@ async def test_a_restart_of_redis_is_survived_whether_it_comes_back_empty_or_not
             assert not watchdog.done()
 
 
-def cut(proxy: TcpProxy) -> None:
-    for _ in range(3):
-        proxy.cut()
-
-
-def interrupt(proxy: TcpProxy) -> None:
-    proxy.down()
-    proxy.up()
-
-
-@pytest.mark.parametrize("disturb", [cut, interrupt])
-async def test_a_disturbed_connection_does_not_end_the_sync(
-    disturb: Callable[[TcpProxy], None], log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
-) -> None:
-    run = await log.running()
-    with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
-        async with watched(open_locks(proxy.url), run) as watchdog:
-            disturb(proxy)
-            server.pexpire(key(run), 10_000)
-            await until(lambda: server.pttl(key(run)) > 50_000, "extended as before")
-            assert not watchdog.done()
-        await until(lambda: not server.exists(key(run)), "released")
-    assert "lost" not in "".join(heard.reported)
-
-
 async def test_the_sync_must_end_before_the_lock_does_when_redis_does_not_answer(
     log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
 ) -> None:
@@ -121,18 +95,6 @@ async def test_a_living_thief_ends_the_sync_and_keeps_the_lock(
     assert server.get(key(run)) == thief
     assert server.pttl(key(run)) <= 30_000
     assert heard.reported[-1] == "lost: taken"
-
-
-async def test_a_dead_holders_value_that_came_back_is_replaced(
-    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
-) -> None:
-    """As after the fail-over to a replica that had not heard of the last change."""
-    first = await log.running()
-    second = await log.taken_over(first)
-    async with watched(open_locks(redis_url), second) as watchdog:
-        server.set(key(first), value(first), px=1_800_000)
-        await until(lambda: server.get(key(second)) == value(second), "replaced")
-        assert not watchdog.done()
 
 
 @pytest.mark.parametrize("left", ["nothing", "the successor's lock", "the lock of a dead successor"])
