@@ -79,7 +79,7 @@ def _cells(each: Lock) -> Iterator[Cell]:
     yield each.shown_name
     yield each.state, STYLES[each.state]
     yield from (each.pod or "-", each.holder, each.run_id or "-", "-" if each.attempt is None else str(each.attempt))
-    yield "-" if each.record is None else duration(each.ttl_seconds and round(each.ttl_seconds))
+    yield "-" if each.state == "database" else duration(each.ttl_seconds and round(each.ttl_seconds))
     yield "over" if each.lease_is_over else duration(each.lease_seconds and round(each.lease_seconds))
 
 

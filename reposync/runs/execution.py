@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,7 +30,7 @@ from reposync.errors import (
 from reposync.outgoing import IN_PLACE_SECONDS
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer, report_progress
-from reposync.store.run import Run, RunAttempt, RunFigures
+from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import PRIORITIES, RELEASED, YIELDED, RunStatus, RunTrigger
 from reposync.supervision import Backoff, EndedByItself, end, log_defect
@@ -95,21 +94,14 @@ YIELDING = Released(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
 async def release_to_others(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
     """Leave a run that this process cannot execute, for `reason` (one of CANNOT_HERE), to other workers. It fails once
     no worker could execute it for NOBODY_CAN_SECONDS."""
-    since = _unable_since([each for each in await runs.attempts(run.id) if each.attempt < run.attempt])
-    now = run.started_at or run.queued_at
-    if since is not None and (now - since).total_seconds() > NOBODY_CAN_SECONDS:
+    now = since = run.started_at or run.queued_at
+    for attempt in reversed([each for each in await runs.attempts(run.id) if each.attempt < run.attempt]):
+        if attempt.error_code not in CANNOT_HERE:
+            break
+        since = attempt.started_at
+    if (now - since).total_seconds() > NOBODY_CAN_SECONDS:
         return await runs.finish(run, RunStatus.FAILED, RunFigures(), reason.code, str(reason))
     return await runs.release(run, delay_seconds=CANNOT_HERE_SECONDS, reason=reason)
-
-
-def _unable_since(attempts: Sequence[RunAttempt]) -> datetime | None:
-    """Since when no worker could execute the run; None if the latest one could. Attempts of workers that could not are
-    merged into one row, so an attempt of a worker that could may lie within it."""
-    ended = [(each.ended_at or each.started_at, each) for each in attempts]
-    able = [moment for moment, each in ended if each.error_code not in CANNOT_HERE]
-    able_until = max(able, default=datetime.min.replace(tzinfo=UTC))
-    unable = [each.started_at for at, each in ended if each.error_code in CANNOT_HERE and at > able_until]
-    return max(unable[0], able_until) if unable else None
 
 
 class Work(Protocol):

@@ -155,9 +155,9 @@ class Lock(BaseModel):
     attempt: int | None
     ttl_seconds: float | None
     lease_until: datetime | None
-    # Not shown: the rest of the lease by the database's clock, and the lock in Redis.
+    # Not shown: the rest of the lease by the database's clock, and what Redis holds.
     lease_seconds: float | None = Field(None, exclude=True)
-    record: LockRecord | None = Field(None, exclude=True)
+    record: LockRecord = Field(exclude=True)
 
     @property
     def shown_name(self) -> str:
@@ -184,7 +184,10 @@ async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs
     now = runs.now()
     found = [_shown(record, run, names, now) for record, run in held]
     locked = {each.run_id for each in found if each.state is LockState.HELD}
-    found += [_shown(None, run, names, now) for run in running.values() if run.id not in locked]
+    for run in running.values():
+        if run.id not in locked:
+            claim = LockRecord(run.repository_id, LockHolder.of(run).value, None)
+            found.append(_shown(claim, run, names, now, LockState.DATABASE))
     return sorted(found, key=lambda each: (each.repository is None, each.shown_name, each.state))
 
 
@@ -197,18 +200,13 @@ async def release_lock(
     Raises LockNotFound if the repository has no lock, LockHeld if its holder is alive and `force` is False,
     RedisUnavailable, StoreUnavailable.
     """
-    mine = [
-        each
-        for each in await lock_overviews(locks, repositories, runs)
-        if name in (each.repository, each.repository_id)
-    ]
+    every = await lock_overviews(locks, repositories, runs)
+    mine = [each for each in every if name in (each.repository, each.repository_id)]
+    look = Remedy("`reposync locks list` shows all locks.", "`GET /api/v1/locks` shows all locks.")
     if not mine:
-        raise LockNotFound(
-            f"The repository {name!r} has no lock.",
-            remedy=Remedy("`reposync locks list` shows all locks.", "`GET /api/v1/locks` shows all locks."),
-        )
+        raise LockNotFound(f"The repository {name!r} has no lock.", remedy=look)
     # A lock rather than a run without one: both exist while a run is about to replace a stale lock.
-    lock = min(mine, key=lambda each: each.record is None)
+    lock = min(mine, key=lambda each: each.state is LockState.DATABASE)
     alive = lock.run_id is not None and lock.state in (LockState.HELD, LockState.DATABASE) and not lock.lease_is_over
     if alive and not force:
         raise LockHeld(
@@ -219,20 +217,19 @@ async def release_lock(
             ),
         )
     if lock.state is LockState.FOREIGN and not force:
-        look = "Look for a different reposync on the same Redis; if there is none, "
+        other = "Look for a different reposync on the same Redis; if there is none, "
         raise LockHeld(
             f"The lock of {name!r} was not written by this installation: its run is not in this database.",
-            remedy=Remedy(f"{look}remove the lock with --force.", f"{look}`force=true` removes the lock."),
+            remedy=Remedy(f"{other}remove the lock with --force.", f"{other}`force=true` removes the lock."),
         )
     if alive and lock.run_id is not None:
         # First, because a run that continues would take the lock again.
         await runs.request_cancel(lock.run_id, by=by)
-    if lock.record is not None and not await locks.release(lock.record.repository_id, lock.record.value):
-        raise LockHeld(
-            f"The lock of {name!r} got a different holder at this moment, and was not removed.",
-            remedy=Remedy("`reposync locks list` shows its holder.", "`GET /api/v1/locks` shows its holder."),
-        )
-    return Release(**dict(lock), released=lock.record is not None, cancel_requested=alive)
+    is_in_redis = lock.state is not LockState.DATABASE
+    if is_in_redis and not await locks.release(lock.record.repository_id, lock.record.value):
+        changed = f"The lock of {name!r} got a different holder at this moment, and was not removed."
+        raise LockHeld(changed, remedy=look)
+    return Release(**dict(lock), released=is_in_redis, cancel_requested=alive)
 
 
 async def _run_of(holder: LockHolder | None, running: Mapping[str, Run], runs: Runs) -> Run | None:
@@ -245,26 +242,22 @@ async def _run_of(holder: LockHolder | None, running: Mapping[str, Run], runs: R
         return None
 
 
-def _shown(record: LockRecord | None, run: Run | None, names: Mapping[str, str], now: datetime) -> Lock:
-    """`record` None: only its row guards the running `run`."""
-    holder = record.holder if record is not None else LockHolder.of(run) if run is not None else None
-    if holder is None or run is None:
-        state = LockState.FOREIGN
-    elif record is None:
-        state = LockState.DATABASE
-    else:
+def _shown(
+    record: LockRecord, run: Run | None, names: Mapping[str, str], now: datetime, state: LockState = LockState.FOREIGN
+) -> Lock:
+    holder = record.holder
+    if holder is not None and run is not None and state is LockState.FOREIGN:
         state = LockState.HELD if _holds(run, holder) else LockState.STALE
-    identity = record.repository_id if record is not None else run.repository_id if run is not None else ""
     lease_until = run.lease_until if run and state in (LockState.HELD, LockState.DATABASE) else None
     return Lock(
-        repository=names.get(identity) or (run.repository if run else None),
-        repository_id=identity,
+        repository=names.get(record.repository_id) or (run.repository if run else None),
+        repository_id=record.repository_id,
         state=state,
-        holder=holder.worker if holder else record.value if record else "",
+        holder=holder.worker if holder else record.value,
         pod=holder.pod if holder else None,
         run_id=holder.run_id if holder else None,
         attempt=holder.attempt if holder else None,
-        ttl_seconds=record.ttl_seconds if record else None,
+        ttl_seconds=record.ttl_seconds,
         lease_until=lease_until,
         lease_seconds=(lease_until - now).total_seconds() if lease_until else None,
         record=record,

@@ -22,6 +22,7 @@ REPORT_SECONDS = 1.0
 _LONGEST_REPORT_SECONDS = 2.0
 
 _COUNTS = ("files_total", "files_read", "files_done", "chunks_read", "chunks_embedded", "chunks_done", "bytes_read")
+_TEXTS = ("phase", "file", "waiting_for")
 
 Report = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -103,11 +104,8 @@ def displayed_progress(run: Run) -> RunProgress:
         return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else str(run.status))
     # A different version of this program may have written it.
     elapsed = reported.get("elapsed_seconds")
-    progress = RunProgress(
-        phase=str(reported.get("phase", "starting")),
-        started=time.monotonic() - (elapsed if isinstance(elapsed, int | float) else 0.0),
+    started = time.monotonic() - (elapsed if isinstance(elapsed, int | float) else 0.0)
+    texts = {each: reported[each] for each in _TEXTS if isinstance(reported.get(each), str)}
+    return RunProgress(
+        started=started, **texts, **{each: reported[each] for each in _COUNTS if isinstance(reported.get(each), int)}
     )
-    for key, kind in (*((each, int) for each in _COUNTS), ("file", str), ("waiting_for", str)):
-        if isinstance(value := reported.get(key), kind):
-            setattr(progress, key, value)
-    return progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,9 @@ _FIGURES = (
     *("phase", "files_total", "files_read", "files_done", "chunks_read", "chunks_done", "bytes_read"),
     *("file", "waiting_for"),
 )
+
+# In the order in which a run begins them.
+_STAGES = ("listing", "planning", "reading", "embedding", "storing", "checking", "evaluating")
 
 
 @dataclass(slots=True)
@@ -35,25 +38,25 @@ class RunProgress:
     waiting_for: str | None = None
     started: float = field(default_factory=time.monotonic)
     watch: Watch = field(default=lambda _: None, repr=False, compare=False)
-    _times: StageTimes = field(default_factory=lambda: StageTimes(), repr=False, compare=False)
+    _stages: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float), repr=False, compare=False)
+    _entered: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     def enter(self, phase: str) -> None:
-        self._times.end(self.phase)
-        self.phase = phase
-        if phase in _STAGES:
-            self._times.begin(phase)
-        elif phase in ("words", "indexing"):
-            self.started = time.monotonic()
+        now = time.monotonic()
+        self._stages[self.phase] += now - self._entered
+        self.phase, self._entered = phase, now
+        if phase in ("words", "indexing"):
+            self.started = now
         self.watch(self)
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time that is spent on reading, embedding or storing; each may happen beside the others."""
-        self._times.begin(name)
+        """Time that is spent on reading, embedding or storing a batch; each may happen beside the others."""
+        began = time.monotonic()
         try:
             yield
         finally:
-            self._times.end(name)
+            self._stages[name] += time.monotonic() - began
 
     def restart(self) -> None:
         """Count the same files again: their words are stored, their meaning follows."""
@@ -117,38 +120,8 @@ class RunProgress:
             "files_per_second": round(self.files_done / elapsed, 2) if elapsed > 0 else 0.0,
             "chunks_per_second": round(self.chunks_per_second, 2),
             "eta_seconds": round(eta, 1) if eta is not None else None,
-            "stage_seconds": self._times.seconds(),
+            "stage_seconds": {each: round(spent, 1) for each in _STAGES if (spent := self._stages[each]) >= 0.05},
         }
-
-
-# In the order in which a run begins them.
-_STAGES = ("listing", "planning", "reading", "embedding", "storing", "checking", "evaluating")
-
-
-class StageTimes:
-    """Seconds in which something happened in each stage. Batches in the same stage at once count once."""
-
-    def __init__(self) -> None:
-        self._spent: defaultdict[str, float] = defaultdict(float)
-        self._active: Counter[str] = Counter()
-        self._since: dict[str, float] = {}
-
-    def begin(self, stage: str) -> None:
-        self._active[stage] += 1
-        if self._active[stage] == 1:
-            self._since[stage] = time.monotonic()
-
-    def end(self, stage: str) -> None:
-        if self._active[stage]:
-            self._active[stage] -= 1
-            if not self._active[stage]:
-                self._spent[stage] += time.monotonic() - self._since[stage]
-
-    def seconds(self) -> dict[str, float]:
-        now = time.monotonic()
-        running = {each: now - self._since[each] for each, count in self._active.items() if count}
-        spent = {each: self._spent[each] + running.get(each, 0.0) for each in _STAGES}
-        return {each: round(seconds, 1) for each, seconds in spent.items() if seconds >= 0.05}
 
 
 Watch = Callable[[RunProgress], None]
