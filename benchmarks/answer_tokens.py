@@ -22,7 +22,9 @@ async def measure_answers(
         hits = await searching.search(question.query, repository=repository.name, limit=DEPTH)
         for budget, found in named.items():
             given = answer(hits, question.query, max_tokens=budget)
-            paths = {each.path for each in given.files} | {place.rpartition(":")[0] for _, place in given.further}
+            shown = {each["path"] for each in given.structure["files"]}
+            named = {place.rpartition(":")[0] for each in given.structure["further"] for place in each["places"]}
+            paths = shown | named
             found.append(float(any(each.is_file(path) for each in question.relevant for path in paths)))
     return named
 

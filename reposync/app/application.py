@@ -159,7 +159,7 @@ class Application:
             return None
 
         async def passes(live: IndexVersion, building: IndexVersion) -> str | None:
-            from reposync.search.evaluation import DEPTH, Question, evaluate, falls, load_questions
+            from reposync.search.evaluation import DEPTH, Question, falls, load_questions, ranks_of, scores
 
             async def ask(version: Literal["live", "building"], each: Question) -> list[SearchHit]:
                 return await self.searching.search(each.question, repository=repository, limit=DEPTH, version=version)
@@ -167,8 +167,9 @@ class Application:
             every = await asyncio.to_thread(load_questions, file)
             if not (questions := [each for each in every if each.repository == repository]):
                 return None
-            before = await evaluate(questions, partial(ask, "live"))
-            return falls(before, await evaluate(questions, partial(ask, "building")), settings.must_not_fall)
+            live_scores = scores(await ranks_of(questions, partial(ask, "live")))
+            new_scores = scores(await ranks_of(questions, partial(ask, "building")))
+            return falls(live_scores, new_scores, settings.must_not_fall)
 
         return passes
 

@@ -15,12 +15,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from reposync.search.snippets import MatchedLines, Snippet, shown_line
+from reposync.search.snippets import MatchedLines, shown_line
 from reposync.symbol import Symbol
 from reposync.vectors.port import SearchHit
 from reposync.words import ago, escape_unprintable
@@ -54,47 +54,13 @@ class Indexed:
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
-    """Lines of a hit. `inside`: the definition around them, such as `method Pool.close, 10-40`. `text` has the first
-    line of that definition too, then `…`, if it is above `start_line`; it is indented no more than necessary, long
-    lines are cut, and control characters are made visible."""
-
-    start_line: int
-    end_line: int
-    inside: str | None
-    text: str
-
-    def as_json(self) -> dict[str, Any]:
-        lines = {"start_line": self.start_line, "end_line": self.end_line}
-        return lines | ({"inside": self.inside} if self.inside else {}) | {"text": self.text}
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """`excerpts`: by line. `outdated`: the file has changed since, and its newer state could not be read."""
-
-    repository: str
-    path: str
-    outdated: bool
-    excerpts: Sequence[Excerpt]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "repository": escape_unprintable(self.repository),
-            "path": escape_unprintable(self.path),
-            **({"outdated": True} if self.outdated else {}),
-            "excerpts": [each.as_json() for each in self.excerpts],
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """`files` with excerpts, best first, and `further` places that are only named, as `path:start-end` of a repository.
-    `text` shows all of it and the state of the repositories, between two lines with a boundary that no content can
-    know; `structure` is the same for JSON."""
+    """`structure`, for JSON: `files`, best first, with excerpts by line; `further`, places that are only named; and
+    `indexed`, the state of the repositories. In an excerpt, `inside` is the definition around it, such as
+    `method Pool.close, 10-40`; its `text` begins with the first line of that definition, then `…`, if that is above
+    `start_line`; it is indented no more than necessary, long lines are cut, and control characters are made visible.
+    `text` shows the same, between two lines with a boundary that no content can know."""
 
-    files: Sequence[FoundFile]
-    further: Sequence[tuple[str, str]]
     text: str
     structure: Mapping[str, Any]
 
@@ -108,9 +74,9 @@ def tokens(text: str) -> int:
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def _tokens_of(value: Any) -> int:
-    """Of a part of a structure, with what is between it and the next one."""
-    return tokens(_compact(value)) + 1
+def _cost(text: str, record: object) -> int:
+    """Of a part of an answer, in both forms, with what is between it and the next one."""
+    return max(tokens(text), tokens(_compact(record)) + 1) + 1
 
 
 def new_boundary() -> str:
@@ -135,47 +101,26 @@ def answer(
 ) -> Answer:
     """`hits`: best first. `query`: the words that were searched for. `max_tokens`: of the text, and of the structure as
     compact JSON; at least 200 whatever is given. `indexed`: by name of the repository."""
-    page = _Page(hits, query, max_files, indexed or {}, now)
+    page = _Page(hits, query, max_files)
     boundary = boundary or new_boundary()
     budget = max(MIN_TOKENS, max_tokens) - tokens(delimited("", boundary))
-    about = page.about(budget)
+    about = page.about(indexed or {}, now, budget)
     budget -= _cost_of_about(about)
-    page.fill(budget - min(math.floor(budget * _PATHS_SHARE), page.cost_of_names()))
+    page.fill(budget - min(math.floor(budget * _PATHS_SHARE), page.cost_of_names(page.files[1:])))
     further = page.further(budget)
     # What the names did not take.
-    page.fill(budget - page.cost_of(further))
-    shown = page.shown()
-    lines = [each.line for each in about] if hits else ["Nothing found."]
+    page.fill(budget - page.cost_of_names(further))
+    shown = [each for each in page.files if each.cost]
+    lines = [line for line, _ in about] if hits else ["Nothing found."]
     body = "\n".join(filter(None, [*lines, *map(page.rendered, shown), page.names(further)]))
     if hits and not shown and not further:
         body += "\nWhat was found does not fit: ask with a larger max_tokens."
-    files = [each.found() for each in shown]
     structure = {
-        "files": [each.as_json() for each in files],
+        "files": [each.record() for each in shown],
         "further": _grouped(further),
-        "indexed": [each.record for each in about],
+        "indexed": [record for _, record in about],
     }
-    return Answer(files, further, delimited(body, boundary), structure)
-
-
-@dataclass(frozen=True, slots=True)
-class _About:
-    """A repository, in the text and in the structure."""
-
-    line: str
-    record: Mapping[str, str]
-
-
-def _cost_of_about(about: Sequence[_About]) -> int:
-    return max(tokens("\n".join(each.line for each in about)), _tokens_of([each.record for each in about])) + 1
-
-
-def _grouped(places: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """In the same order; places of one repository that follow each other name it once."""
-    return [
-        {"repository": escape_unprintable(repository), "places": [place for _, place in group]}
-        for repository, group in groupby(places, key=lambda each: each[0])
-    ]
+    return Answer(delimited(body, boundary), structure)
 
 
 class _Cut:
@@ -183,39 +128,30 @@ class _Cut:
 
     def __init__(self, hit: SearchHit, query: str) -> None:
         self.hit, self._query = hit, query
-        self.excerpt: Excerpt | None = None
+        self.excerpt: dict[str, Any] | None = None
         self.max_lines = 0
-        self._excerpts: dict[int, Excerpt] = {}
+        self.of = cache(self._of)
 
     @cached_property
     def _matched(self) -> MatchedLines:
         return MatchedLines(self.hit.text, self.hit.start_line, self._query)
 
-    def of(self, max_lines: int) -> Excerpt:
-        if max_lines not in self._excerpts:
-            self._excerpts[max_lines] = self._of(max_lines)
-        return self._excerpts[max_lines]
-
-    def _of(self, max_lines: int) -> Excerpt:
-        hit = self.hit
-        snippet = self._matched.snippet(max_lines, hit.symbols)
+    def _of(self, max_lines: int) -> dict[str, Any]:
+        """An excerpt of the structure."""
+        hit, snippet = self.hit, self._matched.snippet(max_lines, self.hit.symbols)
         around = _around(hit.symbols, snippet.best_line)
-        end = snippet.lines[-1].number if snippet.lines else snippet.start_line
-        return Excerpt(
-            start_line=snippet.start_line,
-            end_line=end,
-            inside=_named(around),
-            text=self._text(snippet, around, max_lines),
-        )
-
-    def _text(self, snippet: Snippet, around: Sequence[Symbol], max_lines: int) -> str:
+        start = snippet.start_line
+        found: dict[str, Any] = {"start_line": start, "end_line": start + max(0, len(snippet.lines) - 1)}
         lines = [each.text for each in snippet.lines]
-        above = around[-1].start_line if around else snippet.start_line
-        if self.hit.start_line <= above < snippet.start_line and max_lines > _LINES[0]:
-            opening = shown_line(self.hit.text.split("\n")[above - self.hit.start_line])
-            lines = [opening, *(["…"] if above + 1 < snippet.start_line else []), *lines]
+        if around:
+            inner = around[-1]
+            name = escape_unprintable(".".join(each.name for each in around[-2:]))
+            found["inside"] = f"{inner.kind} {name}, {inner.start_line}-{inner.end_line}"
+            if hit.start_line <= inner.start_line < start and max_lines > _LINES[0]:
+                opening = shown_line(hit.text.split("\n")[inner.start_line - hit.start_line])
+                lines = [opening, *(["…"] if inner.start_line + 1 < start else []), *lines]
         margin = min((len(each) - len(each.lstrip(" ")) for each in lines if each.strip(" …")), default=0)
-        return "\n".join(each[margin:] if each != "…" else each for each in lines)
+        return {**found, "text": "\n".join(each[margin:] if each != "…" else each for each in lines)}
 
 
 def _around(symbols: Sequence[Symbol], line: int) -> list[Symbol]:
@@ -224,160 +160,141 @@ def _around(symbols: Sequence[Symbol], line: int) -> list[Symbol]:
     return sorted(found, key=lambda each: (each.start_line, -each.end_line))
 
 
-def _named(around: Sequence[Symbol]) -> str | None:
-    if not around:
-        return None
-    inner = around[-1]
-    name = escape_unprintable(".".join(each.name for each in around[-2:]))
-    return f"{inner.kind} {name}, {inner.start_line}-{inner.end_line}"
-
-
 def _indented(text: str) -> str:
     """So that no line of a file looks like a heading."""
     return "\n".join(f" {line}" if line else "" for line in text.split("\n"))
 
 
-def _link(hit: SearchHit) -> str | None:
-    """Where the files of the repository are shown to a person."""
-    page = (hit.url or "").partition("#")[0]
-    path = quote(hit.path, safe="/")
-    if not path or not page.endswith(f"/{path}"):
-        return None
-    return f"{escape_unprintable(page.removesuffix(path))}PATH#LFIRST-LAST"
-
-
 class _File:
-    """The hits of a file, best first."""
+    """The hits of a file, best first. `cost`: of what is shown of it, in tokens; 0 if nothing is."""
 
-    def __init__(self, cuts: list[_Cut]) -> None:
-        self.cuts = cuts
-        self.hit = cuts[0].hit
+    def __init__(self, hits: Sequence[SearchHit], query: str) -> None:
+        self.hit = hits[0]
+        self.cuts = [_Cut(each, query) for each in hits]
+        self.repository, self.path = map(escape_unprintable, (self.hit.repository, self.hit.path))
+        self.place = f"{self.path}:{self.hit.start_line}-{self.hit.end_line}"
+        self.cost = 0
 
-    @property
-    def path(self) -> str:
-        return escape_unprintable(self.hit.path)
+    def excerpts(self) -> list[dict[str, Any]]:
+        return sorted((each.excerpt for each in self.cuts if each.excerpt), key=lambda each: int(each["start_line"]))
 
-    @property
-    def place(self) -> tuple[str, str]:
-        return self.hit.repository, f"{self.path}:{self.hit.start_line}-{self.hit.end_line}"
+    def record(self) -> dict[str, Any]:
+        outdated = {"outdated": True} if self.hit.outdated else {}
+        return {"repository": self.repository, "path": self.path, **outdated, "excerpts": self.excerpts()}
 
-    @property
-    def is_shown(self) -> bool:
-        return any(each.excerpt for each in self.cuts)
+    def link(self) -> str | None:
+        """Where the files of its repository are shown to a person."""
+        page = (self.hit.url or "").partition("#")[0]
+        path = quote(self.hit.path, safe="/")
+        if not path or not page.endswith(f"/{path}"):
+            return None
+        return f"{escape_unprintable(page.removesuffix(path))}PATH#LFIRST-LAST"
 
-    def shown(self) -> list[Excerpt]:
-        return sorted((each.excerpt for each in self.cuts if each.excerpt), key=lambda each: each.start_line)
 
-    def found(self) -> FoundFile:
-        hit = self.hit
-        return FoundFile(hit.repository, hit.path, hit.outdated, self.shown())
+def _grouped(files: Sequence[_File]) -> list[dict[str, Any]]:
+    """Places of files, in the same order; those of one repository that follow each other name it once."""
+    return [
+        {"repository": repository, "places": [each.place for each in group]}
+        for repository, group in groupby(files, key=lambda each: each.repository)
+    ]
+
+
+_About = Sequence[tuple[str, Mapping[str, str]]]
+"""Of each repository a line of the text, and a record of the structure."""
+
+
+def _cost_of_about(about: _About) -> int:
+    return _cost("\n".join(line for line, _ in about), [record for _, record in about])
 
 
 class _Page:
-    """The text in parts, and what each costs."""
+    """The files of an answer, and what they cost."""
 
-    def __init__(
-        self,
-        hits: Sequence[SearchHit],
-        query: str,
-        max_files: int,
-        indexed: Mapping[str, Indexed],
-        now: datetime | None,
-    ) -> None:
-        grouped: dict[tuple[str, str], list[_Cut]] = {}
+    def __init__(self, hits: Sequence[SearchHit], query: str, max_files: int) -> None:
+        by_file: dict[tuple[str, str], list[SearchHit]] = {}
         for hit in hits:
-            grouped.setdefault((hit.repository, hit.path), []).append(_Cut(hit, query))
-        self._files = [_File(cuts) for cuts in grouped.values()]
+            by_file.setdefault((hit.repository, hit.path), []).append(hit)
+        self.files = [_File(each, query) for each in by_file.values()]
         self._max_files = max_files
-        self._repositories = list(dict.fromkeys(each.hit.repository for each in self._files))
-        self._indexed = indexed
-        self._now = now
+        self._first_of: dict[str, _File] = {}
+        for file in self.files:
+            self._first_of.setdefault(file.hit.repository, file)
 
-    def about(self, budget: int) -> list[_About]:
+    def about(self, indexed: Mapping[str, Indexed], now: datetime | None, budget: int) -> _About:
         """Of each repository, with a link to its files if there is room for it."""
-        with_links = [self._about(each, link=True) for each in self._repositories]
+        states = [(file, indexed.get(name, Indexed())) for name, file in self._first_of.items()]
+        with_links = [_about(file, state, now, file.link()) for file, state in states]
         if _cost_of_about(with_links) <= budget * _ABOUT_SHARE:
             return with_links
-        about = [self._about(each, link=False) for each in self._repositories]
+        about = [_about(file, state, now, None) for file, state in states]
         while about and _cost_of_about(about) > budget / 2:
             about.pop()
         return about
 
-    def _about(self, repository: str, *, link: bool) -> _About:
-        hit = next(each.hit for each in self._files if each.hit.repository == repository)
-        state = self._indexed.get(repository, Indexed())
-        name, commit = escape_unprintable(repository), escape_unprintable(state.commit or hit.commit)
-        record = {"repository": name, "commit": commit}
-        line = f"{name} at {commit[:_COMMIT_CHARS]}"
-        if state.synced_at is not None:
-            record["age"] = ago(state.synced_at, self._now)
-            line += f", indexed {record['age']}"
-        if hit.meaning_indexed is not None:
-            record["note"] = f"by words, {hit.meaning_indexed:.0%} of meaning indexed"
-            line += f", {record['note']}"
-        if link and (address := _link(hit)):
-            record["link"] = address
-            line += f", {address}"
-        return _About(line, record)
-
     def fill(self, budget: int) -> None:
         """Give lines to files, within `budget` for all."""
-        costs = {id(file): self.cost(file) for file in self._files}
-        left = budget - sum(costs.values())
+        left = budget - sum(each.cost for each in self.files)
         complete: set[_Cut] = set()  # more lines of these do not fit
         for max_lines in _LINES:
-            for file in self._files[: self._max_files]:
+            for file in self.files[: self._max_files]:
                 for cut in file.cuts if max_lines >= _FURTHER_FROM else file.cuts[:1]:
-                    if max_lines <= cut.max_lines or cut in complete or (not file.is_shown and max_lines > _LINES[0]):
+                    if max_lines <= cut.max_lines or cut in complete or (not file.cost and max_lines > _LINES[0]):
                         continue
-                    was = cut.excerpt
-                    cut.excerpt = cut.of(max_lines)
-                    cost = self.cost(file)
-                    if (added := cost - costs[id(file)]) <= left:
-                        left, costs[id(file)], cut.max_lines = left - added, cost, max_lines
-                        continue
-                    cut.excerpt = was
-                    complete.add(cut)
-                if not file.is_shown:
+                    before, cut.excerpt = cut.excerpt, cut.of(max_lines)
+                    cost = _cost(self.rendered(file), file.record())
+                    if (added := cost - file.cost) <= left:
+                        left, file.cost, cut.max_lines = left - added, cost, max_lines
+                    else:
+                        cut.excerpt = before
+                        complete.add(cut)
+                if not file.cost:
                     # A worse file must not be shown in place of a better one.
                     break
 
-    def shown(self) -> list[_File]:
-        return [each for each in self._files if each.is_shown]
-
-    def cost(self, file: _File) -> int:
-        return max(tokens(self.rendered(file)), _tokens_of(file.found().as_json())) + 1 if file.is_shown else 0
-
     def rendered(self, file: _File) -> str:
         outdated = " (older than the commit: could not be read)" if file.hit.outdated else ""
-        return "\n".join(
-            f"{self._of(file.hit.repository)}{file.path}:{each.start_line}-{each.end_line}"
-            f"{f' in {each.inside}' if each.inside else ''}{outdated}\n{_indented(each.text)}"
-            for each in file.shown()
-        )
+        shown = []
+        for each in file.excerpts():
+            inside = f" in {each['inside']}" if "inside" in each else ""
+            place = f"{self._of(file)}{file.path}:{each['start_line']}-{each['end_line']}"
+            shown.append(f"{place}{inside}{outdated}\n{_indented(each['text'])}")
+        return "\n".join(shown)
 
-    def _of(self, repository: str) -> str:
-        return f"{escape_unprintable(repository)} " if len(self._repositories) > 1 else ""
+    def _of(self, file: _File) -> str:
+        return f"{file.repository} " if len(self._first_of) > 1 else ""
 
     # What is only named ---------------------------------------------------------------------------------------------
 
-    def cost_of_names(self) -> int:
-        """Of all files but the first."""
-        return self.cost_of([each.place for each in self._files[1:]])
-
-    def cost_of(self, places: Sequence[tuple[str, str]]) -> int:
-        return max(tokens(self.names(places)), _tokens_of(_grouped(places))) + 1 if places else 0
-
-    def further(self, budget: int) -> list[tuple[str, str]]:
+    def further(self, budget: int) -> list[_File]:
         """Those of the files that are not shown that fit, best first."""
-        left = budget - sum(map(self.cost, self._files))
-        places: list[tuple[str, str]] = []
-        for file in self._files:
-            if not file.is_shown:
-                if self.cost_of([*places, file.place]) > left:
+        left = budget - sum(each.cost for each in self.files)
+        named: list[_File] = []
+        for file in self.files:
+            if not file.cost:
+                if self.cost_of_names([*named, file]) > left:
                     break
-                places.append(file.place)
-        return places
+                named.append(file)
+        return named
 
-    def names(self, places: Sequence[tuple[str, str]]) -> str:
-        return "also: " + ", ".join(f"{self._of(repository)}{place}" for repository, place in places) if places else ""
+    def cost_of_names(self, files: Sequence[_File]) -> int:
+        return _cost(self.names(files), _grouped(files)) if files else 0
+
+    def names(self, files: Sequence[_File]) -> str:
+        return "also: " + ", ".join(f"{self._of(each)}{each.place}" for each in files) if files else ""
+
+
+def _about(file: _File, state: Indexed, now: datetime | None, link: str | None) -> tuple[str, Mapping[str, str]]:
+    """Of the repository whose best file this is."""
+    commit = escape_unprintable(state.commit or file.hit.commit)
+    record = {"repository": file.repository, "commit": commit}
+    line = f"{file.repository} at {commit[:_COMMIT_CHARS]}"
+    if state.synced_at is not None:
+        record["age"] = ago(state.synced_at, now)
+        line += f", indexed {record['age']}"
+    if file.hit.meaning_indexed is not None:
+        record["note"] = f"by words, {file.hit.meaning_indexed:.0%} of meaning indexed"
+        line += f", {record['note']}"
+    if link:
+        record["link"] = link
+        line += f", {link}"
+    return line, record

@@ -24,6 +24,7 @@ MAX_QUESTIONS = 10_000
 DEPTH = 10
 """How many hits of each search count."""
 CUTOFFS = (1, 5, DEPTH)
+_AT_ONCE = 4
 # Binary fractions: 0.9 - 0.88 is 0.020000000000000018, which must not count as more than 0.02.
 _ROUNDING = 1e-9
 
@@ -136,15 +137,9 @@ class Scores:
     ndcg: float
 
 
-async def evaluate(questions: Sequence[Question], ask: Ask, *, at_once: int = 4) -> Scores:
-    """Ask all questions, at most `at_once` concurrently. Raises the first error of `ask`; ValueError without
-    questions."""
-    return scores(await ranks_of(questions, ask, at_once=at_once))
-
-
-async def ranks_of(questions: Sequence[Question], ask: Ask, *, at_once: int = 4) -> list[int | None]:
-    """The `rank` of each question, in order."""
-    slots = asyncio.Semaphore(at_once)
+async def ranks_of(questions: Sequence[Question], ask: Ask) -> list[int | None]:
+    """The `rank` of each question, in order; few are asked at once. Raises the first error of `ask`."""
+    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def ranked(question: Question) -> int | None:
         async with slots:
@@ -185,14 +180,11 @@ def scores(ranks: Sequence[int | None]) -> Scores:
 def falls(live: Scores, candidate: Scores, must_not_fall: float) -> str | None:
     """A sentence with the figures if recall@10, MRR@10 or NDCG@10 of `candidate` is lower than of `live` by more than
     `must_not_fall`; else None."""
-    figures = (
-        (f"recall@{DEPTH}", live.recall[DEPTH], candidate.recall[DEPTH]),
-        (f"MRR@{DEPTH}", live.mrr, candidate.mrr),
-        (f"NDCG@{DEPTH}", live.ndcg, candidate.ndcg),
-    )
+    names = ("recall", "MRR", "NDCG")
+    pairs = zip(names, *((each.recall[DEPTH], each.mrr, each.ndcg) for each in (live, candidate)), strict=True)
     fallen = [
-        f"{name} fell from {before:.4f} to {after:.4f}"
-        for name, before, after in figures
+        f"{name}@{DEPTH} fell from {before:.4f} to {after:.4f}"
+        for name, before, after in pairs
         if before - after > must_not_fall + _ROUNDING
     ]
     if not fallen:

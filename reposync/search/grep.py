@@ -19,10 +19,9 @@ from typing import Any, Final
 from reposync.content.joining import joined
 from reposync.content.model import Chunk
 from reposync.embedding.sparse import query_vector, terms_vector
-from reposync.errors import IndexUnavailable
 from reposync.search.pattern import Pattern, TimeIsUp
 from reposync.search.reading import ReadingParts
-from reposync.search.scope import TRIES, Scope, nothing_indexed, scope_of
+from reposync.search.scope import TRIES, Scope, index_missing, nothing_indexed, scope_of
 from reposync.search.searching import canonical
 from reposync.store.index_queries import MAX_KEYS, LiveVersion, StoredFile, live_versions, stored_files
 from reposync.supervision import in_thread
@@ -126,10 +125,7 @@ async def grep(
             searched = versions
         except CollectionMissing as error:  # dropped after its last version was replaced
             if attempt == TRIES:
-                raise IndexUnavailable(
-                    "There is nothing to search: the index is missing, or was damaged and set aside.",
-                    remedy="The next `reposync sync` rebuilds it, and its run says why.",
-                ) from error
+                raise index_missing() from error
             searched = ()
         # The points of a version that was retired meanwhile may have been removed before they were read.
         before, scope = scope, await scope_of(parts, repositories)
@@ -279,8 +275,7 @@ class _Search:
                 return
             # One more than is returned, to know whether there are more.
             lines = list(_lines(self._pattern, chunks, self._limit + 1 - self._lines, self._deadline))
-            url = metadata.get("url")
-            matches = [_with_url(each, url) for each in lines[: self._limit - self._lines]]
+            matches = [_with_url(each, metadata.get("url")) for each in lines[: self._limit - self._lines]]
             self._lines += len(lines)
             if matches:
                 language, commit = metadata.get("language"), str(metadata.get("commit"))

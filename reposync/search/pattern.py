@@ -100,8 +100,9 @@ class Pattern:
             line += content.count(b"\n", counted, first)
             counted = first
             further = content.count(b"\n", first, last)
-            column = len(content[first:start].decode()) + 1
-            yield LineMatch(line, line + further, column, _shown(content, first, start, last))
+            before = content[first:start].decode()
+            shown = _shown(before, content[start:last].decode())
+            yield LineMatch(line, line + further, len(before) + 1, shown)
             most -= 1
             at = last + 1
 
@@ -157,18 +158,13 @@ def _is_part_of_word(character: str) -> bool:
     return any(len(words(f"a{each}")) != len(words(f"a {each}")) for each in unicodedata.normalize("NFKC", character))
 
 
-def _shown(content: bytes, first: int, start: int, last: int) -> str:
-    """The lines from `first` to `last`, cut around `start`."""
-    if last - first <= LONGEST_LINE:
-        return content[first:last].decode()
-    before = content[max(first, start - 4 * LONGEST_LINE) : start].decode(errors="ignore")
-    after = content[start : min(last, start + 4 * LONGEST_LINE)].decode(errors="ignore")
-    is_whole = start - first <= 4 * LONGEST_LINE and last - start <= 4 * LONGEST_LINE
-    if is_whole and len(before) + len(after) <= LONGEST_LINE:
+def _shown(before: str, after: str) -> str:
+    """The text of lines before and after the start of a match, cut around it."""
+    if len(before) + len(after) <= LONGEST_LINE:
         return before + after
     room = LONGEST_LINE - 2
     shown_before = before[-max(_CHARS_BEFORE, room - len(after)) :] if before else ""
     shown_after = after[: room - len(shown_before)]
-    head = _ELLIPSIS if len(shown_before) < len(before) or start - first > 4 * LONGEST_LINE else ""
-    tail = _ELLIPSIS if len(shown_after) < len(after) or last - start > 4 * LONGEST_LINE else ""
+    head = _ELLIPSIS if len(shown_before) < len(before) else ""
+    tail = _ELLIPSIS if len(shown_after) < len(after) else ""
     return head + shown_before + shown_after + tail

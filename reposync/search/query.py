@@ -8,7 +8,6 @@ filter inside double quotes.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 from reposync.content.symbols import KINDS, MAX_NAME_CHARS
 from reposync.errors import UsageError
 from reposync.search.similar import Place, read_place
+from reposync.words import nearest
 
 MAX_QUERY_CHARS: Final = 2_000
 
@@ -74,6 +74,6 @@ def _known(kind: str) -> str:
     wanted = kind.strip().lower()
     if wanted in KINDS:
         return wanted
-    near = difflib.get_close_matches(wanted, KINDS, n=1)
-    remedy = f"Did you mean {near[0]!r}?" if near else f"Kinds are {', '.join(KINDS)}."
+    near = nearest(wanted, KINDS)
+    remedy = f"Did you mean {near!r}?" if near else f"Kinds are {', '.join(KINDS)}."
     raise UsageError(f"No kind of definition is known as {kind[:50]!r}.", remedy=remedy)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Final
 
 from reposync.content.symbols import has_definitions
@@ -75,7 +75,6 @@ class Question:
     """What a query names. `is_identifier`: it is a single word of code, for which words count more than meaning."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
         self.is_identifier = len(text.split()) == 1 and _IDENTIFIER.fullmatch(text.strip()) is not None
         spoken = words(text)[:_MAX_WORDS]
         self.parts = frozenset(
@@ -97,25 +96,12 @@ class Question:
         self.starts = by_start.keys()
         self.near = cache(partial(_near, by_start))
         self.says = cache(partial(_says, by_start))
-        self._of_path: dict[str, tuple[float, float]] = {}
-        self._of_folders: dict[str, float] = {}
+        # What the path adds to a score, and its prior. Large files have many chunks among the candidates.
+        self.of_path = cache(lambda path: (path_match(self, path), path_prior(self, path)))
+        self.of_folders = cache(lambda folders: _coverage(self, _terms(folders)))
+        # The factor of each of `_PRIORS`.
+        self.priors = [1.0 if unless.search(text) else factor for _, factor, unless in _PRIORS]
         self.identifiers = frozenset(_whole(_LAST_NAME.split(each)[-1]) for each in named)
-
-    @cached_property
-    def priors(self) -> list[float]:
-        """The factor of each of `_PRIORS`."""
-        return [1.0 if unless.search(self.text) else factor for _, factor, unless in _PRIORS]
-
-    def of_path(self, path: str) -> tuple[float, float]:
-        """What the path adds to a score, and its prior. Large files have many chunks among the candidates."""
-        if (known := self._of_path.get(path)) is None:
-            known = self._of_path[path] = path_match(self, path), path_prior(self, path)
-        return known
-
-    def of_folders(self, folders: str) -> float:
-        if (known := self._of_folders.get(folders)) is None:
-            known = self._of_folders[folders] = _coverage(self, _terms(folders))
-        return known
 
 
 def ranked(question: Question, found: Sequence[Candidate]) -> list[Candidate]:

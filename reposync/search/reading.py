@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from reposync.content.joining import JoinedText, has_lines_of_file, joined
 from reposync.content.model import Chunk
-from reposync.errors import FileIncomplete, FileNotIndexed, IndexUnavailable, LinesNotFound, Remedy, UsageError
-from reposync.search.scope import TRIES, IndexParts, version_of
+from reposync.errors import FileIncomplete, FileNotIndexed, LinesNotFound, Remedy, UsageError
+from reposync.search.scope import TRIES, IndexParts, index_missing, version_of
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.symbol import Symbol, merged, read_symbols
 from reposync.sync.prepare import is_count, own_text, stored_chunk
@@ -127,10 +127,7 @@ async def _stored_file(parts: ReadingParts, repository: str, path: str) -> _Stor
             points = [point async for page in parts.index(physical).chunks(version, [path]) for point in page]
         except CollectionMissing as error:  # dropped after its last version was replaced
             if attempt == TRIES:
-                raise IndexUnavailable(
-                    "There is nothing to read: the index is missing, or was damaged and set aside.",
-                    remedy="The next `reposync sync` rebuilds it, and its run says why.",
-                ) from error
+                raise index_missing("read") from error
             points = []
         file = await asyncio.to_thread(_complete, points, version, row)
         # The points of a version that was retired meanwhile may have been removed before they were read.
@@ -156,15 +153,21 @@ def _complete(points: Sequence[StoredPoint], version: str, row: ManifestRow | No
     """The file if it is proven to be complete; points that a different program wrote or changed do not count. Two blobs
     have points while a run replaces them: the newer one comes first."""
     of_blob: dict[str, dict[int, StoredPoint]] = {}
-    for point in points:
-        if _is_ours(point, version):
-            metadata = point.payload["metadata"]
-            of_blob.setdefault(metadata["blob_sha"], {})[metadata["chunk_index"]] = point
-    for blob_sha, found in sorted(of_blob.items(), key=lambda each: _epoch(each[1]), reverse=True):
-        file = _joined(blob_sha, found, row)
-        if file is not None:
-            return file
-    return None
+    for point in newest_first(each for each in points if _is_ours(each, version)):
+        metadata = point.payload["metadata"]
+        of_blob.setdefault(metadata["blob_sha"], {})[metadata["chunk_index"]] = point
+    files = (_joined(blob_sha, found, row) for blob_sha, found in of_blob.items())
+    return next(filter(None, files), None)
+
+
+def newest_first(points: Iterable[StoredPoint]) -> list[StoredPoint]:
+    """By the run that stored them."""
+
+    def epoch(point: StoredPoint) -> int:
+        found = point.payload["metadata"].get("epoch")
+        return found if isinstance(found, int) else 0
+
+    return sorted(points, key=epoch, reverse=True)
 
 
 def _joined(blob_sha: str, found: Mapping[int, StoredPoint], row: ManifestRow | None) -> _StoredFile | None:
@@ -196,11 +199,6 @@ def _is_ours(point: StoredPoint, version: str) -> bool:
     metadata = point.payload["metadata"]
     numbers = (metadata.get(key) for key in ("chunk_index", "start_line", "end_line"))
     return isinstance(metadata["blob_sha"], str) and all(is_count(each) for each in numbers)
-
-
-def _epoch(found: Mapping[int, StoredPoint]) -> int:
-    epochs = [each.payload["metadata"].get("epoch") for each in found.values()]
-    return max((each for each in epochs if is_count(each)), default=0)
 
 
 async def _not_indexed(

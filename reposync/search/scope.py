@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from reposync.errors import NothingIndexed, Remedy
+from reposync.errors import IndexUnavailable, NothingIndexed, Remedy
 from reposync.store.database import Database
 from reposync.store.index_queries import SearchScope, search_scope, searched_repository
 from reposync.store.tables import VersionState
@@ -14,12 +14,6 @@ from reposync.vectors.port import Index, IndexQuery
 
 TRIES = 10
 """How often a question is repeated because a version became live or was retired meanwhile. Each takes milliseconds."""
-
-
-_INDEX_ANY = Remedy(
-    "`reposync sync .` indexes the repository you are in.",
-    "`POST /api/v1/repositories/NAME/sync` indexes one that is registered.",
-)
 
 
 class IndexParts(Protocol):
@@ -85,4 +79,15 @@ async def version_of(database: Database, repository: str, state: VersionState = 
 
 
 def nothing_indexed() -> NothingIndexed:
-    return NothingIndexed("Nothing is indexed yet.", remedy=_INDEX_ANY)
+    remedy = Remedy(
+        "`reposync sync .` indexes the repository you are in.",
+        "`POST /api/v1/repositories/NAME/sync` indexes one that is registered.",
+    )
+    return NothingIndexed("Nothing is indexed yet.", remedy=remedy)
+
+
+def index_missing(what: str = "search") -> IndexUnavailable:
+    return IndexUnavailable(
+        f"There is nothing to {what}: the index is missing, or was damaged and set aside.",
+        remedy="The next `reposync sync` rebuilds it, and its run says why.",
+    )

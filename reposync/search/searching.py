@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,15 +15,16 @@ from reposync.config.settings import Configuration
 from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
-from reposync.errors import EmbeddingError, IndexUnavailable, UsageError, VectorIndexError
+from reposync.errors import EmbeddingError, UsageError, VectorIndexError
 from reposync.search.query import read_query
 from reposync.search.ranking import Question, ranked
-from reposync.search.scope import TRIES, IndexParts, Scope, nothing_indexed, scope_of
+from reposync.search.scope import TRIES, IndexParts, Scope, index_missing, nothing_indexed, scope_of
 from reposync.search.similar import Excerpt, Place, excerpt_of
 from reposync.store.index_queries import indexed_files, indexed_meaning, searched_repository
 from reposync.store.manifest import Manifests
 from reposync.supervision import in_thread
 from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, IndexQuery, SearchHit
+from reposync.words import nearest
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +99,7 @@ class Searching:
         return [replace(hit, meaning_indexed=meaning.get(hit.version)) for hit in hits]
 
     async def _hits(
-        self,
-        query: IndexQuery,
-        text: str,
-        scope: Scope,
-        read_scope: Callable[..., Awaitable[Scope]],
+        self, query: IndexQuery, text: str, scope: Scope, read_scope: Callable[..., Awaitable[Scope]]
     ) -> tuple[list[SearchHit], Scope]:
         """The best of all collections, and the scope in which they were found: it still holds afterwards."""
         met = _Met()
@@ -136,7 +132,7 @@ class Searching:
             if met.may_be_shown(hits, scope) and searched.lasts(scope):
                 break
         if not found:
-            raise _nothing_to_search() if scope.collections else nothing_indexed()
+            raise index_missing() if scope.collections else nothing_indexed()
         shown = [hit for hit in hits if hit.version not in met.unwanted]
         return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in shown], scope
 
@@ -212,18 +208,11 @@ class _Met:
         return may
 
 
-def _nothing_to_search() -> IndexUnavailable:
-    return IndexUnavailable(
-        "There is nothing to search: the index is missing, or was damaged and set aside.",
-        remedy="The next `reposync sync` rebuilds it, and its run says why.",
-    )
-
-
 def canonical(language: str) -> str:
     """Raises UsageError, which names the nearest language."""
     known = canonical_language(language)
     if known is None:
-        near = difflib.get_close_matches(language.lower(), sorted(known_languages()), n=1)
-        remedy = f"Did you mean {near[0]!r}?" if near else None
+        near = nearest(language, sorted(known_languages()))
+        remedy = f"Did you mean {near!r}?" if near else None
         raise UsageError(f"No language is known as {language!r}.", remedy=remedy)
     return known

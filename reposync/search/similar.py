@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from reposync.errors import FileNotIndexed, UsageError
+from reposync.search.reading import newest_first
 from reposync.symbol import read_symbols
 from reposync.vectors.port import Candidate, StoredPoint
 
@@ -64,7 +65,7 @@ def read_place(text: str) -> Place:
 def excerpt_of(points: Sequence[StoredPoint], version: str, place: Place) -> Excerpt:
     """From the points of the file. Raises FileNotIndexed, and UsageError if the file has no such line."""
     last = 0
-    for point in sorted(points, key=lambda each: -_epoch(each)):
+    for point in newest_first(points):
         metadata, text = point.payload["metadata"], point.payload["page_content"]
         start, end = metadata["start_line"], metadata["end_line"]
         last = max(last, end)
@@ -85,13 +86,6 @@ def excerpt_of(points: Sequence[StoredPoint], version: str, place: Place) -> Exc
         chosen = "\n".join(lines) if lines else text
         return Excerpt(version, place.path, first, final, chosen[:_MOST_CHARS])
     if not last:
-        raise FileNotIndexed(f"The index has no file {place.path!r}.", remedy=_FROM_ROOT)
+        remedy = "Give the path from the root of the repository."
+        raise FileNotIndexed(f"The index has no file {place.path!r}.", remedy=remedy)
     raise UsageError(f"{place.path} has no line {place.line:,}; its last one is {last:,}.")
-
-
-_FROM_ROOT: Final = "Give the path from the root of the repository."
-
-
-def _epoch(point: StoredPoint) -> int:
-    epoch = point.payload["metadata"].get("epoch")
-    return epoch if isinstance(epoch, int) else 0
