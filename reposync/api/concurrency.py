@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 20.0
 class ConcurrencyLimit:
     """Runs `max_concurrent` searches at a time, queues `max_waiting`, and refuses the others at once."""
 
-    def __init__(self, max_concurrent: int, max_waiting: int) -> None:
+    def __init__(self, max_waiting: int, max_concurrent: int = MAX_CONCURRENT) -> None:
         self._slots = asyncio.Semaphore(max_concurrent)
         self._max_inside = max_concurrent + max_waiting
         self._inside = 0

@@ -186,16 +186,11 @@ def help_path(code: str) -> str:
     return f"/help/errors#{quote(code.lower())}"
 
 
-def error_document(
-    code: str, message: str, details: Mapping[str, Any] | None = None, root: str = ""
-) -> dict[str, dict[str, Any]]:
-    """As `ErrorAnswer`. `root`: the root path."""
-    return {"error": {"code": code, "message": message, "help": root + help_path(code), "details": dict(details or {})}}
-
-
 def envelope(code: str, message: str, details: Mapping[str, Any] | None = None, root: str = "") -> bytes:
+    """As `ErrorAnswer`. `root`: the root path."""
+    error = {"code": code, "message": message, "help": root + help_path(code), "details": dict(details or {})}
     # The standard library's JSON: a message may quote what a client sent, including lone surrogates.
-    return json.dumps(error_document(code, message, details, root)).encode()
+    return json.dumps({"error": error}).encode()
 
 
 class ErrorResponse(Response):
@@ -212,7 +207,7 @@ class ErrorResponse(Response):
         if isinstance(error, ApiError):
             headers, details = {**headers, **error.headers}, error.details
         self.extra_headers = headers
-        super().__init__(envelope(error.code, error.for_clients, details), error.status, headers)
+        super().__init__(None, error.status, headers)
         self.code, self.page_message = error.code, error.for_pages
         self._with_root = partial(envelope, error.code, error.for_clients, details)
 
@@ -265,14 +260,11 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
 
 
 def _message(request: Request, error: HTTPException) -> str:
-    path = request.scope["path"]
-    shown, bare = path[:_MAX_PATH_CHARS], path.rstrip("/")
+    shown = request.scope["path"][:_MAX_PATH_CHARS]
     if error.detail != HTTPStatus(error.status_code).phrase:
         return str(error.detail)
     if error.status_code == 404:
-        has_bare = bare not in ("", path) and _methods_at({**request.scope, "path": bare, "raw_path": bare.encode()})
-        hint = f" Leave out the trailing slash: {bare[:_MAX_PATH_CHARS]}" if has_bare else ""
-        return f"There is nothing at {shown}.{hint}"
+        return f"There is nothing at {shown}." + (" No path ends with a slash." if shown.endswith("/") else "")
     if error.status_code == 405:
         return f"{request.method[:20]} is not possible at {shown}, which takes {', '.join(_methods_at(request.scope))}."
     return f"{error.detail}."

@@ -13,12 +13,8 @@ from pydantic_core import to_json
 
 _TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 
-ETAG_HEADER: dict[str, Any] = {
-    "ETag": {"schema": {"type": "string"}, "description": "Send it as `If-None-Match` to get changes only."}
-}
 ETAG_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"headers": ETAG_HEADER},
-    304: {"description": "Unchanged since the response with the ETag in `If-None-Match`; without a body"},
+    304: {"description": "Unchanged since the response with the ETag in `If-None-Match`; without a body"}
 }
 """`responses` of routes that answer with `conditional`."""
 # `no-cache` lets a cache keep it, but check each time; `private` because a token or a session was required.

@@ -8,14 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_type_hints
 
-from fastapi import Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, create_model
+from fastapi import Body, Query
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    StrictBool,
+    create_model,
+)
 
 from reposync.api.documents import DETAIL_KEYS, MAX_CURSOR_CHARS, REQUEST_KEYS
 from reposync.catalog.overview import Overview
-from reposync.config.fields import VARIABLE
 from reposync.config.registry import Repository
 from reposync.content.model import Skip
 from reposync.store.repository import MAX_NAME_CHARS
@@ -111,16 +119,6 @@ _ASKED_BY = (
     "Who requested it: a token by its position in REPOSYNC_API_TOKEN, user and host of a command, a delivery of a "
     "webhook, the schedule. The first five, and how many more."
 )
-_PROGRESS = {
-    "phase": "indexing",
-    "files_total": 1204,
-    "files_done": 311,
-    "chunks_total": 2010,
-    "chunks_embedded": 540,
-    "chunks_per_second": 9.8,
-    "eta_seconds": 150.0,
-}
-
 RunOut = create_model(
     "Run",
     __doc__="A run of the execution log. Start, worker and duration are those of its latest attempt; the figures are "
@@ -141,7 +139,7 @@ RunDetail = create_model(
     "`problems`: the first files that were skipped or failed, by path; `problems_cursor` leads to the others.",
     **_fields(Run, DETAIL_KEYS),
     brake=(BrakeFacts | None, ...),
-    progress=(dict[str, Any] | None, Field(examples=[_PROGRESS])),
+    progress=(dict[str, Any] | None, ...),
     requests=(list[RequestOut], ...),
     attempts=(list[RunAttempt], ...),
     problems=(list[RunProblem], ...),
@@ -215,49 +213,29 @@ class Pause(RequestModel):
     )
 
 
-def new_repository_body() -> dict[str, Any]:
-    """`openapi_extra` of the route that registers: the model of the registry file."""
-    handbook = {"name": "handbook", "git": "https://git.example.com/handbook.git", "include": ["*.md"]}
-    project = {"gitlab": "main", "project": "platform/payments-api", "schedule": "every 30 minutes"}
-    properties = _properties(frozenset(Repository.model_fields) - NOT_OVER_HTTP)
-    examples = {
-        "a project of a GitLab server": {"name": "platform/payments-api", **project},
-        "a public git repository": handbook,
-    }
-    return _body({"required": ["name"], "properties": properties}, examples)
+def _described_as(title: str, base: type[BaseModel], left_out: frozenset[str]) -> Any:
+    """The description of a body that is validated as an entry of the registry file is."""
+    fields = {key: (each.annotation, each) for key, each in Repository.model_fields.items() if key not in left_out}
+    model: Any = create_model(title, __base__=base, **cast(Any, fields))
+    return GetPydanticSchema(get_pydantic_json_schema=lambda _, handler: handler(model.__pydantic_core_schema__))
 
 
-def change_body() -> dict[str, Any]:
-    """`openapi_extra` of the route that changes."""
-    examples = {
-        "pause": {"is_active": False, "paused_reason": "migration until Friday"},
-        "a different schedule, and the default branch again": {"schedule": "daily at 03:00", "branch": None},
-    }
-    return _body({"properties": {**Pause.model_json_schema()["properties"], **_properties(CHANGEABLE)}}, examples)
+_EXAMPLES: dict[str, Any] = {
+    "a project of a GitLab server": {"name": "platform/payments-api", "gitlab": "main", "project": "platform/api"},
+    "a public git repository": {"name": "handbook", "git": "https://example.com/handbook.git", "include": ["*.md"]},
+}
+_CHANGES: dict[str, Any] = {
+    "pause": {"is_active": False, "paused_reason": "migration until Friday"},
+    "a different schedule, and the default branch again": {"schedule": "daily at 03:00", "branch": None},
+}
 
-
-def _body(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
-    content = {
-        "schema": {"type": "object", **schema, "additionalProperties": False},
-        "examples": {title: {"value": value} for title, value in examples.items()},
-    }
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
-
-
-def _properties(keys: frozenset[str]) -> dict[str, Any]:
-    schema = Repository.model_json_schema()
-    return {key: _inlined(each, schema["$defs"]) for key, each in schema["properties"].items() if key in keys}
-
-
-def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
-    """Without references to definitions that the OpenAPI document does not have, and without `${VARIABLE}` as an
-    alternative: over HTTP nothing is taken from the environment."""
-    if isinstance(node, list):
-        return [_inlined(each, definitions) for each in node]
-    if not isinstance(node, dict):
-        return node.removesuffix(f"|{VARIABLE}") if isinstance(node, str) else node
-    if "$ref" in node:
-        return _inlined(definitions[node["$ref"].rpartition("/")[2]], definitions)
-    return {
-        key: _inlined(value, definitions) for key, value in node.items() if key != "title" or isinstance(value, dict)
-    }
+NewRepository = Annotated[
+    dict[str, Any],
+    _described_as("NewRepository", RequestModel, NOT_OVER_HTTP),
+    Body(openapi_examples={title: {"value": value} for title, value in _EXAMPLES.items()}),
+]
+RepositoryChange = Annotated[
+    dict[str, Any],
+    _described_as("RepositoryChange", Pause, NOT_OVER_HTTP | IDENTITY),
+    Body(openapi_examples={title: {"value": value} for title, value in _CHANGES.items()}),
+]

@@ -10,9 +10,9 @@ otherwise its meaning would depend on which repositories exist. For the same rea
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from email.message import Message as MimeMessage
 from typing import Annotated, Any, ClassVar
 from urllib.parse import quote, unquote
 
@@ -43,6 +43,8 @@ FILE = "{name:path}/-/{path:path}"
 """The end of a route's path: a file of a repository."""
 ACTIONS = ("sync", "wait", "outline", "index", "index/rollback", "index/pause", "index/resume")
 
+_JSON = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
+
 RepositoryName = Annotated[
     str,
     Path(
@@ -69,13 +71,9 @@ class ApiParts:
     application: Callable[[], Application]
     access: Access
     secrets: Secrets = field(default_factory=Secrets.of_environment)
-    searches: ConcurrencyLimit = field(
-        default_factory=lambda: ConcurrencyLimit(concurrency.MAX_CONCURRENT, concurrency.MAX_WAITING)
-    )
+    searches: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(concurrency.MAX_WAITING))
     # Apart: they may take seconds each, and searches milliseconds.
-    greps: ConcurrencyLimit = field(
-        default_factory=lambda: ConcurrencyLimit(concurrency.MAX_CONCURRENT, concurrency.MAX_WAITING_GREPS)
-    )
+    greps: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(concurrency.MAX_WAITING_GREPS))
 
     @property
     def readers(self) -> list[Any]:
@@ -138,12 +136,8 @@ async def with_body(request: Request, limits: BodyLimits) -> Request:
 
 async def _check_json(request: Request) -> None:
     """`application/json` with or without parameters, and `application/*+json`: what FastAPI parses as JSON."""
-    parsed = MimeMessage()
-    parsed["content-type"] = request.headers.get("content-type", "")
-    kind = parsed.get_content_subtype()
-    is_json = parsed.get_content_maintype() == "application" and (kind == "json" or kind.endswith("+json"))
     # `curl -X POST -d ''` declares a form without a body.
-    if not is_json and await request.body():
+    if not _JSON.fullmatch(request.headers.get("content-type", "")) and await request.body():
         raise MediaTypeUnsupported(
             "The Content-Type of the body is not JSON.", remedy="Send the header `Content-Type: application/json`."
         )

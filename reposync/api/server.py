@@ -57,9 +57,6 @@ class HttpAddress:
     def url(self) -> str:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
-    def __str__(self) -> str:
-        return self.url
-
 
 def check_exposure(host: str, *, has_tokens: bool) -> None:
     """Raises ConfigError if other machines could reach the server and no token is required."""

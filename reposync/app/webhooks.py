@@ -41,32 +41,20 @@ _MAX_SIGNATURES = 10
 _DELIVERY_CHARS = 64
 
 
-class WebhooksOff(RepoSyncError):
+class WebhooksOff(RepoSyncError, code="WEBHOOKS_OFF", status=403):
     """No server of the registry has a secret for webhooks."""
 
-    code = "WEBHOOKS_OFF"
-    status = 403
 
-
-class WebhookSecretMissing(RepoSyncError):
+class WebhookSecretMissing(RepoSyncError, code="WEBHOOK_SECRET_MISSING", status=503):
     """This pod does not have the secrets of webhooks; a different pod may. GitLab retries the delivery."""
 
-    code = "WEBHOOK_SECRET_MISSING"
-    status = 503
 
-
-class WebhookRefused(RepoSyncError):
+class WebhookRefused(RepoSyncError, code="WEBHOOK_REFUSED", status=401):
     """Neither the secret token nor the signature is valid."""
 
-    code = "WEBHOOK_REFUSED"
-    status = 401
 
-
-class WebhookInvalid(RepoSyncError):
+class WebhookInvalid(RepoSyncError, code="WEBHOOK_INVALID", status=422):
     """The sender is authenticated, but the delivery is not one of GitLab's."""
-
-    code = "WEBHOOK_INVALID"
-    status = 422
 
 
 # Authentication ------------------------------------------------------------------------------------------------------
@@ -161,14 +149,14 @@ class PushedProject(_Section):
 
 
 class _RefChange(_Section):
-    ref: _Text = Field(examples=["refs/heads/main"])
-    after: _Commit = Field(examples=["da1560886d4f094c3e6c9ef40349f7d38b5d27d7"])
+    ref: _Text
+    after: _Commit
 
 
 class PushPayload(_RefChange):
     """The fields of GitLab's push event that are used."""
 
-    project_id: _ProjectId = Field(examples=[42])
+    project_id: _ProjectId
     project: PushedProject
 
 

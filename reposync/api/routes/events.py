@@ -29,13 +29,10 @@ MAX_SECONDS = 3600.0
 RETRY_MILLISECONDS = 2_000
 
 _DESCRIPTION = """\
-Sends an event with the current state at once, and one for every change, at most one per second; comments keep the \
-connection open. Each `data` has the first keys of the run as `GET /runs/{run_id}` shows it, and `progress`: null if \
-no worker executes the run at the moment.
-
-The event is `progress` until the run ends, and then `ended` (completed, failed, cancelled, or blocked until somebody \
-approves it), which is the last one. An `EventSource` that reconnects after that gets 204, which stops it. If a stream \
-ends without `ended`, open it again: the server is shutting down, or an hour has passed."""
+Sends an event with the current state at once, and one for every change, at most one per second. Each `data` has the \
+first keys of the run as `GET /runs/{run_id}` shows it, and `progress`. The event is `progress` until the run ends, \
+and then `ended`, which is the last one: an `EventSource` that reconnects after that gets 204, which stops it. If a \
+stream ends without `ended`, open it again: the server is shutting down, or an hour has passed."""
 
 
 def event_routes(parts: ApiParts) -> APIRouter:

@@ -40,7 +40,7 @@ def file_routes(parts: ApiParts) -> APIRouter:
         description="Of the commit that searches answer from. `Accept: text/plain` returns the text alone.",
         response_model=FileText,
         dependencies=parts.readers,
-        responses={**ETAG_ANSWERS, 200: {**ETAG_ANSWERS[200], **of_text}},
+        responses={**ETAG_ANSWERS, 200: of_text},
     )
     async def read_code(
         request: Request, name: RepositoryName, path: FilePath, lines: Annotated[LinesQuery, Query()]

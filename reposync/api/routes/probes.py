@@ -100,7 +100,6 @@ class _Figures:
         self._parts = parts
         self._one_at_a_time = asyncio.Lock()
         self._refreshed_at = float("-inf")
-        self._is_failing = False
 
     async def refresh(self) -> None:
         health = self._parts.health.snapshot()
@@ -110,15 +109,10 @@ class _Figures:
             # Everybody who waited meanwhile shares the result, even a failure.
             if self._refreshed_at >= requested_at - FRESH_SECONDS:
                 return
-            was_failing, self._is_failing = self._is_failing, False
             try:
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._parts.refresh()
             except Exception as error:  # noqa: BLE001 (the counters of this pod are useful without the database)
-                self._is_failing = True
                 self._parts.metrics.refresh_failed()
-                if not was_failing:
-                    log.warning("The metrics lack the figures of the database", extra={"error": repr(error)})
-            if was_failing and not self._is_failing:
-                log.info("The metrics have the figures of the database again")
+                log.warning("The metrics lack the figures of the database", extra={"error": repr(error)})
             self._refreshed_at = time.monotonic()

@@ -14,23 +14,23 @@ from pydantic_core import to_jsonable_python
 
 from reposync.api.auth import admitted
 from reposync.api.documents import page_of_names, run_document
-from reposync.api.etags import ETAG_ANSWERS, ETAG_HEADER, conditional, etag_of, is_current
+from reposync.api.etags import ETAG_ANSWERS, conditional, etag_of, is_current
 from reposync.api.hosts import check_source
 from reposync.api.models import (
     CHANGEABLE,
     IDENTITY,
     NOT_OVER_HTTP,
+    NewRepository,
     NoQuery,
     Pause,
+    RepositoryChange,
     RepositoryFilters,
     RepositoryPage,
     RunOut,
     SyncRequest,
     Waiting,
-    change_body,
-    new_repository_body,
 )
-from reposync.api.routes.runs import LOCATION, end_of, run_path
+from reposync.api.routes.runs import end_of, run_path
 from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router, path_of
 from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail, state_words
 from reposync.catalog.targets import add_repository, change_repository, request_removal, syncable
@@ -70,10 +70,8 @@ IfMatch = Annotated[
     ),
 ]
 
-_REPLAYED = {"Idempotency-Replayed": {"schema": {"type": "string"}, "description": "`true` for a repeated response."}}
-_ADDRESS = {"Location": {"schema": {"type": "string"}, "description": "Its address."}}
 _RUN_ENDED: dict[int | str, dict[str, Any]] = {
-    200: {"model": RunOut, "description": "The run, which ended within `wait`", "headers": LOCATION}
+    200: {"model": RunOut, "description": "The run, which ended within `wait`"}
 }
 
 
@@ -120,12 +118,10 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "but `${VARIABLE}` is plain text here, and passwords are refused. Folders of the server, and addresses outside "
         "the public internet, are refused unless the operator allows them. It is synced within seconds.",
         status_code=201,
-        openapi_extra=new_repository_body(),
         dependencies=parts.operators,
-        responses={201: {"headers": _ADDRESS | ETAG_HEADER}},
     )
     async def register_repository(
-        request: Request, response: Response, definition: Annotated[dict[str, Any], Body()], _: NoQuery
+        request: Request, response: Response, definition: NewRepository, _: NoQuery
     ) -> RepositoryDetail:
         app = parts.application()
         registry = app.configuration.registry
@@ -146,7 +142,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         status_code=202,
         response_model=RunOut,
         dependencies=parts.operators,
-        responses={**_RUN_ENDED, 202: {"headers": LOCATION | _REPLAYED}},
+        responses=_RUN_ENDED,
     )
     async def sync_repository(
         request: Request,
@@ -210,15 +206,13 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "group can be paused and resumed here; everything else is changed in the file. Concurrent changes of different "
         "keys do not undo each other. With `If-Match`, the ETag of an earlier response, it is changed only if nobody "
         "has changed it since; syncs do not count.",
-        openapi_extra=change_body(),
         dependencies=parts.operators,
-        responses={200: {"headers": ETAG_HEADER}},
     )
     async def patch_repository(
         request: Request,
         response: Response,
         name: RepositoryName,
-        changes: Annotated[dict[str, Any], Body()],
+        changes: RepositoryChange,
         _: NoQuery,
         if_match: IfMatch = None,
     ) -> RepositoryDetail:
@@ -252,7 +246,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         status_code=202,
         response_model=RunOut,
         dependencies=parts.operators,
-        responses={**_RUN_ENDED, 202: {"headers": LOCATION}},
+        responses=_RUN_ENDED,
     )
     async def remove_repository(
         request: Request, response: Response, name: RepositoryName, waiting: Annotated[Waiting, Query()]

@@ -30,8 +30,6 @@ _ID_CHARS = 36
 RunIdPrefix = Annotated[str, Path(max_length=_ID_CHARS, description="Id of the run, or a unique prefix of it.")]
 RunId = Annotated[str, Path(max_length=_ID_CHARS, description="The whole id of the run.")]
 
-LOCATION = {"Location": {"schema": {"type": "string"}, "description": "Where the run can be followed."}}
-
 
 def run_path(request: Request, run_id: str) -> str:
     """The path of a run, below the root path."""
@@ -124,7 +122,6 @@ def run_routes(parts: ApiParts) -> APIRouter:
             status_code=202,
             response_model=RunDetail,
             dependencies=parts.operators,
-            responses={202: {"headers": LOCATION}},
         )(queue_again(action))
 
     return routes

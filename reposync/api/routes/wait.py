@@ -19,13 +19,8 @@ MAX_WAITING = 200
 
 _DESCRIPTION = """\
 Responds with 200 as soon as the index holds exactly `commit`, or a descendant of it; a commit counts from the end of \
-its sync. It triggers nothing: `POST .../sync` does.
-
-GitLab or the repository on this machine decides whether one commit is a descendant of another, with one call per new \
-commit of the index for all waiting clients. **Plain git servers cannot compare commits**: the indexed commit itself \
-counts, and a run that began after the request (`relation` is then `later`); otherwise the wait ends in 504, \
-`details.tells_descendants` is false and `details.limit` gives the reason. It also says if some files of the commit \
-could not be read: the commit does not count before they can be."""
+its sync. It triggers nothing: `POST .../sync` does. **Plain git servers cannot compare commits**: the indexed commit \
+itself counts, and a run that began after the request (`relation` is then `later`)."""
 
 
 class WaitQuery(RequestModel):

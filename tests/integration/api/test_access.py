@@ -9,11 +9,9 @@ import httpx
 import pytest
 
 from reposync.api.auth import Access
-from reposync.api.routing import Route
 from reposync.api.throttle import Throttle
 from reposync.config.sections import HttpConfig
 from tests.integration.api.conftest import Daemon
-from tests.integration.api.documented import api_routes
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, bearer, code_of, server
 
 WRONG = "this-token-nobody-has"
@@ -57,16 +55,6 @@ async def test_a_request_without_a_token_gets_401_with_instructions(door: httpx.
         assert (answer.status_code, code_of(answer)) == (401, "UNAUTHENTICATED")
         assert answer.headers["www-authenticate"] == 'Bearer realm="reposync"'
     assert (await door.get("/test/read", headers={"authorization": f"bEARER  {READER}"})).status_code == 200
-
-
-async def test_the_real_routes_ask_for_a_token_and_the_probes_do_not(door: httpx.AsyncClient) -> None:
-    for path in ("/api/v1/locks", "/api/v1/runs", "/api/v1/repositories", "/api/v1/search?query=x"):
-        assert (await door.get(path)).status_code == 401, path
-    # There is no database behind this server: who is let in hears of that.
-    assert (await door.get("/api/v1/locks", headers=bearer(READER))).status_code == 503
-    assert (await door.get("/healthz")).status_code == 200
-    assert (await door.get("/readyz")).status_code == 503
-    assert (await door.get("/metrics")).status_code == 200
 
 
 @pytest.mark.parametrize(("setting", "anybody", "reader"), [("open", 200, 200), ("token", 401, 200), ("off", 404, 404)])
@@ -141,10 +129,6 @@ async def test_a_reader_cannot_use_any_route_that_changes_something(door: httpx.
     assert len(routes) == 12
     for method, path in routes:
         assert code_of(await door.request(method, path, headers=bearer(READER))) == "FORBIDDEN", path
-
-
-def test_every_route_of_the_api_admits_by_the_head() -> None:
-    assert [each.path for each in api_routes() if not isinstance(each, Route)] == []
 
 
 async def status_of_head(door: httpx.AsyncClient, method: str, path: str) -> int:

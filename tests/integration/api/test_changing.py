@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
-from tests.fixtures.versions import publish_commit
 from tests.integration.api.rest import API, Rest
 
 PUBLIC = "https://93.184.215.14/team/handbook.git"
@@ -112,20 +110,3 @@ async def test_without_if_match_or_with_a_star_the_last_change_counts(handbook: 
         f"{API}/repositories/payments", json={"is_active": False}, headers={"If-Match": of_file.headers["etag"]}
     )
     assert paused.status_code == 200, paused.text
-
-
-async def test_the_default_branch_again_is_shown_and_compared_afresh(handbook: Rest) -> None:
-    run = await handbook.answers("POST", "/repositories/handbook/sync", 202)
-    claimed = await handbook.claimed(run["id"])
-    row = await handbook.app.repositories.get("handbook")
-    assert row.branch == "next"
-    await publish_commit(handbook.app.database, claimed, "a" * 40)
-    await handbook.other.finish(claimed, RunStatus.COMPLETED, RunFigures())
-
-    shown = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"branch": None})
-
-    assert (shown["branch"], shown["last_commit"]) == (None, "a" * 40), (
-        "what is indexed is searched until the next sync"
-    )
-    assert "branch" not in shown["definition"]
-    assert handbook.app.catalog.of_row(await handbook.app.repositories.get("handbook")).repository.branch is None

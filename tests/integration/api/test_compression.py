@@ -3,7 +3,6 @@ another site could learn from the size of a page."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Generator
 
@@ -12,10 +11,8 @@ import pytest
 
 from reposync.api.app import MIN_COMPRESSED_BYTES
 from tests.fixtures.showcase import Showcase
-from tests.integration.api.test_pages_over_http import BROWSER, NO_TLS, ask
+from tests.integration.api.test_pages_over_http import BROWSER, ask
 
-REPOSITORY = "/api/v1/repositories/compressed"
-DEFINITION = {"name": "compressed", "git": "https://93.184.215.14/team/handbook.git", "branch": "next"}
 PLAIN = {"Accept-Encoding": "identity"}
 
 
@@ -72,35 +69,6 @@ def test_head_and_unchanged_responses_have_the_headers_of_the_compressed_one(url
             assert (again.status_code, again.content, "content-encoding" in again.headers) == (304, b"", False)
             assert again.headers["etag"] == got.headers["etag"]
             assert "Accept-Encoding" in again.headers["vary"]
-
-
-def test_a_tag_of_a_compressed_response_permits_a_change_and_refuses_a_second_one(url: str) -> None:
-    included = [f"src/a-folder-with-a-long-name-{number:03}/" for number in range(40)]
-    made = ask("POST", f"{url}/api/v1/repositories", json={**DEFINITION, "include": included})
-    assert made.status_code == 201, made.text
-    seen = ask("GET", url + REPOSITORY)
-    assert is_compressed(seen)
-
-    condition = {"If-Match": seen.headers["etag"]}
-    first = ask("PATCH", url + REPOSITORY, json={"branch": "main"}, headers=condition)
-    second = ask("PATCH", url + REPOSITORY, json={"branch": "next"}, headers=condition)
-
-    assert (first.status_code, is_compressed(first)) == (200, True)
-    assert (second.status_code, second.json()["error"]["code"]) == (412, "REPOSITORY_CHANGED")
-
-
-def test_events_are_not_compressed_and_arrive_at_once(showcase: Showcase, url: str) -> None:
-    showcase.register("compressed/live")
-    run = showcase.begin(showcase.queue("compressed/live"))
-    with httpx.stream("GET", f"{url}/api/v1/runs/{run.id}/events", verify=NO_TLS, timeout=20) as answer:
-        assert answer.request.headers["accept-encoding"].startswith("gzip")
-        assert "content-encoding" not in answer.headers
-        events = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
-        assert next(events)["status"] == "running"
-        # Nothing but these lines is in any buffer: the run goes on.
-        showcase.tell(run, 10, 40)
-        assert next(events)["progress"]["files_done"] == 10
-    showcase.end(run)
 
 
 def test_a_page_of_another_site_learns_nothing_from_the_size_of_a_page(url: str) -> None:

@@ -72,16 +72,7 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     ("method", "path", "status", "code", "message"),
     [
         ("GET", "/nothing/here", 404, "NOT_FOUND", "There is nothing at /nothing/here."),
-        ("GET", "/nothing/", 404, "NOT_FOUND", "There is nothing at /nothing/."),
-        ("GET", "/healthz/", 404, "NOT_FOUND", "There is nothing at /healthz/. Leave out the trailing slash: /healthz"),
-        (
-            "POST",
-            "/api/v1/repositories/platform/api/sync/",
-            404,
-            "NOT_FOUND",
-            "There is nothing at /api/v1/repositories/platform/api/sync/. "
-            "Leave out the trailing slash: /api/v1/repositories/platform/api/sync",
-        ),
+        ("GET", "/healthz/", 404, "NOT_FOUND", "There is nothing at /healthz/. No path ends with a slash."),
         ("GET", "/a%0A%00%ff", 404, "NOT_FOUND", "There is nothing at /a\n\0\ufffd."),
         ("GET", "/" + "a" * 5000, 404, "NOT_FOUND", "There is nothing at /" + "a" * 199 + "."),
         ("BREW", "/healthz", 405, "METHOD_NOT_ALLOWED", "BREW is not possible at /healthz, which takes GET, HEAD."),
@@ -113,13 +104,10 @@ async def test_every_error_has_the_same_shape(
     ("method", "path", "allowed"),
     [
         ("DELETE", "/healthz", "GET, HEAD"),
-        ("PUT", "/api/v1/repositories", "GET, HEAD, POST"),
         ("POST", "/api/v1/repositories/platform/api", "GET, HEAD, PATCH, DELETE"),
         ("GET", "/api/v1/repositories/platform/api/sync", "POST"),
         ("HEAD", "/api/v1/runs/a4b8a167/cancel", "POST"),
-        ("PUT", "/login", "GET, HEAD, POST"),
         ("POST", "/static/code.css", "GET, HEAD"),
-        ("POST", "/openapi.json", "GET, HEAD"),
     ],
 )
 async def test_405_lists_every_method_of_the_path(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any
 
 import httpx
 import pytest
 
 from reposync.api.routes import events
 from reposync.errors import StoreUnavailable
-from reposync.runs.reporting import report_progress
 from reposync.store.notifications import RowWatch, TooManyWatchers
 from reposync.store.run import RUN_KEYS, Run, RunFigures
 from reposync.store.status import RunStatus
-from reposync.sync.progress import RunProgress
 from tests.fixtures.world import World
 from tests.integration.api.serving import Event, eventually, following, queued, running, serving
 
@@ -50,47 +47,6 @@ async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client:
         last = await said(stream, status="completed")
         assert (last.name, last.data["files_processed"], last.data["progress"]) == ("ended", 9, None)
         assert [event async for event in stream] == []
-
-
-async def test_a_running_sync_reports_phase_files_chunks_bytes_and_rate(closed_world: World):
-    closed_world.repository.many(600)
-    async with closed_world.opened() as world, serving(world.app) as client:
-        with ExitStack() as held:
-            held.enter_context(world.embeddings.holding())
-            syncing = asyncio.create_task(world.sync())
-            (run,) = await eventually(lambda: world.app.runs.history(status=RunStatus.RUNNING))
-            async with asyncio.timeout(60), following(client, run.id[:13]) as stream:
-                # Some files went through before the embedding server held its answers back, or none at all.
-                async for event in stream:
-                    if "data" not in event.fields:
-                        continue  # a comment, which keeps the connection
-                    progress = event.data["progress"] or {}
-                    if progress.get("phase") == "indexing" and progress["bytes_read"]:
-                        break
-                assert progress["files_total"] == 600
-                assert set(progress) == {
-                    "phase",
-                    "files_total",
-                    "files_read",
-                    "files_done",
-                    "chunks_total",
-                    "chunks_read",
-                    "chunks_embedded",
-                    "chunks_done",
-                    "bytes_read",
-                    "elapsed_seconds",
-                    "stage_seconds",
-                    "files_per_second",
-                    "chunks_per_second",
-                    "eta_seconds",
-                    "file",
-                    "waiting_for",
-                }
-                held.close()
-                ended = await said(stream, status="completed")
-        assert ended.name == "ended"
-        assert ended.data["files_processed"] == 600
-        assert (await syncing).id == run.id
 
 
 async def test_an_ended_run_sends_one_event_and_a_reconnect_gets_204(world: World, client: httpx.AsyncClient):
@@ -218,24 +174,6 @@ async def test_all_watchers_share_one_query_and_its_failure() -> None:
         assert (queries, watched.watchers) == ([frozenset(names)], 0)
 
 
-async def test_a_watcher_that_leaves_during_the_query_takes_no_row_from_the_others() -> None:
-    began, go_on = asyncio.Event(), asyncio.Event()
-
-    async def fetch(ids: Collection[str]) -> dict[str, int]:
-        began.set()
-        await go_on.wait()
-        return dict.fromkeys(ids, 1)
-
-    watched = RowWatch(fetch)
-    with watched.watching("a"), watched.watching("b"):
-        first, second = asyncio.create_task(watched.look("a")), asyncio.create_task(watched.look("b"))
-        await began.wait()
-        first.cancel()
-        go_on.set()
-        assert await second == 1
-        assert first.cancelled()
-
-
 async def test_a_new_watcher_sees_what_was_written_before() -> None:
     row = "old"
 
@@ -252,24 +190,3 @@ async def test_a_new_watcher_sees_what_was_written_before() -> None:
         with watched.watching("a"):
             assert await watched.look("a") == "new"
         await looking
-
-
-async def test_progress_is_reported_once_for_each_change_even_after_a_failure_of_the_database() -> None:
-    reported: list[int] = []
-    failed = asyncio.Event()
-
-    async def report(progress: Mapping[str, Any]) -> None:
-        if not failed.is_set():
-            failed.set()
-            raise StoreUnavailable("The database db:5432 refuses connections.")
-        reported.append(progress["files_done"])
-
-    progress = RunProgress()
-    reporting = asyncio.create_task(report_progress(progress, report, seconds=0.001))
-    progress.files_done = 1
-    await eventually(lambda: reported)
-    progress.files_done = 2
-    await eventually(lambda: len(reported) == 2)
-    reporting.cancel()
-    await asyncio.gather(reporting, return_exceptions=True)
-    assert reported == [1, 2]

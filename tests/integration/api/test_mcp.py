@@ -70,23 +70,6 @@ async def test_a_question_is_answered_with_lines_of_files(url: str, era: str) ->
     assert "src/sessions.py:1-2 in function remove_expired_sessions, 1-2\n def remove" in result.content[0].text
 
 
-async def test_a_search_is_narrowed_and_limited_as_asked(url: str) -> None:
-    async def paths(**arguments: object) -> list[str]:
-        found = await called(client, "search_code", query="sessions expired", **arguments)
-        return [each["path"] for each in found.structured_content["files"]]
-
-    async with agent(url) as client:
-        assert set(await paths()) == {"src/sessions.py", "docs/notes.md"}
-        assert await paths(path="src/**/*.py", repositories=["project"]) == ["src/sessions.py"]
-        assert await paths(language="markdown") == ["docs/notes.md"]
-        assert len(await paths(limit=1)) == 1
-        # Some clients send null for every argument that is not given.
-        given = await client.call_tool("search_code", {"query": "sessions expired", "language": None, "path": None})
-        assert {each["path"] for each in given.structured_content["files"]} == set(await paths())
-        like = await called(client, "search_code", like="project:src/sessions.py:1")
-        assert [each["path"] for each in like.structured_content["files"]] == ["docs/notes.md"]
-
-
 async def test_a_file_is_read_with_the_numbers_of_its_lines(url: str) -> None:
     async with agent(url) as client:
         found = await called(client, "read_code", repository="project", path="src/sessions.py", start=2)

@@ -11,7 +11,6 @@ from reposync.store.tables import VersionState
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets
-from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.fixtures.newer_rows import (
     OUTCOME,
     REASON,

@@ -103,10 +103,7 @@ async def test_without_the_database_the_metrics_of_the_pod_are_still_there(
     fresh = "reposync_repository_freshness_seconds"
     assert [fresh in names for names in (before, *during, after)] == [True, False, False, False, True]
     assert all("reposync_ticks_total" in names for names in during)
-    assert [record.getMessage() for record in caplog.records if record.name == "reposync.api.routes.probes"] == [
-        "The metrics lack the figures of the database",
-        "The metrics have the figures of the database again",
-    ]
+    assert "The metrics lack the figures of the database" in caplog.text
 
 
 async def test_a_database_that_hangs_holds_up_no_scrape_for_ever(

@@ -11,7 +11,6 @@ from reposync.api.models import RunOut
 from reposync.catalog.overview import Overview
 from reposync.store.run import RUN_KEYS, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
-from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.integration.api.rest import API, Rest
 
 
@@ -107,20 +106,6 @@ async def test_one_run_is_shown_with_attempts_problems_and_progress(rest: Rest) 
     last = await rest.get(f"/runs/{waiting.id}/problems", cursor=rest_of_them["next_cursor"])
     assert (last["items"], last["next_cursor"]) == ([asdict(each) for each in problems[120:]], None)
     assert await rest.refusal("GET", f"/runs/{waiting.id}/problems?cursor=%21", 422) == "USAGE"
-
-
-async def test_files_of_any_name_are_paged(rest: Rest) -> None:
-    run = await rest.run("payments")
-    names = ["a b", "ä", "日本語", "\udce9", "<script>", "x" * 700, "z\0", "%", "A"]
-    await rest.ended(run.id, problems=[RunProblem(name, "failed", "why") for name in names])
-
-    page = await rest.get(f"/runs/{run.id}/problems", limit=1)
-    seen = [each["path"] for each in page["items"]]
-    while page["next_cursor"]:
-        page = await rest.get(f"/runs/{run.id}/problems", limit=1, cursor=page["next_cursor"])
-        seen += [each["path"] for each in page["items"]]
-
-    assert len(set(seen)) == len(seen) == len(names)
 
 
 async def test_an_unknown_run_is_not_found(rest: Rest) -> None:

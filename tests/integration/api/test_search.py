@@ -138,28 +138,6 @@ async def test_code_like_that_at_a_line_is_found_and_not_that_line_itself(world:
     assert "src/sessions.py" in (await client.get(link)).text
 
 
-async def test_a_place_that_is_not_indexed_is_refused_with_what_to_do(client: httpx.AsyncClient):
-    answer = await asks(client, like="src/sessions.py:99")
-    assert (code(answer), "its last one is 2" in answer.text) == ((422, "USAGE"), True)
-    assert code(await asks(client, like="src/nothing.py:1")) == (404, "FILE_NOT_INDEXED")
-    assert code(await asks(client, like="nobody:src/sessions.py:1")) == (404, "REPOSITORY_NOT_FOUND")
-    assert code(await asks(client, like="src/sessions.py")) == (422, "USAGE")
-    assert code(await asks(client, q="sessions", like="src/sessions.py:1")) == (422, "USAGE")
-
-
-async def test_the_page_links_the_definitions_of_a_hit(client: httpx.AsyncClient):
-    page = (await client.get("/search", params={"q": "symbol:remove_expired_sessions"})).text
-    link = '<a href="/files/project/-/src/sessions.py?lines=1-2#L1">remove_expired_sessions</a>'
-    assert f"function {link}" in page
-
-
-async def test_a_search_without_an_index_is_refused(world: World):
-    async with serving(world.app) as client:
-        answer = await asks(client, q="anything")
-    assert code(answer) == (422, "USAGE")
-    assert "Nothing is indexed yet" in answer.text
-
-
 async def test_an_embedding_server_that_is_away_is_503(world: World, client: httpx.AsyncClient):
     world.embeddings.answer_next(401, times=20)
     answer = await asks(client, q="expired sessions")

@@ -42,19 +42,3 @@ def test_a_daemon_reports_starting_and_then_its_missing_database(tmp_path: Path)
     assert answers[-1].json()["error"]["message"].startswith("The daemon waits for its database.")
     assert {each.status_code for each in answers} == {503}
     assert (ready.status_code, ready.json()["status"]) == (503, "down")
-
-
-def test_the_first_page_of_a_new_daemon_says_starting_until_it_is_there(tmp_path: Path) -> None:
-    browser = {"Accept": "text/html"}
-    with pod(tmp_path) as started, httpx.Client(base_url=str(started.url), headers=browser, timeout=60) as client:
-        pages: list[httpx.Response] = []
-
-        def is_there() -> bool:
-            pages.append(client.get("/"))
-            return pages[-1].status_code == 200
-
-        until(is_there, details=started.log_tail)
-
-    assert "No repository is registered yet." in pages[-1].text
-    for each in pages[:-1]:
-        assert "<h1>reposync is starting</h1>" in each.text and 'data-retry="' in each.text, each.text

@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import event as sqlalchemy_event
 
 from reposync.api import app as api
 from reposync.api.app import create_app
@@ -316,14 +315,6 @@ async def test_what_is_no_reason_for_a_run_is_answered_with_200_and_the_reason(s
         assert await site.runs() == []
 
 
-async def test_what_was_only_synced_by_hand_is_not_registered(site: Site) -> None:
-    async with site.open():
-        target = await site.app.catalog.find(f"{site.gitlab.url}/platform/app.git")
-        await site.app.repositories.register(target.registration())
-        site.hook()
-        assert await site.push(after=site.repository.head()) == (200, [], [(None, "unknown_project")])
-
-
 # Who may -----------------------------------------------------------------------------------------------------------
 
 
@@ -523,24 +514,3 @@ async def test_a_push_that_still_waits_for_the_database_ends_with_the_server(sit
             assert code(await waiting) == (503, "SHUTTING_DOWN")
         gc.collect()  # a connection that was opened after the database had been closed would be reported
         assert [each for each in asyncio.all_tasks() if each is not asyncio.current_task()] == []
-
-
-async def test_the_work_for_a_push_does_not_grow_with_the_registry(site: Site) -> None:
-    others = [f"name: r{number}, gitlab: main, project: platform/r{number}" for number in range(60)]
-
-    async def statements(names: list[str]) -> int:
-        async with site.open(APP, *names):
-            await site.posts()
-            counted: list[str] = []
-
-            def count(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-                counted.append(statement)
-
-            database = site.app.database
-            for engine in (database._engine.sync_engine, database._writer.sync_engine):
-                sqlalchemy_event.listen(engine, "before_cursor_execute", count)
-            assert (await site.posts()).status_code == 202
-            assert counted
-            return len(counted)
-
-    assert await statements([]) == await statements(others)
