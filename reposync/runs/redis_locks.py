@@ -15,12 +15,11 @@ import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from redis import exceptions
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import parse_url
+from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -43,7 +42,6 @@ CONNECT_SECONDS = 1.0
 CALL_SECONDS = 1.5
 RELEASE_SECONDS = 1.0
 CLOSE_SECONDS = 1.0
-MAX_CONNECTIONS = 4
 # An idle connection is checked before use: firewalls drop them silently.
 HEALTH_CHECK_SECONDS = 30
 # Scanning all keys of a Redis that is shared with something much larger would take too long.
@@ -275,30 +273,26 @@ def _client(url: str) -> Redis:
             "REDIS_URL cannot be read as an address.",
             remedy="Write the characters / ? # @ of a user name or password as %2F %3F %23 %40.",
         )
-    options: dict[str, Any] = {
-        "max_connections": MAX_CONNECTIONS,
-        "health_check_interval": HEALTH_CHECK_SECONDS,
-        "client_name": f"reposync:{os.getpid()}",
-    }
-    fixed: dict[str, Any] = {
-        "timeout": CONNECT_SECONDS,
-        "socket_connect_timeout": CONNECT_SECONDS,
-        # Each call as a whole has a timeout. With one here the client sends through asyncio.wait_for, which before
-        # Python 3.12 loses a cancellation that arrives as it ends: the watchdog of a finished sync would go on.
-        "socket_timeout": None,
-        "retry": Retry(NoBackoff(), 0),
-        # Supported by every server since 1.2, without the additional handshake of version 3.
-        "protocol": 2,
-        "decode_responses": True,
-        "encoding_errors": "replace",
-    }
     try:
-        pool = BlockingConnectionPool(**options | dict(parse_url(url)) | fixed)
+        redis: Redis = Redis.from_url(
+            url,
+            health_check_interval=HEALTH_CHECK_SECONDS,
+            client_name=f"reposync:{os.getpid()}",
+            socket_connect_timeout=CONNECT_SECONDS,
+            # Each call as a whole has a timeout. With one here the client sends through asyncio.wait_for, which before
+            # Python 3.12 loses a cancellation that arrives as it ends: the watchdog of a finished sync would go on.
+            socket_timeout=None,
+            retry=Retry(NoBackoff(), 0),
+            # Supported by every server since 1.2, without the additional handshake of version 3.
+            protocol=2,
+            decode_responses=True,
+            encoding_errors="replace",
+        )
         # Finds out whether the options are valid; it does not connect.
-        pool.connection_class(**pool.connection_kwargs)
+        redis.connection_pool.connection_class(**redis.connection_pool.connection_kwargs)
     except (TypeError, ValueError, AttributeError, exceptions.RedisError):
         raise ConfigError("REDIS_URL is no address of a Redis server, or has an option that is not known.") from None
-    return Redis.from_pool(pool)
+    return redis
 
 
 def _reason(error: BaseException) -> str:

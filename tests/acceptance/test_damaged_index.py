@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -52,19 +51,3 @@ def test_a_damaged_index_is_made_again_by_the_next_sync_which_says_why(person: P
     assert "segment.json" in run["error_message"]
     assert str(index / DAMAGED) in run["error_message"]
     assert "app: exact" in person.types("verify").stdout
-
-
-def test_an_index_that_is_damaged_again_names_the_cure_wherever_it_is_met(person: Person, index: Path) -> None:
-    cut(index, "segment.json")
-    (index / DAMAGED).mkdir()  # of a first damage, just now
-    cure = f"Remove the folder {index} and sync"
-    (failed,) = person.asks("sync", exit_code=1)
-    assert cure in failed["error_message"]
-    for command in (["search", "holiday"], ["verify", "--repair"]):
-        said = person.types(*command, exit_code=1)
-        assert cure in said.stdout + said.stderr
-
-    end_engine(index)
-    shutil.rmtree(index)
-    (run,) = person.asks("sync")
-    assert (run["status"], run["files_processed"]) == ("completed", 5)

@@ -75,29 +75,6 @@ def ended_well(*pods: Pod) -> None:
         assert "Traceback" not in "".join(pod.text)
 
 
-def test_daemons_wait_while_their_database_is_read_only(
-    clusters: Callable[[str], Cluster], primary: PostgresqlServer, repository: GitRepository
-):
-    repository.commit({"a.py": b"x = 1\n"})
-    cluster = clusters(primary.url)
-    cluster.configures(app(repository, "every second"))
-    pod = cluster.pod("pod")
-    until(lambda: cluster.log.ended("app"), LONG_SECONDS, pod.log_tail)
-
-    primary.executes("ALTER SYSTEM SET default_transaction_read_only = on", RELOAD)
-    waits(pod)
-    late = cluster.pod("late")
-    waits(late)
-    primary.executes(
-        "SET default_transaction_read_only = off", "ALTER SYSTEM RESET default_transaction_read_only", RELOAD
-    )
-
-    syncs(pod, cluster)
-    syncs(late, cluster)
-    each_tick_ran_once(cluster)
-    ended_well(pod, late)
-
-
 def test_daemons_go_on_at_the_standby_once_it_is_promoted(
     clusters: Callable[[str], Cluster], primary: PostgresqlServer, repository: GitRepository
 ):

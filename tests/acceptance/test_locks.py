@@ -41,10 +41,6 @@ class Scene:
     def running(self, name: str) -> Run:
         return self._do(lambda log: log.running(name, WORKER))
 
-    def dies(self, run: Run) -> None:
-        """Its lease is over."""
-        self._do(lambda log: log.runs.expire(run))
-
     def ends(self, run: Run) -> None:
         self._do(lambda log: log.runs.finish(run, RunStatus.COMPLETED, RunFigures()))
 
@@ -110,24 +106,6 @@ def test_the_lock_of_a_running_sync_is_displayed_and_removed_with_force_only(
     assert (done["released"], done["cancel_requested"], done["run_id"]) == (True, True, run.id)
     assert not server.exists(key)
     assert scene.now(run).cancel_requested
-
-
-def test_what_a_dead_worker_left_is_removed(person: Person, scene: Scene, server: redis.Redis):
-    ended, died = scene.running("ended"), scene.running("died")
-    keys = [lock(server, ended), lock(server, died)]
-    scene.ends(ended)
-    scene.dies(died)
-    shown = {each["repository"]: each["state"] for each in person.asks("locks", "list")}
-    assert shown == {"ended": "stale", "died": "held"}
-    for name in ("ended", "died"):
-        assert "was removed" in person.types("locks", "release", name).stdout
-    assert not server.exists(*keys)
-    assert not scene.now(died).cancel_requested
-    # Its run is still there, and the database needs no help.
-    reported = person.types("locks", "release", "died").stdout
-    assert "another worker takes it over" in reported
-    missing = person.types("locks", "release", "ended", exit_code=3).stderr
-    assert "'ended' has no lock" in missing
 
 
 def test_the_lock_of_a_different_installation_is_removed_with_force_only(

@@ -119,26 +119,6 @@ def test_a_pod_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(clust
     until(lambda: first.health()["status"] == "ok", details=first.log_tail)
 
 
-def test_a_repository_that_kills_its_workers_ends_failed_and_others_continue(
-    cluster: Cluster, repository: GitRepository, tmp_path: Path
-):
-    repository.many(FILES)
-    small = GitRepository.create(tmp_path / "small.git")
-    small.commit({"a.py": b"x = 1\n"})
-    cluster.configures(app(repository), daemon="lease_seconds: 1")
-    with cluster.embeddings.holding():
-        for name in ("one", "two", "three"):
-            pod = cluster.pod(name)
-            until(lambda pod=pod: pod.events("run started"), details=pod.log_tail)
-            pod.kill()
-        cluster.configures(app(repository), f"name: small, path: '{small.path}', schedule: every 2 seconds")
-        last = cluster.pod("last")
-        (run,) = until(lambda: cluster.log.ended("app", "failed"), details=last.log_tail)
-    assert (run.error_code, run.attempt) == ("RUN_ABANDONED", 3)
-    assert [each.outcome for each in cluster.log.attempts(run)] == ["lost"] * 3
-    until(lambda: cluster.log.ended("small"), details=last.log_tail)
-
-
 def test_ticks_of_three_pods_run_once_each(cluster: Cluster, repository: GitRepository):
     repository.commit({"a.py": b"x = 1\n"})
     cluster.configures(app(repository, "every second"))

@@ -150,33 +150,6 @@ async def test_all_or_over_twenty_and_half_of_what_is_read_is_a_failure_of_the_s
 # Beside the live index -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", ["chunks", "collection"])
-async def test_an_index_that_is_built_beside_keeps_what_the_live_one_has_of_a_file_that_cannot_be_read(
-    closed_world: World, change: str
-):
-    world = closed_world
-    world.repository.commit(FILES)
-    async with world.opened():
-        await world.completed()
-        old = await world.indexed()
-        world.repository.commit({"a.py": b"def answer():\n    return 43\n", "c.py": b"c = 2\n"})
-        new = await world.expected()
-        with unreadable(world.repository, "a.py"):
-            await failing(world, "a.py")
-    if change == "chunks":
-        world.configure(size=300, overlap=50)
-    else:
-        world.collection = f"{world.collection}-other"
-        world.configure()
-    async with world.opened():
-        with unreadable(world.repository, "a.py"):
-            await failing(world, "a.py")
-            assert await world.indexed() == new | {"a.py": old["a.py"]}
-            (hit,) = [hit for hit in await world.app.searching.search("answer return", limit=50) if hit.path == "a.py"]
-            assert hit.outdated
-        await exact(world)
-
-
 # In a daemon ---------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 from tests.fixtures.gitlab_world import TOKEN, GitLabWorld
+from tests.fixtures.repositories import Content
+from tests.integration.sync.test_bad_answers import failing, kept, some
 
 
 @pytest.fixture
@@ -68,3 +70,30 @@ async def test_a_project_without_a_commit_fails_in_words_and_the_first_push_is_p
     world.repository.commit({"a.py": b"a = 1\n"})
     await world.completed()
     assert set(await world.indexed()) == {"a.py"}
+
+
+@pytest.mark.full
+async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_settles_all(world: GitLabWorld):
+    world.repository.commit({**some(4), "yarn.lock": b"x 1\n", "link.bin": b"\x00\x01" * 9})
+    await world.completed()
+    old = await world.indexed()
+    changed: dict[str, Content] = {"f00.py": b"changed = 1\n", "f03.py": None}
+    world.repository.commit(changed)
+    world.repository.sign()
+    new = await world.expected()
+    world.server.faults.refuse_git(403)
+    missing = ("f01.py", "yarn.lock", "link.bin")
+    world.server.faults.edit_rows(lambda rows: [row for row in rows if row["path"] not in missing])
+    lacking = ("f01.py", "f03.py", "yarn.lock", "link.bin")
+    run = await failing(world, *lacking)
+    problems = await world.app.runs.problems(run.id)
+    assert {each.path for each in problems} == set(lacking)
+    assert all("cannot be proven to be complete" in each.detail for each in problems)
+    assert await world.indexed() == old | {"f00.py": new["f00.py"]}
+    assert (await world.app.searching.search("value_3", limit=1))[0].outdated, "nobody knows"
+
+    await failing(world, *lacking)
+    world.server.faults.clear()
+    await world.completed()
+    assert (await kept(world)).failed == set()
+    assert set(await world.indexed()) == {"f00.py", "f01.py", "f02.py"}

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from reposync.errors import NothingIndexed, RepositoryNotFound, UsageError
 from reposync.search.grep import Found, grep
 from reposync.search.pattern import Pattern
 from tests.fixtures.world import World
@@ -80,20 +79,6 @@ async def test_every_line_of_the_commit_that_matches_is_found_once(world: World)
         assert found.is_complete, found.stopped
 
 
-async def test_a_match_has_its_place_and_the_commit(world: World):
-    head = world.repository.head()
-    await world.completed()
-
-    (file,) = (await grep(world.app, "SessionStore", fixed=True)).files
-    assert (file.repository, file.path, file.language, file.commit) == ("project", "src/session.py", "python", head)
-    (match,) = file.matches
-    assert (match.line, match.end_line, match.column, match.text, match.url) == (1, 1, 7, "class SessionStore:", None)
-    (file,) = (await grep(world.app, "key_1250=")).files
-    assert file.matches[0].text.startswith("…")
-    assert "key_1250=" in file.matches[0].text
-    assert len(file.matches[0].text) == 400
-
-
 async def test_only_files_with_the_words_of_a_pattern_are_read(closed_world: World):
     world = closed_world
     world.configure(overlap=200)
@@ -109,21 +94,6 @@ async def test_only_files_with_the_words_of_a_pattern_are_read(closed_world: Wor
         # What is likely to match is read first.
         found = await grep(world.app, "remove_expired", limit=1)
         assert [each.path for each in found.files] == ["src/session.py"]
-
-
-async def test_a_search_is_narrowed_by_repository_path_and_language(world: World):
-    await world.completed()
-
-    async def paths(**how: object) -> list[str]:
-        return [each.path for each in (await grep(world.app, "parse_config", **how)).files]  # type: ignore[arg-type]
-
-    assert len(await paths()) == 22
-    assert len(await paths(repositories=["project"])) == 22
-    assert await paths(path_glob="src/f1*.py") == ["src/f1.py", *(f"src/f1{number}.py" for number in range(10))]
-    assert await paths(path_glob="*.md") == ["中文.md"]
-    assert len(await paths(language="py")) == 20
-    assert await paths(language="go") == []
-    assert await paths(path_glob="src/f3.py", language="python", ignore_case=True) == ["src/f3.py"]
 
 
 async def test_a_limit_and_a_deadline_are_told(world: World):
@@ -148,22 +118,6 @@ async def test_hostile_patterns_and_texts_are_inert(world: World):
     assert lines(await grep(world.app, "^(a|aa)+!$", max_seconds=60)) == [("hostile.txt", 1, 1)]
     (file,) = (await grep(world.app, "red", path_glob="hostile.txt")).files
     assert file.matches[0].text == "\x1b[31mred"
-
-
-async def test_what_cannot_be_searched_is_a_clear_error(closed_world: World):
-    async with closed_world.opened() as world:
-        with pytest.raises(NothingIndexed):
-            await grep(world.app, "x")
-        with pytest.raises(NothingIndexed):
-            await grep(world.app, "x", repositories=["project"])
-        with pytest.raises(RepositoryNotFound):
-            await grep(world.app, "x", repositories=["unknown"])
-        with pytest.raises(UsageError, match="missing"):
-            await grep(world.app, "foo(")
-        with pytest.raises(UsageError, match="matches nothing"):
-            await grep(world.app, "foo", path_glob="src/[")
-        with pytest.raises(UsageError, match="No language"):
-            await grep(world.app, "foo", language="pythn")
 
 
 async def test_a_version_that_is_replaced_during_a_search_is_searched_in_the_next(closed_world: World):

@@ -4,10 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
-
 from reposync.app.command_runs import sync
-from reposync.app.daemon import queue_changed
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import IndexHold
 from reposync.sync.progress import RunProgress
@@ -32,16 +29,6 @@ def another_chunk_size(world: World) -> None:
 def another_collection(world: World) -> None:
     world.collection = f"{world.collection}-moved"
     world.configure()
-
-
-def a_model_with_prefixes(world: World) -> None:
-    """Without them, as a program before 0.2 used it."""
-    world.edit_registry("model: test/words", 'model: nomic-embed-text, query_prefix: "", document_prefix: ""')
-    world.embeddings.model = "nomic-embed-text"
-
-
-def its_prefixes(world: World) -> None:
-    world.edit_registry(', query_prefix: "", document_prefix: ""', "")
 
 
 async def versions(world: World) -> list[IndexVersion]:
@@ -97,30 +84,6 @@ async def test_a_changed_chunk_size_embeds_only_new_texts(closed_world: World):
         assert sorted(world.embeddings.inputs) == sorted(now - known)
 
 
-async def test_an_index_without_prefixes_is_searched_without_until_one_with_them_is_live(closed_world: World):
-    world = closed_world
-    world.repository.commit(FILES)
-    a_model_with_prefixes(world)
-    async with world.opened():
-        await world.completed()
-        before, plain = await chunks(world), world.embeddings.inputs[:]
-        recorded = (await live(world)).settings["spec"]
-    its_prefixes(world)
-    async with world.opened():
-        world.embeddings.forget()
-        assert await queue_changed(world.app) == 1
-        assert await found(world, "alpha") >= {"a.py"}
-        assert world.embeddings.inputs == ["alpha"]
-        await world.completed()
-        assert world.embeddings.inputs[1:] == [f"search_document: {text}" for text in plain]
-        world.embeddings.forget()
-        assert await found(world, "alpha") >= {"a.py"}
-        assert world.embeddings.inputs == ["search_query: alpha"]
-        assert await chunks(world) == before, "a prefix is no part of a chunk"
-        assert (await live(world)).settings["spec"] == recorded | {"document_prefix": "search_document: "}
-        assert await queue_changed(world.app) == 0
-
-
 async def test_a_name_leads_to_the_new_model_when_all_repositories_are_there(closed_world: World, tmp_path: Path):
     world = closed_world
     other = GitRepository.create(tmp_path / "other.git")
@@ -166,36 +129,6 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
     async with world.opened():
         await world.completed()
         assert {path for path, _ in await chunks(world)} == {"right.py"}
-
-
-@pytest.mark.parametrize("what", ["rollback", "pause"])
-async def test_a_build_that_a_person_overtakes_does_not_become_live(closed_world: World, what: str):
-    world = closed_world
-    world.repository.commit(FILES)
-    kept = "index: {keep_retired: 1h}\n"
-    world.configure(extra=kept)
-    async with world.opened():
-        await world.completed()
-    world.configure(size=900, extra=kept)
-    async with world.opened():
-        await world.completed()
-    world.configure(size=800, extra=kept)
-    async with world.opened():
-        target = await world.app.catalog.find("project")
-        requested: list[Awaitable[object]] = []
-
-        def overtake(progress: RunProgress) -> None:
-            if progress.phase == "indexing" and not requested:
-                store = world.app.versions
-                person = store.roll_back("project") if what == "rollback" else store.set_hold(["project"], PAUSED)
-                requested.append(asyncio.ensure_future(person))
-
-        run = await sync(world.app, target, full=False, approved=False, watch=overtake)
-        await asyncio.gather(*requested)
-        assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
-        now = await live(world)
-        assert now.number == (1 if what == "rollback" else 2)
-        assert await found(world, "alpha") >= {"a.py"}
 
 
 async def test_a_paused_change_waits_and_pushes_are_still_followed(closed_world: World):

@@ -10,9 +10,7 @@ import pytest
 from reposync.errors import (
     FileIncomplete,
     FileNotIndexed,
-    LinesNotFound,
     RepositoryNotFound,
-    UsageError,
 )
 from reposync.search.reading import FileText, read_file
 from reposync.words import escape_unprintable
@@ -57,26 +55,6 @@ async def test_a_path_with_control_characters_is_read_by_the_name_that_is_shown(
         assert (file.path, file.text) == (path, f"{number}\n")
     with pytest.raises(FileNotIndexed):
         await read(world, "no\\x1bfile.txt")
-
-
-async def test_lines_are_read_as_they_are_numbered_and_as_far_as_there_are_any(world: World):
-    world.repository.commit({"lines.txt": LINES.encode(), "open.txt": b"first\nlast"})
-    await world.completed()
-
-    file = await read(world, "lines.txt", 30, 32)
-    assert file.text == "line 30 of the file\nline 31 of the file\nline 32 of the file\n"
-    assert (file.start_line, file.end_line, file.total_lines) == (30, 32, 100)
-    assert (await read(world, "lines.txt", 100)).text == "line 100 of the file\n"
-    beyond = await read(world, "lines.txt", 99, 500)
-    assert (beyond.end_line, beyond.text) == (100, "line 99 of the file\nline 100 of the file\n")
-    assert (await read(world, "open.txt", 2)).text == "last"
-
-    with pytest.raises(LinesNotFound, match=r"no line 101.*It has 100 lines") as refused:
-        await read(world, "lines.txt", 101, 200)
-    assert refused.value.status == 422
-    for lines in [(5, 4), (0, 1), (-3, -1)]:
-        with pytest.raises(UsageError, match="Lines count from 1"):
-            await read(world, "lines.txt", *lines)
 
 
 async def test_a_file_that_is_not_indexed_says_why_and_which_one_may_be_meant(world: World):

@@ -349,29 +349,6 @@ async def test_a_verification_waits_for_an_active_sync_and_reports_no_difference
     assert logged == [f"project: waits for run {run.id}"]
 
 
-async def test_syncs_while_it_reads_are_no_differences(world: World):
-    world.repository.commit(FILES)
-    await world.completed()
-    syncs = 0
-
-    async def keep_syncing() -> None:
-        nonlocal syncs
-        while True:
-            world.repository.commit({"a.py": b"a = %d\n" % syncs})
-            await world.completed()
-            syncs += 1
-            await asyncio.sleep(0.05)
-
-    syncing = asyncio.create_task(keep_syncing())
-    verdicts = []
-    while syncs < 6:
-        verdicts.append(await verification(world).verify("project"))
-    syncing.cancel()
-    await asyncio.gather(syncing, return_exceptions=True)
-
-    assert all(not each.counts for each in verdicts), verdicts
-
-
 async def test_a_repair_that_finds_nothing_wrong_writes_nothing(world: World):
     world.repository.commit(FILES)
     await world.completed()

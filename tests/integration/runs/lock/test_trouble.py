@@ -39,23 +39,6 @@ async def trouble(log: Log, open_locks: OpenLocks, heard: Heard, url: str) -> st
     return reason.lower()
 
 
-@pytest.mark.parametrize(
-    ("setting", "credentials", "words"),
-    [
-        ("requirepass=another one", "", "authentication required"),
-        ("requirepass=another one", f":{SECRET}@", "invalid username-password pair"),
-        ("replicaof=127.0.0.1 1", "", "read only replica"),
-        ("maxmemory=1", "", "maxmemory"),
-    ],
-)
-async def test_a_server_that_does_not_do_its_work_says_why(
-    setting: str, credentials: str, words: str, log: Log, open_locks: OpenLocks, heard: Heard
-) -> None:
-    with RedisServer(setting) as server:
-        url = server.url.replace("://", f"://{credentials}")
-        assert words in await trouble(log, open_locks, heard, url)
-
-
 async def test_an_address_without_a_server(log: Log, open_locks: OpenLocks, heard: Heard, tmp_path: Path) -> None:
     addresses = {
         f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0": "refused",
