@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import Response
 
 from reposync.api.documents import cursor_after, key_before
+from reposync.api.web.charts import first_hour, hour_chart
 from reposync.api.web.rendering import Page
 from reposync.api.web.runs_page import approve_label, progress_of
 from reposync.app.application import Application
@@ -99,7 +99,8 @@ async def show_repositories(page: Page) -> Response:
 
 async def _last_day(app: Application, states: Sequence[RepositoryState], late: Collection[str]) -> dict[str, Any]:
     """The last 24 hours, the queue and the workers."""
-    counts = await app.runs.by_hour(app.runs.now() - timedelta(hours=24))
+    now = app.runs.now()
+    counts = await app.runs.by_hour(first_hour(now))
     ended = sum(each.runs for each in counts if each.is_final)
     completed = sum(each.runs for each in counts if each.kind == "completed")
     queue = await app.runs.queue()
@@ -118,6 +119,7 @@ async def _last_day(app: Application, states: Sequence[RepositoryState], late: C
         "most_late": min(synced, default=None),
         "behind": len(behind),
         "most_behind": min(behind, default=None),
+        "chart": hour_chart(counts, now),
     }
 
 

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,15 +20,18 @@ from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
 from reposync.api.web.runs_page import CHART_RUNS, progress_of
 from reposync.app.index_overview import index_overview
 from reposync.catalog.overview import repository_detail
+from reposync.config.schedule import Schedule, ScheduleError
 from reposync.content.model import REMEDIES
 from reposync.errors import RepositoryNotFound
 from reposync.store.file_tree import TreeEntry, folder, skip_counts
 from reposync.store.index_queries import commit_pages
+from reposync.store.repository import Repository
 from reposync.store.ticks import Ticks
 from reposync.words import file_address
 
 PAGE_ENTRIES = 1_000
 SHOWN_RUNS = 10
+TICKS = 3
 SLOW_REFRESH_SECONDS = 15
 """While nothing runs: listing a folder reads the rows of all files."""
 
@@ -63,6 +68,7 @@ async def show_repository(page: Page) -> Response:
         repository=found,
         registered=row.origin_words,
         definition=list(_keys(row.resolved or row.definition or {})),
+        ticks=_ticks(row, app.runs.now()),
         index=await index_overview(app, row.name),
         commit_page=(await commit_pages(app.database, [row.id])).get(row.id),
         chart=run_chart(runs),
@@ -79,6 +85,18 @@ async def show_repository(page: Page) -> Response:
         back=address,
         refresh_seconds=IDLE_REFRESH_SECONDS if runs and not runs[0].is_final else SLOW_REFRESH_SECONDS,
     )
+
+
+def _ticks(row: Repository, now: datetime) -> list[datetime]:
+    """The next ones of its schedule."""
+    ticks: list[datetime] = []
+    # A newer program may have schedules that this one cannot read.
+    with contextlib.suppress(ScheduleError):
+        if row.is_active and row.cron_expression is not None:
+            schedule = Schedule.parse(row.cron_expression, row.timezone)
+            while len(ticks) < TICKS:
+                ticks.append(schedule.next_after(ticks[-1] if ticks else now))
+    return ticks
 
 
 def _keys(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:

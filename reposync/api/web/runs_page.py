@@ -14,6 +14,7 @@ from starlette.datastructures import QueryParams
 
 from reposync.api.web.charts import run_chart
 from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
+from reposync.config.schedule import ScheduleError, zone
 from reposync.errors import GateClosed, IndexHeld, RepositoryNotFound
 from reposync.runs.reporting import current_progress, displayed_progress
 from reposync.store.index_queries import commit_pages
@@ -27,6 +28,7 @@ PAGE_RUNS = 50
 CHART_RUNS = 60
 PAGE_PROBLEMS = 200
 PAGE_REQUESTS = 50
+_MAX_ZONE_CHARS = 64
 LIVE_REFRESH_SECONDS = 1
 """Polling interval of a page that cannot receive the events of its run."""
 _RUN = re.compile("run ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
@@ -109,20 +111,26 @@ def approve_label(run: Run) -> str:
 
 
 def _filters(query: QueryParams) -> tuple[dict[str, str], dict[str, Any]]:
-    """The valid ones as the form shows them, and as arguments of `history`. Days are in UTC."""
+    """The valid ones as the form shows them, and as arguments of `history`. Days are in the browser's time zone, as the
+    times on the page are."""
     repository = query.get("repository", "").strip()[:MAX_NAME_CHARS]
     status = next((each for each in RunStatus if each == query.get("status")), None)
     trigger = next((each for each in RunTrigger if each == query.get("trigger")), None)
     since, until = _day(query.get("since", "")), _day(query.get("until", ""))
+    here, tz = query.get("zone", "")[:_MAX_ZONE_CHARS] if since or until else "", zone("UTC")
+    try:
+        tz = zone(here or "UTC")
+    except ScheduleError:
+        here = ""
     words = {"repository": repository, "status": status, "trigger": trigger, "since": since, "until": until}
     wanted = {
         "repository": repository or None,
         "status": status,
         "trigger": trigger,
-        "since": datetime.combine(since, time.min, UTC) if since else None,
-        "until": datetime.combine(until + timedelta(days=1), time.min, UTC) if until else None,
+        "since": datetime.combine(since, time.min, tz).astimezone(UTC) if since else None,
+        "until": datetime.combine(until + timedelta(days=1), time.min, tz).astimezone(UTC) if until else None,
     }
-    return {key: str(value or "") for key, value in words.items()}, wanted
+    return {key: str(value or "") for key, value in {**words, "zone": here}.items()}, wanted
 
 
 def _day(text: str) -> date | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,7 @@ async def show_search(page: Page) -> Response:
     fields = ("q", "repository", "path", "language")
     given: dict[str, Any] = {key: page.query.get(key, "").strip() or None for key in fields}
     query = given["q"]
+    found: Sequence[SearchHit] = ()
     files: Collection[list[dict[str, Any]]] = ()
     problem = None
     if query:
@@ -44,7 +46,19 @@ async def show_search(page: Page) -> Response:
         except RepoSyncError as error:
             # Shown with the form: most of these are about its fields.
             problem = error.for_pages
-    return page.show("search.html", **given, longest=MAX_QUERY_CHARS, files=files, problem=problem)
+    facets = [(key, _links(page, key, found)) for key in ("repository", "language")]
+    return page.show("search.html", **given, longest=MAX_QUERY_CHARS, files=files, facets=facets, problem=problem)
+
+
+def _links(page: Page, key: str, found: Sequence[SearchHit]) -> list[tuple[str, int, str]]:
+    """For each value of `key`, if the hits have several: their number, and the search of these alone."""
+    counts = Counter(value for hit in found if (value := getattr(hit, key)))
+    if len(counts) < 2:
+        return []
+    return [
+        (value, number, f"?{page.request.url.include_query_params(**{key: value}).query}")
+        for value, number in counts.most_common()
+    ]
 
 
 def by_file(found: Sequence[SearchHit], words: str) -> Collection[list[dict[str, Any]]]:

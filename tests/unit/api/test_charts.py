@@ -3,39 +3,80 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
-from reposync.api.web.charts import CHART_HEIGHT, MIN_BAR_HEIGHT, run_chart
-from reposync.store.run import Run
+from reposync.api.web.charts import CHART_HEIGHT, MIN_BAR_HEIGHT, hour_chart, run_chart
+from reposync.store.run import Run, RunCount
 from reposync.store.status import RunStatus
 
 
-def run(seconds: float | None, status: RunStatus = RunStatus.COMPLETED, attempt: int = 1, failed: int = 0) -> Run:
+def run(seconds: float | None, files: int = 0, status: RunStatus = RunStatus.COMPLETED, attempt: int = 1) -> Run:
     every: dict[str, Any] = dict.fromkeys(Run.model_fields)
-    told = {"status": status, "attempt": attempt, "duration_seconds": seconds, "files_failed": failed}
-    return Run.model_construct(**every | told | {"repository": "web"})
+    told = {"status": status, "attempt": attempt, "duration_seconds": seconds, "files_processed": files}
+    told |= {"chunks_embedded": files, "chunks_reused": 0, "repository": "web"}
+    return Run.model_construct(**every | told)
+
+
+def heights(svg: str) -> list[float]:
+    return [float(each) for each in re.findall(r'height="([\d.]+)"', svg)]
 
 
 def test_success_rate_mean_and_p95_are_those_of_the_runs_that_ended() -> None:
     durations = [float(number) for number in range(1, 21)]
-    ended = [run(seconds, RunStatus.FAILED if seconds > 15 else RunStatus.COMPLETED) for seconds in durations]
+    ended = [run(seconds, status=RunStatus.FAILED if seconds > 15 else RunStatus.COMPLETED) for seconds in durations]
     # One that goes on, one that waits, and a tick that was missed: it ended, and nobody executed it.
-    others = [run(None, RunStatus.RUNNING), run(None, RunStatus.QUEUED, 0), run(0.0, RunStatus.CANCELLED, 0)]
+    others = [run(None, status=RunStatus.RUNNING), run(None, attempt=0, status=RunStatus.QUEUED)]
+    missed = run(0.0, attempt=0, status=RunStatus.CANCELLED)
 
-    chart = run_chart([*others, *ended])
+    chart = run_chart([*others, missed, *ended])
 
     assert chart is not None
     assert (chart["runs"], chart["success_rate"]) == (20, "75%")
-    assert (chart["mean"], chart["p95"], chart["longest"]) == ("10 s", "19 s", "20 s")
-    assert run_chart(others) is None
+    assert (chart["mean"], chart["p95"], chart["charts"][0][1]) == ("10 s", "19 s", "20 s")
 
 
-def test_bars_stand_from_the_oldest_to_the_newest_and_say_what_failed() -> None:
-    chart = run_chart([run(40.0, RunStatus.FAILED), run(0.0, failed=3), run(20.0)])
+def test_files_over_time_stand_from_the_oldest_to_the_newest_in_proportion() -> None:
+    chart = run_chart([run(1.0, 40, RunStatus.FAILED), run(1.0, 0), run(1.0, 20)])
 
-    assert chart is not None and chart["success_rate"] == "33%"
-    heights = [float(each) for each in re.findall(r'height="([\d.]+)"', chart["bars"])]
-    assert heights == [CHART_HEIGHT / 2, MIN_BAR_HEIGHT, CHART_HEIGHT]
-    assert re.findall(r'class="(\w+)" x', chart["bars"]) == ["completed", "failed", "failed"]
-    titles = ["web: completed, 20 s", "web: completed, 3 failed, 0.00 s", "web: failed, 40 s"]
-    assert re.findall("<title>(.*?)</title>", chart["bars"]) == titles
+    assert chart is not None
+    _, most, files = chart["charts"][1]
+    assert most == "40"
+    assert heights(files) == [CHART_HEIGHT / 2, MIN_BAR_HEIGHT, CHART_HEIGHT]
+    assert re.findall(r'class="(\w+)" x', files) == ["completed", "completed", "failed"]
+    titles = ["web: completed, 20 files", "web: completed, 0 files", "web: failed, 40 files"]
+    assert re.findall("<title>(.*?)</title>", files) == titles
+
+
+def test_where_nothing_ended_there_is_no_chart() -> None:
+    assert run_chart([]) is None
+    assert run_chart([run(None, status=RunStatus.RUNNING)]) is None
+
+
+def test_a_run_that_could_not_read_every_file_is_no_success_and_its_bar_says_why() -> None:
+    chart = run_chart([run(2.0).model_copy(update={"files_failed": 3}), run(1.0)])
+
+    assert chart is not None
+    assert chart["success_rate"] == "50%"
+    durations = chart["charts"][0][2]
+    assert '<rect class="failed"' in durations
+    assert "web: completed, 3 failed, 2.00 s" in durations
+
+
+def test_the_hours_of_the_last_day_have_their_failures_on_top() -> None:
+    now = datetime(2026, 11, 24, 7, 50, tzinfo=UTC)
+    counts = [
+        (7, "completed", True, 1),
+        (7, "completed", False, 3),
+        (6, "cancelled", False, 2),
+        (7, "queued", False, 5),
+    ]
+    hours = [RunCount(now.replace(hour=hour, minute=0), *each) for hour, *each in counts]
+
+    chart = hour_chart(hours, now)
+
+    assert chart is not None
+    titles = ["06:00 UTC: 2 cancelled", "07:00 UTC: 3 completed", "07:00 UTC: 1 failed"]
+    assert re.findall("<title>(.*?)</title>", chart) == titles
+    assert re.findall(r' y="([\d.]+)"', chart) == ["40.00", "20.00", "0.00"]
+    assert hour_chart([], now) is None

@@ -206,7 +206,9 @@ async function follow(part) {
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post") {
-    // Empty fields are left out of the address.
+    // Empty fields are left out of the address. Days are in the local zone.
+    const zone = form.elements.zone;
+    if (zone) zone.value = form.elements.since.value || form.elements.until.value ? Intl.DateTimeFormat().resolvedOptions().timeZone : "";
     const unsaid = [...form.elements].filter((field) => field.name && !field.value);
     unsaid.forEach((field) => { field.disabled = true; });
     setTimeout(() => unsaid.forEach((field) => { field.disabled = false; }));
