@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -34,12 +35,9 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between embedding servers.
-
-    `path` takes the texts under `texts_key`, with `options`, which forbid truncation if the dialect can. `info_path`: a
-    small resource, free of charge, that a working server answers to a GET. `rows` and `tokens` find the vectors, in the
-    order of the texts, and the token count in an answer. `serves_one_model`: `info_path` describes it, as TEI does.
-    """
+    """`path` takes the texts under `texts_key`, with `options`, which forbid truncation if the dialect can.
+    `info_path`: a small resource, free of charge. `rows` and `tokens` find the vectors, in the order of the texts, and
+    the token count in an answer. `serves_one_model`: `info_path` describes it, as TEI does."""
 
     path: str
     info_path: str
@@ -58,10 +56,9 @@ class Dialect:
             rows = self.rows(document)
         except (KeyError, TypeError, AttributeError) as error:
             raise MalformedResponse("no list of vectors") from error
-        try:
+        tokens: object = None
+        with suppress(KeyError, TypeError):
             tokens = self.tokens(document)
-        except (KeyError, TypeError):
-            tokens = None
         return _matrix(rows), _positive(tokens)
 
 
@@ -148,10 +145,8 @@ def served_model(body: bytes, configured: str) -> ServedModel:
 
 
 def endpoint(url: str, path: str, *, default_prefix: str = "") -> str:
-    """The address for POST: `url` unchanged if it already ends with `path`, else `path` below it.
-
-    `default_prefix` goes between them if `url` is a bare host. Raises ConfigError if it is no http(s) address.
-    """
+    """The address for POST: `url` if it already ends with `path`, else `path` below it, after `default_prefix` if `url`
+    is a bare host. Raises ConfigError if it is no http(s) address."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -43,15 +43,10 @@ class _Knowledge:
 
 
 class HttpEmbedder(Embedder):
-    """The Embedder on a server that speaks one of DIALECTS.
-
-    At most `concurrency` requests run at a time, over all calls, and a call holds no more than its own texts and
-    vectors. With `window` set, a window that the server still finds too long is halved until it fits; without it, that
-    is an error: nothing is ever cut off.
-    """
+    """The Embedder on a server that speaks one of DIALECTS. With `window` set, a window that the server still finds too
+    long is halved until it fits; without it, that is an error: nothing is ever cut off."""
 
     def __init__(self, config: EmbedderConfig) -> None:
-        """Raises ConfigError if embedding.url or embedding.model is missing or unusable."""
         config.check()
         dialect = self._dialect = DIALECTS[config.provider]
         if not config.url:

@@ -22,12 +22,9 @@ _STEP: Final = 8  # windows between two looks at the event loop: about 0.1 s
 
 
 class LocalEmbedder(Embedder):
-    """The Embedder in this process: a vector for each window of a chunk.
-
-    A window goes through the model alone, not padded to a neighbour's length: its vector is the same whatever it was
+    """The Embedder in this process. A window goes through the model alone: its vector is the same whatever it was
     embedded with, and on a CPU a batch is no faster. `concurrency` threads (one a core unless configured) share one
-    session; queries have a thread to themselves, so that a search does not queue behind a sync.
-    """
+    session; queries have a thread to themselves, so that a search does not queue behind a sync."""
 
     def __init__(self, config: EmbedderConfig) -> None:
         config.check()

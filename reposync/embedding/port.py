@@ -14,14 +14,11 @@ if TYPE_CHECKING:  # short commands import this module and compute no vectors
 Matrix: TypeAlias = "NDArray[np.float32]"
 """float32, shape (windows, dimension), rows of unit length. One row if the model reads a chunk whole."""
 
-
 OnWait = Callable[[str | None], None]
-"""Called on the event loop with what is waited for, `the embedding server at HOST: attempt 2 of 3`, and with None when
-the wait is over. Must return at once."""
+"""Called with what is waited for, `the embedding server at HOST: attempt 2 of 3`; with None when the wait is over."""
 
 OnShare = Callable[[float], None]
-"""Called on the event loop with the share of a call's work that was done since it was called before; together 1. Must
-return at once."""
+"""Called with the share of a call's work that was done since it was called before; together 1."""
 
 
 def no_share(share: float) -> None:
@@ -30,13 +27,9 @@ def no_share(share: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpec:
-    """The embedding that a collection is made for.
-
-    `dimension` is 0 for sparse search alone (provider `none`). `window_chars` is the most characters that the
-    model reads at once: a longer chunk is split into windows and stored as one multivector; None: every chunk is one
-    vector. `document_prefix` stands before each text that is embedded, but not before queries; `document_options` are
-    fields of the requests for documents: `input_type=document`.
-    """
+    """The embedding that a collection is made for. `dimension`: 0 for sparse search alone. `window_chars`: a longer
+    chunk is split into windows and stored as one multivector; None: every chunk is one vector. `document_prefix` stands
+    before each text, but not before queries; `document_options`: fields of the requests for documents."""
 
     provider: str
     model: str
@@ -71,10 +64,7 @@ _ENTRY_BYTES: Final = 300
 
 class WindowRows:
     """Vectors of windows by their text, the least recently used dropped first: those of the chunks that a run replaces,
-    and those that it has embedded. For one model and one run; not thread-safe.
-
-    `embedded` and `reused` count windows.
-    """
+    and those that it has embedded. For one model and one run. `embedded` and `reused` count windows."""
 
     def __init__(self, max_bytes: int = MAX_ROWS_BYTES) -> None:
         self.embedded = self.reused = 0

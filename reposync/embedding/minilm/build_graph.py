@@ -41,14 +41,10 @@ class Graph:
         """Names of the weights, in the order of the layers: query, key, value, attention output, and the two of the
         feed-forward network."""
 
-    def add(self, operator: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:
-        return self.add_many(operator, inputs, [output], domain, **attributes)[0]
-
-    def add_many(
-        self, operator: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **attributes: Any
-    ) -> Sequence[str]:
+    def add(self, operator: str, inputs: Sequence[str], *outputs: str, domain: str = "", **attributes: Any) -> str:
+        """The first output."""
         self._nodes.append(helper.make_node(operator, inputs, outputs, domain=domain, **attributes))
-        return outputs
+        return outputs[0]
 
     def constant(self, name: str, value: ArrayLike, kind: type[np.generic]) -> str:
         self._initializers[name] = numpy_helper.from_array(np.asarray(value, kind), name)
@@ -88,10 +84,10 @@ class Graph:
     def product(self, activations: str, name: str, columns: int, output: str) -> str:
         scales = self.weight(f"{name}_scale", [columns])
         inputs = [activations, self.matrix(name), scales, self.zero_points(columns)]
-        return self.add("DynamicQuantizeMatMul", inputs, output, MICROSOFT)
+        return self.add("DynamicQuantizeMatMul", inputs, output, domain=MICROSOFT)
 
     def residual(self, before: str, product: str, bias: str, norm: str, output: str) -> str:
-        """The sum, normalized. SkipLayerNormalization is 5 times as slow on a CPU (onnxruntime 1.31)."""
+        """SkipLayerNormalization is 5 times as slow on a CPU (onnxruntime 1.31)."""
         change = self.add("Add", [product, self.weight(bias)], f"{output}_change")
         total = self.add("Add", [before, change], f"{output}_sum")
         return self.normalized(total, norm, output)
@@ -138,22 +134,18 @@ def add_layer(graph: Graph, layer: int, values: str) -> str:
     scale = graph.add("Concat", scales, f"{name}_qkv_scale", axis=0)
     biases = [graph.weight(f"{weights}.attention.self.{each}.bias") for each in ("query", "key", "value")]
     bias = graph.add("Concat", biases, f"{name}_qkv_bias", axis=0)
-    names = [f"{name}_input", f"{name}_input_scale", f"{name}_input_zero"]
-    quantized, input_scale, input_zero = graph.add_many("DynamicQuantizeLinear", [values], names)
-    attention = graph.add(
-        "QAttention",
-        [quantized, joined, bias, input_scale, scale, "", input_zero, graph.zero_points(3 * WIDTH)],
-        f"{name}_attention",
-        MICROSOFT,
-        num_heads=HEADS,
-        unidirectional=0,
-    )
+    quantized, input_scale, input_zero = f"{name}_input", f"{name}_input_scale", f"{name}_input_zero"
+    graph.add("DynamicQuantizeLinear", [values], quantized, input_scale, input_zero)
+    inputs = [quantized, joined, bias, input_scale, scale, "", input_zero, graph.zero_points(3 * WIDTH)]
+    attended = f"{name}_attention"
+    attention = graph.add("QAttention", inputs, attended, domain=MICROSOFT, num_heads=HEADS, unidirectional=0)
     attention = graph.product(attention, output, WIDTH, f"{name}_attention_product")
     dense = f"{weights}.attention.output"
     values = graph.residual(values, attention, f"{dense}.dense.bias", f"{dense}.LayerNorm", f"{name}_attended")
 
     wide = graph.product(values, inner, INNER_WIDTH, f"{name}_inner_product")
-    wide = graph.add("FastGelu", [wide, graph.weight(f"{weights}.intermediate.dense.bias")], f"{name}_inner", MICROSOFT)
+    bias = graph.weight(f"{weights}.intermediate.dense.bias")
+    wide = graph.add("FastGelu", [wide, bias], f"{name}_inner", domain=MICROSOFT)
     # Each row is divided by its largest value and the product multiplied by it: a scale for each token, although the
     # operator has one for all. This tensor has the outliers: median cosine to the float32 model 0.998 instead of 0.995.
     largest = graph.add("ReduceMax", [wide], f"{name}_row_max", axes=[-1], keepdims=1)
@@ -165,10 +157,6 @@ def add_layer(graph: Graph, layer: int, values: str) -> str:
     return graph.residual(values, product, f"{dense}.dense.bias", f"{dense}.LayerNorm", f"{name}_output")
 
 
-def main() -> None:
-    for name, unsigned in (("graph-s8.onnx", False), ("graph-u8.onnx", True)):
-        (Path(__file__).parent / name).write_bytes(build(unsigned=unsigned))
-
-
 if __name__ == "__main__":
-    main()
+    for graph_name, is_unsigned in (("graph-s8.onnx", False), ("graph-u8.onnx", True)):
+        (Path(__file__).parent / graph_name).write_bytes(build(unsigned=is_unsigned))
