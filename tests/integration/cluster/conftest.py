@@ -1,5 +1,4 @@
-"""Nodes of a real Qdrant under trouble: TEST_QDRANT_BINARY names the executable. Without it nothing here is collected,
-and `tests/integration/vectors/test_targets.py` says so."""
+"""Nodes of a real Qdrant under trouble: TEST_QDRANT_BINARY names the executable. Without it nothing is collected."""
 
 from __future__ import annotations
 

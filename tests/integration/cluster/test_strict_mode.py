@@ -43,12 +43,7 @@ async def prove(world: World) -> None:
 @pytest.mark.parametrize(
     "limits",
     [
-        {"search_allow_exact": False},
-        {"max_query_limit": 10},
-        {"upsert_max_batchsize": 3},
-        {"condition_max_size": 5},
-        {"max_timeout": 2},
-        {"unindexed_filtering_retrieve": False, "unindexed_filtering_update": False},
+        {"max_timeout": 2, "unindexed_filtering_retrieve": False, "unindexed_filtering_update": False},
         {"search_allow_exact": False, "max_query_limit": 20, "upsert_max_batchsize": 5, "condition_max_size": 10},
     ],
     ids=lambda limits: "-".join(limits),

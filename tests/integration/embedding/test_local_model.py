@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -44,28 +43,6 @@ async def test_a_question_in_words_is_nearest_to_the_code_that_answers_it(embedd
     assert query.shape == (1, DIMENSION)
     assert scores[0] > scores[1]
     assert all(np.allclose(np.linalg.norm(matrix, axis=1), 1, atol=1e-5) for matrix in matrices)
-
-
-async def test_a_cancelled_query_ends_when_its_thread_does() -> None:
-    embedder = open_embedder(EmbedderConfig(provider="local"))
-    assert isinstance(embedder, LocalEmbedder)
-    go_on = threading.Event()
-    try:
-        await embedder.embed_query("load the model")
-        embedder._query.submit(go_on.wait, 60)
-        asking = asyncio.create_task(embedder.embed_query(READ_JSON))
-        await asyncio.sleep(0)
-        for _ in range(3):
-            asking.cancel()
-            done, _ = await asyncio.wait({asking}, timeout=0.1)
-            assert not done
-        go_on.set()
-        async with asyncio.timeout(60):
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-    finally:
-        go_on.set()
-        await embedder.close()
 
 
 async def test_a_chunk_is_read_to_its_end(embedder: Embedder) -> None:

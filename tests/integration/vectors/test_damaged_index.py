@@ -8,10 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from reposync.errors import VectorIndexError
-from reposync.vectors.engine.damage import AGAIN_SECONDS, DAMAGED
-from reposync.vectors.index import QdrantIndex, open_index
-from reposync.vectors.port import CollectionMissing, IndexSettings
+from reposync.vectors.engine.damage import DAMAGED
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import CollectionMissing
 from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPARSE_ALONE, file, scope
@@ -58,15 +57,10 @@ async def read(index: QdrantIndex) -> int:
     return len([point async for page in index.points(scope().repository_id) for point in page])
 
 
-def impatient(state_dir: Path) -> QdrantIndex:
-    return open_index(IndexSettings(collection="code", state_dir=state_dir, attempts=1))
-
-
 @pytest.mark.parametrize(
     ("damage", "name"),
     [
         (changed, "catalogue.json"),
-        (emptied, "catalogue.json"),
         (cut, "edge_config.json"),
         (Path.unlink, "segment.json"),
         (emptied, "payload_storage/bitmask.dat"),
@@ -103,27 +97,3 @@ async def test_the_collections_beside_a_damaged_one_stay(state_dir: Path) -> Non
         assert await read(other) == 20
         with pytest.raises(CollectionMissing):
             await read(code)
-
-
-async def test_damage_that_comes_back_at_once_is_an_error_with_a_remedy(state_dir: Path) -> None:
-    folder = state_dir / "index"
-    await stored(state_dir)
-    cut(folder / "catalogue.json")
-    again = await stored(state_dir)
-    cut(next(folder.glob("collection-*/edge_config.json")))
-    index = impatient(state_dir)
-    remedy = f"Remove the folder {folder} and sync"
-    for _ in range(2):
-        with pytest.raises(VectorIndexError, match=f"damaged again within a day.*{remedy}"):
-            await index.count()
-        await asyncio.to_thread(Engine(state_dir).stop)
-    assert len(list(folder.glob("collection-*"))) == 1, "nothing was set aside"
-
-    cut(folder / "catalogue.json")
-    with pytest.raises(VectorIndexError, match=f"damaged again within a day.*{remedy}"):
-        await index.count()
-
-    os.utime(folder / DAMAGED, (0, (folder / DAMAGED).stat().st_mtime - AGAIN_SECONDS))
-    assert await index.ensure(SPARSE_ALONE) != again
-    await index.close()
-    assert len(list((folder / DAMAGED).glob("collection-*"))) == 1, "what was set aside before is gone"

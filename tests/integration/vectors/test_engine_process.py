@@ -211,28 +211,6 @@ async def test_points_that_were_acknowledged_survive_the_death_of_engine_and_wri
     assert len(stored) in range((acknowledged + 1) * 20, (acknowledged + 2) * 20 + 1)
 
 
-async def test_an_engine_that_was_killed_while_it_tidied_up_loses_nothing(engine: Engine, state_dir: Path) -> None:
-    async with index_in(state_dir) as index:
-        await index.ensure(SPARSE_ALONE)
-        texts = [f"text {number}" for number in range(3_000)]
-        await index.replace_files(scope(), [file("a.py", *texts, spec=SPARSE_ALONE)])
-        await index.replace_files(scope(epoch=2), [file("a.py", *texts[:1_000], spec=SPARSE_ALONE)])
-    await asyncio.to_thread(engine.stop)
-    # Segments that a killed optimization left half-made.
-    (folder,) = engine.folder.glob("collection-*")
-    (folder / "temp_segments" / "half-made").mkdir(parents=True)
-    (folder / "temp_segments" / "half-made" / "rubbish").write_bytes(b"\0" * 100)
-    brief = Engine(state_dir, idle_seconds=0.05)
-    await brief.address()
-    pid = pid_of(brief)
-    assert not list((folder / "temp_segments").glob("*"))
-    await asyncio.to_thread(wait_until, lambda: (folder / "temp_segments").exists() or not is_alive(pid))
-    if is_alive(pid):
-        kill(pid)
-    async with index_in(state_dir) as index:
-        assert await index.count() == 1_000
-
-
 def test_a_folder_of_a_later_version_is_refused_with_a_remedy(engine: Engine) -> None:
     engine.folder.mkdir(mode=0o700)
     (engine.folder / "catalogue.json").write_text('{"revision": 999}')
@@ -405,14 +383,3 @@ def test_secrets_of_the_command_are_not_handed_to_the_engine(engine: Engine, mon
     monkeypatch.setenv("GITLAB_TOKEN", "glpat-secret")
     engine.find()
     assert b"glpat-secret" not in Path(f"/proc/{pid_of(engine)}/environ").read_bytes()
-
-
-def test_the_log_does_not_grow_for_ever(engine: Engine) -> None:
-    engine.folder.mkdir(mode=0o700)
-    log = engine.folder / LOG
-    log.write_bytes(b"old line\n" * 300_000)
-    engine.find()
-    assert log.stat().st_size < 200_000
-    with log.open("ab") as still_written_to:
-        still_written_to.write(b"newer line\n" * 300_000)
-    wait_until(lambda: log.stat().st_size < 200_000)

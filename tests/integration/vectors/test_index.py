@@ -9,7 +9,7 @@ import pytest
 from qdrant_client import AsyncQdrantClient, models
 
 from reposync.embedding.port import EmbeddingSpec
-from reposync.errors import IndexMismatch, UsageError, VectorIndexError
+from reposync.errors import IndexMismatch, UsageError
 from reposync.symbol import Symbol
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import (
@@ -164,32 +164,6 @@ async def test_thousands_of_points_are_stored_and_listed_in_pages(index: QdrantI
     assert await stored_ids(index) == ids_of(shorter, *many)
     await index.remove_files(scope(epoch=2), [each.path for each in many])
     assert await stored_ids(index) == ids_of(shorter)
-
-
-@pytest.mark.parametrize(
-    "path",
-    ['"quoted\\351.py"', "a b/ü/日本.py", "x" * 4_000, "a\n\tb", "../../etc/passwd", "\u202egpj.exe", ""],
-)
-async def test_hostile_paths_and_content_are_stored_found_and_deleted_exactly(index: QdrantIndex, path: str) -> None:
-    await index.ensure(SPEC)
-    text = f"\0 \u2028 \U0001f4a9 <script> needle {path}"
-    neighbour = file("neighbour.py", "else")
-    await index.replace_files(scope(), [file(path, text), neighbour])
-    (hit, *_) = await index.search(IndexQuery(sparse=sparse("needle"), dense=dense(text)))
-    assert (hit.path, hit.text) == (path, text)
-    await index.replace_files(scope(epoch=2), [file(path, "other")])
-    assert await index.count() == 2
-    await index.remove_files(scope(epoch=2), [path])
-    assert await stored_ids(index) == ids_of(neighbour)
-
-
-async def test_vectors_of_the_wrong_shape_store_nothing(index: QdrantIndex) -> None:
-    await index.ensure(SPEC)
-    wrong = file("b.py", "two")
-    point = dataclasses.replace(wrong.points[0], dense=np.ones((1, 3), dtype=np.float32))
-    with pytest.raises(VectorIndexError, match="expected dim: 8, got 3"):
-        await index.replace_files(scope(), [file("ok.py", "x"), dataclasses.replace(wrong, points=[point])])
-    assert await index.count() == 0
 
 
 # Known vectors -----------------------------------------------------------------------------------------------------
