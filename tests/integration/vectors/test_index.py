@@ -92,33 +92,6 @@ async def test_a_collection_of_a_different_program_is_a_mismatch_and_stays_as_it
 # Writing -----------------------------------------------------------------------------------------------------------
 
 
-async def test_stored_files_can_be_counted_listed_and_found(index: QdrantIndex) -> None:
-    await index.ensure(SPEC)
-    files = [file("a.py", "one two", "three"), file("dir/b.py", "four five six")]
-    await index.replace_files(scope(), files)
-    assert await index.count() == await index.count("id-of-payments") == 3
-    assert await stored_ids(index) == ids_of(*files)
-    (hit, *_) = await index.search(IndexQuery(sparse=sparse("four five"), dense=dense("four five six")))
-    assert (hit.path, hit.repository, hit.language, hit.text) == ("dir/b.py", "payments", "python", "four five six")
-    assert (hit.start_line, hit.end_line, hit.commit) == (1, 10, "c" * 40)
-    assert hit.url == "https://gitlab.example/dir/b.py#L1"
-    assert hit.score > 0
-
-
-async def test_a_changed_file_has_no_points_of_its_former_content(index: QdrantIndex) -> None:
-    await index.ensure(SPEC)
-    other = file("b.py", "stays")
-    await index.replace_files(scope(), [file("a.py", "old one", "old two", "old three"), other])
-    changed = file("a.py", "new one")
-    for _ in range(2):
-        await index.replace_files(scope(epoch=2), [changed])
-        assert await stored_ids(index) == ids_of(changed, other), "a repeat changes nothing"
-    hits = await index.search(IndexQuery(sparse=sparse("old two"), dense=dense("old two")))
-    assert {hit.text for hit in hits} == {"new one", "stays"}
-    await index.replace_files(scope(epoch=3), [file("a.py")])
-    assert await stored_ids(index) == ids_of(other), "a file without chunks is emptied"
-
-
 async def test_a_writer_of_an_older_epoch_deletes_nothing_newer(index: QdrantIndex) -> None:
     await index.ensure(SPEC)
     newer = [file("a.py", "newer a"), file("b.py", "newer b")]
@@ -332,28 +305,6 @@ async def test_a_glob_that_matches_nothing_is_a_usage_error(index: QdrantIndex) 
 MINE = scope().repository_id
 
 
-async def test_every_point_is_read_once_with_its_payload(
-    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
-) -> None:
-    await index.ensure(SPEC)
-    files = [file(f"{n}.py", *(f"text {n} {chunk}" for chunk in range(5))) for n in range(250)]
-    await index.replace_files(scope(), files)
-    await index.replace_files(scope("billing"), [file("a.py", "theirs")])
-
-    pages = [page async for page in index.points(MINE)]
-
-    assert [len(page) for page in pages] == [500, 500, 250]
-    points = [point for page in pages for point in page]
-    assert {point.id for point in points} == ids_of(*files)
-    assert len({point.payload["page_content"] for point in points}) == 1250
-    chunks = [point.payload["page_content"] async for page in index.chunks(MINE, ["7.py"]) for point in page]
-    assert sorted(chunks) == [f"text 7 {chunk}" for chunk in range(5)]
-    bare = [models.PointStruct(id=point.id, vector={}, payload=dict(point.payload)) for point in points[:2]]
-    await client.upsert(settings.collection, bare, wait=True)
-    found = {point.id async for page in index.points(MINE, without_vector=True) for point in page}
-    assert found == {point.id for point in points[:2]}
-
-
 async def test_the_highest_later_epoch_is_found_and_values_that_are_not_epochs_are_ignored(
     index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
 ) -> None:
@@ -367,22 +318,6 @@ async def test_the_highest_later_epoch_is_found_and_values_that_are_not_epochs_a
     for point, wrong in zip(points, (LATEST_EPOCH, "later", None, 2**60), strict=True):
         await client.set_payload(settings.collection, {"epoch": wrong}, [point.id], key="metadata", wait=True)
     assert await index.later_epoch(MINE, 0) is None
-
-
-async def test_points_are_counted_by_repository(
-    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
-) -> None:
-    await index.ensure(SPEC)
-    await index.replace_files(scope(), [file("a.py", "one", "two")])
-    await index.replace_files(scope("billing"), [file("a.py", "one")])
-    foreign = models.PointStruct(id=7, vector={}, payload={"note": "of another program"})
-    await client.upsert(settings.collection, [foreign], wait=True)
-
-    assert await index.repositories() == {MINE: 2, "id-of-billing": 1}
-    assert await index.count() == 4
-    assert (await index.names_of(MINE), await index.names_of("unknown")) == (["payments"], [])
-    await index.remove_repository(MINE)
-    assert await index.repositories() == {"id-of-billing": 1}
 
 
 async def test_points_with_numbers_and_without_an_epoch_are_removed_by_their_ids(

@@ -27,13 +27,13 @@ async def test_sparse_search_alone_has_no_dense_vectors() -> None:
     await embedder.close()
 
 
-@pytest.mark.parametrize("provider", ["none", "openai", "tei", "ollama"])
-def test_only_the_local_provider_loads_a_model_runtime(provider: str) -> None:
+def test_only_the_local_provider_loads_a_model_runtime() -> None:
     program = (
         "import sys\n"
         "from reposync.embedding.factory import open_embedder\n"
         "from reposync.embedding.settings import EmbedderConfig\n"
-        f"open_embedder(EmbedderConfig(provider={provider!r}, url='http://h', model='m'))\n"
+        "for provider in ('none', 'openai', 'tei', 'ollama'):\n"
+        "    open_embedder(EmbedderConfig(provider=provider, url='http://h', model='m'))\n"
         "print(sorted({'onnxruntime', 'tokenizers', 'huggingface_hub'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
