@@ -61,17 +61,9 @@ class _Fused(NamedTuple):
 
 
 class Search:
-    """`has_path_tokens`: the collection has an index over path tokens. Raises UsageError for an invalid glob."""
+    """Raises UsageError for an invalid glob."""
 
-    def __init__(
-        self,
-        request: Request,
-        query: IndexQuery,
-        dense_params: Mapping[str, Any],
-        limits: Limits,
-        *,
-        has_path_tokens: bool,
-    ) -> None:
+    def __init__(self, request: Request, query: IndexQuery, dense_params: Mapping[str, Any], limits: Limits) -> None:
         self._request = request
         self._query = query
         self._dense_params = {"params": dense_params} if dense_params else {}
@@ -81,7 +73,7 @@ class Search:
         self._limit = min(query.limit, self._max_candidates)
         self._wanted = min(max(_MIN_CANDIDATES, self._limit * _CANDIDATES_PER_HIT), self._max_candidates)
         self._glob = path_patterns(query.path_glob)
-        self._filter = _filter(query, _of_tokens(query, has_path_tokens=has_path_tokens))
+        self._filter = _filter(query, _of_tokens(query))
 
     async def hits(self) -> list[SearchHit]:
         """Best first."""
@@ -163,15 +155,13 @@ class Search:
         return [each.shown(completed) for each in found if each.best.id in completed]
 
 
-async def files_with_terms(
-    request: Request, query: IndexQuery, limits: Limits, *, has_path_tokens: bool
-) -> tuple[list[tuple[str, str]], bool]:
+async def files_with_terms(request: Request, query: IndexQuery, limits: Limits) -> tuple[list[tuple[str, str]], bool]:
     """See `Index.files_with_terms`. A sparse query returns exactly the points that share a term with it."""
     limit = within(query.limit, limits.get("max_query_limit"))
     body = {
         "query": {"indices": query.sparse.indices, "values": query.sparse.values},
         "using": SPARSE,
-        "filter": _filter(query, _of_tokens(query, has_path_tokens=has_path_tokens)),
+        "filter": _filter(query, _of_tokens(query)),
         "limit": limit,
         "with_payload": [Payload.REPOSITORY_ID, Payload.PATH],
     }
@@ -211,14 +201,11 @@ def _fused(
     return sorted(found, key=lambda each: -each.score)
 
 
-def _of_tokens(query: IndexQuery, *, has_path_tokens: bool) -> list[Filter]:
-    tokens = glob_tokens(query.path_glob) if query.path_glob is not None and has_path_tokens else ()
-    return [_with_tokens(tokens)] if tokens else []
-
-
-def _with_tokens(tokens: Sequence[str]) -> Filter:
+def _of_tokens(query: IndexQuery) -> list[Filter]:
     """Points of programs before 0.2 and of the longest paths have no tokens."""
-    return {"should": [{"must": [equals(Payload.PATH_TOKENS, each) for each in tokens]}, is_empty(Payload.PATH_TOKENS)]}
+    tokens = glob_tokens(query.path_glob) if query.path_glob is not None else ()
+    has_all = {"must": [equals(Payload.PATH_TOKENS, each) for each in tokens]}
+    return [{"should": [has_all, is_empty(Payload.PATH_TOKENS)]}] if tokens else []
 
 
 def _filter(query: IndexQuery, of_paths: Sequence[Filter]) -> Filter | None:

@@ -332,19 +332,10 @@ class QdrantIndex:
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:
         params, limits = await self._collection.search_params(), await self._collection.limits()
-        narrows = query.path_glob is not None and await self._has_index(Payload.PATH_TOKENS)
-        if (query.symbol or query.kind) and not await self._has_index(Payload.SYMBOL_NAME):
-            return []  # its points have no symbols
-        return await Search(self._collection.request, query, params, limits, has_path_tokens=narrows).hits()
-
-    async def _has_index(self, key: str) -> bool:
-        """The first run after an upgrade makes the indexes of new keys; strict mode refuses filters without theirs."""
-        return key in (await self._collection.describe())["payload_schema"]
+        return await Search(self._collection.request, query, params, limits).hits()
 
     async def files_with_terms(self, query: IndexQuery) -> tuple[list[tuple[str, str]], bool]:
-        limits = await self._collection.limits()
-        narrows = query.path_glob is not None and await self._has_index(Payload.PATH_TOKENS)
-        return await files_with_terms(self._collection.request, query, limits, has_path_tokens=narrows)
+        return await files_with_terms(self._collection.request, query, await self._collection.limits())
 
     async def ping(self) -> None:
         if self._settings.url is None:

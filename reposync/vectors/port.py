@@ -57,13 +57,10 @@ class ResolvedCollection:
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """One collection at one place: a server if `url` is given, else the embedded engine in `state_dir`. `url`: of
-    several nodes of one cluster, separated by commas.
-
-    Shards, replicas, quantization and placement apply to new collections on a server; None leaves the choice to the
-    server. `write_consistency_factor`: replicas that confirm a write. `rescore`: whether a search ranks what it found
-    by quantized vectors again by the original ones.
-    """
+    """One collection at one place: a server if `url` is given (nodes of one cluster separated by commas), else the
+    embedded engine in `state_dir`. Shards, replicas, quantization and placement apply to new collections on a server;
+    None leaves the choice to the server. `write_consistency_factor`: replicas that confirm a write. `rescore`: whether
+    a search ranks what it found by quantized vectors again by the original ones."""
 
     collection: str
     state_dir: Path
@@ -268,35 +265,32 @@ class Index(Protocol):
     async def relink(
         self, version_id: str, url_of: Callable[[str, int, int], str | None], *, check: Callable[[], None] = no_check
     ) -> int:
-        """Set the url of all its points to `url_of` (path, first line, last line); returns how many changed. Vectors
-        are not touched, and a repeat writes nothing."""
+        """Set the url of all its points to `url_of` (path, first line, last line); returns how many changed."""
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str) -> None:
-        """Set the repository name of all its points. `links`: where the pages of its files are now; it replaces what is
-        before `/-/` in their urls. Vectors are not touched, and a repeat writes nothing."""
+        """Set the repository name of all its points. `links` replaces what is before `/-/` in their urls."""
 
     async def count(
         self, repository_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
     ) -> int:
-        """Exact number of points of the repository (None: of the collection), of that epoch if one is given. If it is
-        not `expected`, a majority of the replicas is asked."""
+        """Points of the repository or collection, of that epoch. If they are not `expected`, a majority of the replicas
+        is asked."""
 
     async def existing(self, ids: Sequence[PointId]) -> set[PointId]:
         """Those of `ids`, which a listing lacked, that some replica has after all; nothing without replicas."""
 
     def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
-        """Ids of all points of the repository, in pages."""
+        """In pages."""
 
     def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
-        """All points of the repository with their payload, in pages of a few megabytes. `without_vector`: only those
-        without a dense vector, which dense search cannot find."""
+        """With their payload, in pages of a few megabytes. `without_vector`: only those without a dense vector."""
 
     async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
-        """The highest epoch beyond `epoch` (and below LATEST_EPOCH) of the repository's points; None if there is none.
-        There is one if the database was restored to an older state than the index."""
+        """The highest epoch beyond `epoch` (and below LATEST_EPOCH) of the repository's points: there is one if the
+        database was restored to an older state than the index."""
 
     async def repositories(self) -> Mapping[str, int]:
-        """Repository id -> number of points, of the whole collection."""
+        """Repository id -> number of points."""
 
     async def names_of(self, repository_id: str) -> Sequence[str]:
         """The names that the points of the repository record; usually one."""

@@ -170,7 +170,5 @@ def _dense(matrix: Matrix, path: str, *, multivector: bool) -> Matrix:
         )
     import numpy as np  # only if something is embedded: takes 0.1 s
 
-    if not np.isfinite(matrix).all():
-        raise VectorIndexError(f"A chunk of {path!r} came with a vector that holds NaN or infinity.")
     contiguous = np.ascontiguousarray(matrix, dtype=np.float32)
     return contiguous if multivector else contiguous[0]

@@ -64,11 +64,11 @@ def _point(path: str) -> dict[str, Any]:
     return {"id": path, "score": 1.0, "payload": {"page_content": "", "metadata": metadata | {"path": path}}}
 
 
-async def found(server: StrictServer, glob: str | None, limit: int = 10, *, has_path_tokens: bool = True) -> list[str]:
+async def found(server: StrictServer, glob: str | None, limit: int = 10) -> list[str]:
     words = SparseVector(np.array([1], dtype=np.uint32), np.array([1.0], dtype=np.float32))
     dense = np.ones((1, 4), dtype=np.float32)
     query = IndexQuery(words, dense, path_glob=glob, limit=limit)
-    search = Search(server.request, query, {}, server.limits, has_path_tokens=has_path_tokens)
+    search = Search(server.request, query, {}, server.limits)
     return [hit.path for hit in await search.hits()]
 
 
@@ -112,6 +112,4 @@ async def test_stricter_limits_of_a_server_are_kept() -> None:
 @pytest.mark.parametrize("limit", [1, 100, 10**9])
 @pytest.mark.parametrize("glob", [None, "*.py", "file*9.py", "nowhere/*"])
 async def test_no_request_is_unbounded_however_large_the_limit_is(glob: str | None, limit: int) -> None:
-    server = StrictServer(PATHS)
-    for has_path_tokens in (True, False):
-        assert len(await found(server, glob, limit, has_path_tokens=has_path_tokens)) <= min(limit, MOST)
+    assert len(await found(StrictServer(PATHS), glob, limit)) <= min(limit, MOST)

@@ -133,14 +133,6 @@ def test_windows_become_a_multivector_only_where_the_collection_has_them() -> No
         list(write_requests(SCOPE, windows, multivector=False))
 
 
-def test_a_vector_that_holds_nan_is_refused_with_its_file() -> None:
-    point = chunk(0)
-    assert point.dense is not None
-    point.dense[0, 2] = np.nan
-    with pytest.raises(VectorIndexError, match=r"'a\.py'"):
-        list(write_requests(SCOPE, [FileWrite("a.py", None, "b" * 40, [point], False)], multivector=False))
-
-
 def test_text_that_is_not_unicode_is_refused_with_its_file() -> None:
     with pytest.raises(VectorIndexError, match=r"'a\.py'"):
         list(write_requests(SCOPE, [file("a.py", 1, text="\ud800")], multivector=False))
