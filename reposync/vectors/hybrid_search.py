@@ -17,7 +17,7 @@ from reposync.vectors.collection_client import Limits, within
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
 from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, PointId, SearchHit
-from reposync.vectors.request_bodies import Filter, any_of_array, equals, is_empty, one_of
+from reposync.vectors.request_bodies import Filter, equals, one_of
 from reposync.wildmatch import PathPatterns, check_pattern
 
 # Candidates of each kind of vector: enough to find a hit that one kind ranks low and the other high, and so that the
@@ -205,7 +205,7 @@ def _of_tokens(query: IndexQuery) -> list[Filter]:
     """Points of programs before 0.2 and of the longest paths have no tokens."""
     tokens = glob_tokens(query.path_glob) if query.path_glob is not None else ()
     has_all = {"must": [equals(Payload.PATH_TOKENS, each) for each in tokens]}
-    return [{"should": [has_all, is_empty(Payload.PATH_TOKENS)]}] if tokens else []
+    return [{"should": [has_all, {"is_empty": {"key": Payload.PATH_TOKENS}}]}] if tokens else []
 
 
 def _filter(query: IndexQuery, of_paths: Sequence[Filter]) -> Filter | None:
@@ -215,7 +215,7 @@ def _filter(query: IndexQuery, of_paths: Sequence[Filter]) -> Filter | None:
     symbol = [equals(key, value) for key, value in (("name", query.symbol), ("kind", query.kind)) if value is not None]
     must = [*(equals(key, value) for key, value in wanted if value is not None), *of_paths]
     must += [one_of(Payload.REPOSITORY_ID, versions)] if len(versions) > 1 else []
-    must += [any_of_array(Payload.SYMBOLS, *symbol)] if symbol else []
+    must += [{"nested": {"key": Payload.SYMBOLS, "filter": {"must": symbol}}}] if symbol else []
     hidden = [one_of(Payload.REPOSITORY_ID, sorted(query.hidden))] if query.hidden else []
     found: Filter = ({"must": must} if must else {}) | ({"must_not": hidden} if hidden else {})
     return found or None

@@ -216,7 +216,7 @@ class QdrantIndex:
         return deleted
 
     async def _delete(self, selected: Filter, ids: Sequence[PointId], check: Callable[[], None]) -> None:
-        some = selected | {"must": [*selected["must"], bodies.has_id(ids)]}
+        some = selected | {"must": [*selected["must"], {"has_id": list(ids)}]}
         await self._write("delete points", "/points/delete", {"filter": some}, check)
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str) -> None:

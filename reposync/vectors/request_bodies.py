@@ -21,7 +21,6 @@ from reposync.vectors.port import (
     SPARSE,
     FileWrite,
     Payload,
-    PointId,
     PointWrite,
     WriteScope,
     point_id,
@@ -42,20 +41,6 @@ def equals(key: str, value: str | int) -> Filter:
 
 def one_of(key: str, values: Sequence[str]) -> Filter:
     return {"key": key, "match": {"any": list(values)}}
-
-
-def has_id(ids: Sequence[PointId]) -> Filter:
-    return {"has_id": list(ids)}
-
-
-def is_empty(key: str) -> Filter:
-    """Points without the field, or with an empty array."""
-    return {"is_empty": {"key": key}}
-
-
-def any_of_array(key: str, *of_element: Filter) -> Filter:
-    """Points with an element of the array that fulfils all of these, whose keys are relative to it."""
-    return {"nested": {"key": key, "filter": {"must": list(of_element)}}}
 
 
 def points_of_repository(repository_id: str, *more: Filter) -> Filter:
@@ -123,7 +108,7 @@ def write_requests(
                 request.add(request.points, encoded)
             ids.append(identity)
         if file.replaces:
-            stale = writable(scope, equals(Payload.PATH, file.path)) | ({"must_not": [has_id(ids)]} if ids else {})
+            stale = writable(scope, equals(Payload.PATH, file.path)) | ({"must_not": [{"has_id": ids}]} if ids else {})
             delete = orjson.dumps({"delete": {"filter": stale}})
             if not request.add(request.deletes, delete):
                 yield request

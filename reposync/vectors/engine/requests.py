@@ -122,8 +122,7 @@ class Schema:
             "status": "green",
             "optimizer_status": "ok",
             "points_count": info.points_count,
-            # The engine counts sparse vectors only.
-            "indexed_vectors_count": 0 if self.vectors else info.indexed_vectors_count,
+            "indexed_vectors_count": 0,
             "segments_count": info.segments_count,
             "config": {
                 "params": {

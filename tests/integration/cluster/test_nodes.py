@@ -4,11 +4,10 @@ import asyncio
 import dataclasses
 from collections.abc import Generator
 
-import httpx
 import pytest
 
 from tests.fixtures.qdrant_balancer import RoundRobin
-from tests.fixtures.qdrant_nodes import QdrantCluster, wait_for_replicas
+from tests.fixtures.qdrant_nodes import QdrantCluster
 from tests.fixtures.world import World
 from tests.integration.cluster.conftest import FILES, assert_exact, brought_to_an_end, fresh, sync_with
 
@@ -83,29 +82,6 @@ async def test_the_run_goes_on_with_the_next_node_if_its_own_is_killed(
         assert await closed_world.app.searching.search("answer", limit=3), "search, too, goes to the next"
         await asyncio.to_thread(cluster.settle)
         await assert_exact(closed_world)
-
-
-@pytest.mark.parametrize("method", ["move_shard", "replicate_shard"])
-async def test_a_shard_that_gets_another_place_during_a_sync_takes_all_points_along(
-    world: World, cluster: QdrantCluster, method: str
-) -> None:
-    async def hand_over() -> None:
-        url, physical = cluster.urls[0], await world.physical()
-        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-            nodes = [(await client.get(f"{each}/cluster")).json()["result"]["peer_id"] for each in cluster.urls]
-            shards = (await client.get(f"/collections/{physical}/cluster")).json()["result"]
-            (shard, *_) = shards["local_shards"]
-            holders = {each["peer_id"] for each in shards["remote_shards"] if each["shard_id"] == shard["shard_id"]}
-            there = next(each for each in nodes[1:] if each not in holders)
-            body = {method: {"shard_id": shard["shard_id"], "from_peer_id": nodes[0], "to_peer_id": there}}
-            answer = await client.post(f"/collections/{physical}/cluster", json=body)
-            assert answer.is_success, answer.text
-
-    run = await sync_with(world, hand_over)
-
-    await brought_to_an_end(world, run)
-    await asyncio.to_thread(wait_for_replicas, cluster.urls)
-    await assert_exact(world)
 
 
 @pytest.fixture

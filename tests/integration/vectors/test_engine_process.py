@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -25,7 +24,7 @@ from reposync.vectors.index import open_index
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
-from tests.fixtures.points import SPARSE_ALONE, SPEC, file, scope
+from tests.fixtures.points import SPEC, file, scope
 from tests.integration.vectors.conftest import index_in
 
 pytestmark = pytest.mark.full
@@ -269,36 +268,6 @@ async def test_an_engine_that_does_not_answer_is_waited_for_within_a_bound(
     os.kill(pid, signal.SIGCONT)
 
 
-def started_by_hand(engine: Engine, *options: str) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "reposync.vectors.engine", str(engine.folder), *options], cwd=ROOT
-    )
-    wait_until(lambda: (engine.folder / RECORD).exists())
-    return process
-
-
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
-async def test_an_engine_without_memory_ends_and_the_next_one_answers(engine: Engine, state_dir: Path) -> None:
-    texts = [f"text {number} " * 300 for number in range(300)]
-    async with index_in(state_dir) as index:
-        process = await asyncio.to_thread(started_by_hand, engine, "--idle", "0", "--hang", "3")
-        await index.ensure(SPARSE_ALONE)
-        allowed = 10_000_000 + 1024 * int(
-            next(
-                line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "VmSize" in line
-            ).split()[1]
-        )
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (allowed, allowed))
-        number = 0
-        while process.poll() is None:
-            # Failed allocations end a call, or stop the whole process in the middle of one.
-            await index.replace_files(scope(), [file(f"{number}.py", *texts, spec=SPARSE_ALONE)])
-            number += 1
-            assert number < 200, "it never ran out of memory"
-        assert await index.count() == number * len(texts)
-        assert pid_of(engine) != process.pid
-
-
 @pytest.mark.parametrize(
     ("host", "is_renewed", "starts"),
     [("node-2", True, False), ("node-2", False, True), (socket.gethostname(), False, True)],
@@ -322,12 +291,6 @@ def test_the_engine_of_a_different_machine_is_left_alone_as_long_as_it_lives(
         engine.find()
     renewing.join()
     assert engines_on(engine.folder) == []
-
-
-def test_a_state_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(IndexUnavailable, match="cannot be started: Not a directory"):
-        Engine(tmp_path / "file").find()
 
 
 def test_the_path_of_the_state_folder_may_be_longer_than_a_socket_allows(state_dir: Path) -> None:

@@ -25,34 +25,25 @@ def open_index(opened: OpenIndex) -> Opened:
     return functools.cache(lambda collection: opened(collection=collection))
 
 
-async def test_the_first_collection_gets_the_name_and_a_different_model_gets_a_different_collection(
-    open_index: Opened, settings: IndexSettings
-) -> None:
-    name = settings.collection
-    first = await physical_collection(open_index, name, SPEC)
-    await open_index(first).ensure(SPEC)
-    await give_name(open_index, name, first)
+async def made(open_index: Opened, name: str, spec: EmbeddingSpec) -> str:
+    physical = await physical_collection(open_index, name, spec)
+    await open_index(physical).ensure(spec)
+    await give_name(open_index, name, physical)
+    return physical
 
-    assert first != name
-    assert await physical_collection(open_index, name, SPEC) == first
-    second = await physical_collection(open_index, name, OTHER)
-    assert second not in (name, first)
-    behind = await open_index(name).resolve()
-    assert behind is not None and behind.physical == first
+
+async def behind(open_index: Opened, name: str) -> str | None:
+    resolved = await open_index(name).resolve()
+    return None if resolved is None else resolved.physical
 
 
 async def test_a_name_moves_while_it_is_read_and_always_leads_somewhere(
     open_index: Opened, settings: IndexSettings, client: AsyncQdrantClient
 ) -> None:
     name = settings.collection
-    for spec, repository in ((SPEC, "old"), (OTHER, "new")):
-        physical = await physical_collection(open_index, name, spec)
-        await open_index(physical).ensure(spec)
-        await give_name(open_index, name, physical)
-        if spec is SPEC:
-            await open_index(physical).replace_files(scope(repository), [file("a.py", "alpha")])
-    second = await physical_collection(open_index, name, OTHER)
-    first = await physical_collection(open_index, name, SPEC)
+    first, second = await made(open_index, name, SPEC), await made(open_index, name, OTHER)
+    assert len({name, first, second}) == 3, "a different model gets a different collection"
+    assert await physical_collection(open_index, name, SPEC) == first == await behind(open_index, name)
     done = asyncio.Event()
     reads = 0
 
@@ -69,8 +60,7 @@ async def test_a_name_moves_while_it_is_read_and_always_leads_somewhere(
         for physical in (second, first) * 10 + (second,):
             assert await move_name(open_index, name, physical)
         done.set()
-    behind = await open_index(name).resolve()
-    assert behind is not None and behind.physical == second
+    assert await behind(open_index, name) == second
 
 
 async def test_a_collection_that_has_the_name_itself_goes_only_when_it_is_empty(
@@ -87,8 +77,7 @@ async def test_a_collection_that_has_the_name_itself_goes_only_when_it_is_empty(
 
     await open_index(name).remove_repository(scope().repository_id)
     assert await move_name(open_index, name, second)
-    behind = await open_index(name).resolve()
-    assert behind is not None and behind.physical == second
+    assert await behind(open_index, name) == second
 
 
 async def test_a_collection_with_points_of_a_different_installation_is_not_dropped(

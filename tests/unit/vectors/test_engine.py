@@ -264,7 +264,6 @@ async def test_names_of_collections_may_be_odd_and_everything_is_there_after_a_r
     assert described[0] == described[1]
     assert [each["points_count"] for each in described[0]] == [0, 1, 2, 3, 3]
     assert {each["config"]["metadata"]["made_by"] for each in described[0]} == {"a test"}
-    assert {each["indexed_vectors_count"] for each in described[0]} == {0}, "dense vectors have no index"
 
 
 async def test_points_are_ranked_by_their_original_vectors(http: httpx.AsyncClient) -> None:

@@ -52,24 +52,10 @@ def test_two_neighbours_become_one_hit_at_the_place_of_the_better_one() -> None:
     assert other.path == "b.py"
 
 
-def test_a_third_neighbour_shows_only_lines_of_its_own() -> None:
-    first, second, third, *_ = hits_of(TEXT)
-    one, other = shown([first, second, third])
-    assert (one.end_line, other.start_line, other.end_line) == (second.end_line, second.end_line + 1, third.end_line)
-    assert other.text == "".join(TEXT.splitlines(keepends=True)[second.end_line : third.end_line])
-    assert other.url == URL.format(second.end_line + 1, third.end_line)
-
-
 def test_a_neighbour_that_was_deleted_meanwhile_is_left_out() -> None:
     first, second, *_ = hits_of(TEXT)
     (found,) = [each.shown({id(second): second}) for each in passages(candidates([second, first]))]
     assert (found.start_line, found.text) == (second.start_line, second.text)
-
-
-def test_chunks_of_different_files_and_versions_stay_apart() -> None:
-    first = hits_of(TEXT)[0]
-    second = hits_of(TEXT, path="b.py")[0]
-    assert [(hit.path, hit.text) for hit in shown([first, second])] == [("a.py", first.text), ("b.py", second.text)]
 
 
 lines = st.lists(st.sampled_from(["", "x", "x = 1", "a\x0bb", "long " * 30, "}", "\r"]), min_size=1, max_size=60)
