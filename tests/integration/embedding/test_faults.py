@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import numpy as np
 import pytest
@@ -16,43 +15,6 @@ from tests.integration.embedding.conftest import Open
 from tests.integration.embedding.test_servers import every_provider, unit
 
 SECRET = "sk-hunter2-hunter2"
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-async def test_a_request_to_an_overloaded_server_is_repeated(
-    server: EmbeddingServer, open_client: Open, status: int
-) -> None:
-    embedder = open_client(dimensions=64)
-    server.answer_next(status, times=2)
-    (matrix,) = await embedder.embed(["x"])
-    assert np.allclose(matrix[0], unit("x"), atol=1e-6)
-    assert [exchange.status for exchange in server.log if exchange.inputs] == [status, status, 200]
-
-
-async def test_the_pause_that_a_server_requests_is_kept_by_all_requests(
-    server: EmbeddingServer, open_client: Open
-) -> None:
-    embedder = open_client(dimensions=64, longest_wait_seconds=20, attempts=1)
-    server.answer_next(503, headers={"Retry-After": "1"})
-    with pytest.raises(EmbeddingUnavailable):
-        await embedder.embed(["x"])
-    started = time.monotonic()
-    await embedder.embed(["y"])
-    assert time.monotonic() - started >= 0.8  # never early; how late does not matter here
-
-
-async def test_a_pause_of_a_day_is_not_waited_for(server: EmbeddingServer, open_client: Open) -> None:
-    server.answer_next(429, headers={"Retry-After": "86400"})
-    embedder = open_client(dimensions=64)
-
-    with pytest.raises(EmbeddingUnavailable, match="asks to wait 86400 s") as raised:
-        await embedder.embed(["x"])
-    assert raised.value.retry_after_seconds == 86_400
-    assert len(server.log) == 1
-
-    # A later request is not held back.
-    await embedder.embed(["x"])
-    assert server.inputs == ["x"]
 
 
 async def test_attempts_end_and_a_query_has_fewer(server: EmbeddingServer, open_client: Open) -> None:

@@ -168,14 +168,6 @@ async def test_a_server_that_truncates_silently_is_noticed(
     assert [len(matrix) for matrix in windowed] == [2, 2]
 
 
-async def test_the_proof_that_a_server_reads_all_is_required_once(server: EmbeddingServer, open_client: Open) -> None:
-    embedder = open_client(dimensions=64, batch=1)
-    suspicious = "a" * 2048  # exactly 512 tokens of the server's
-    for _ in range(3):
-        await embedder.embed([suspicious])
-    assert (server.inputs.count(suspicious), len(server.inputs)) == (3, 4)
-
-
 async def test_a_text_that_is_not_unicode_is_sent_with_replacements(server: EmbeddingServer, open_client: Open) -> None:
     await open_client(dimensions=64).embed(["caf\udce9 menu"])
     assert server.inputs == ["caf? menu"]

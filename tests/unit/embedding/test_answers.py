@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.embedding.dialects import DIALECTS, Dialect, MalformedResponse, endpoint
-from reposync.embedding.windows import looks_cut, with_different_ending
+from reposync.embedding.windows import looks_cut
 from reposync.errors import ConfigError
 
 SCALARS = (
@@ -90,10 +90,3 @@ def test_few_tokens_for_much_text_look_cut() -> None:
     assert looks_cut([text, text], 2 * 333)
     assert not looks_cut([" " * 7000 + "x = 1"], 40)
     assert not looks_cut(["x = 1"], 128)
-
-
-@given(st.text(min_size=1, max_size=3000))
-def test_the_proof_of_a_cut_changes_the_end_alone(text: str) -> None:
-    other = with_different_ending(text)
-    assert len(other) == len(text)
-    assert other[: len(text) * 9 // 10 - 1] == text[: len(text) * 9 // 10 - 1]

@@ -120,14 +120,6 @@ async def test_a_write_that_is_not_known_to_be_applied_is_sent_again(
     assert {each.url.params["wait"] for each in qdrant.requests} == {"true"}
 
 
-async def test_a_pause_of_a_day_is_not_waited_for(index_on: OpenOn) -> None:
-    qdrant = Qdrant([refusal(429, **{"Retry-After": "86400"})])
-    with pytest.raises(IndexUnavailable, match="rate limit") as raised:
-        await index_on(qdrant).count()
-    assert raised.value.retry_after_seconds == 86_400
-    assert len(qdrant.requests) == 1
-
-
 async def test_a_failure_that_lasts_is_unavailable_after_some_attempts(index_on: OpenOn) -> None:
     qdrant = Qdrant([httpx.ConnectError("refused")] * 9)
     words = r"Qdrant at https://node-1\.example:6333/prefix: the request to count points failed 3 times: .*refused"
