@@ -94,27 +94,23 @@ class EmbeddedEngine:
                 return None  # it is alive and busy
             except (OSError, ValueError):
                 identity = None
+            if identity is not None and identity["revision"] > REVISION:
+                raise IndexUnavailable(
+                    f"The embedded engine in {self.folder} was started by a newer version of reposync.",
+                    remedy="Upgrade this one, or wait until the newer one is done.",
+                )
             if identity is not None and identity["revision"] == REVISION:
                 self._child_answered |= identity["pid"] == self._child
                 self._reap()
                 return str(identity["address"])
             if identity is not None:
-                self._replace(identity)
+                with contextlib.suppress(OSError, ValueError):
+                    exchange(identity["address"], "POST /engine/end")
             elif record is not None:
                 self._refuse_other_machine(record)
             if self._reap():
                 self._child, self._child_answered = self._spawn(), False
             return None
-
-    def _replace(self, identity: dict[str, Any]) -> None:
-        """End an engine of an older version."""
-        if identity["revision"] > REVISION:
-            raise IndexUnavailable(
-                f"The embedded engine in {self.folder} was started by a newer version of reposync.",
-                remedy="Upgrade this one, or wait until the newer one is done.",
-            )
-        with contextlib.suppress(OSError, ValueError):
-            exchange(identity["address"], "POST /engine/end")
 
     def _refuse_other_machine(self, record: dict[str, Any]) -> None:
         """Raise IndexUnavailable if an engine of a different machine has the folder. Its socket cannot be reached, and

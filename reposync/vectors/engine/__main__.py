@@ -35,7 +35,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="reposync.vectors.engine", description="Qdrant's REST contract on a folder.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--idle", type=float, default=60.0, help="end after so long without a request, in s; 0: never")
-    parser.add_argument("--hang", type=float, default=HANG_SECONDS, help="end if the event loop is blocked so long")
     arguments = parser.parse_args()
     line = "%(asctime)s %(process)d %(levelname)s %(message)s"
     logging.basicConfig(level=logging.WARNING, format=line, stream=sys.stderr)
@@ -44,7 +43,7 @@ def main() -> None:
     if (lock := take_lock(arguments.folder)) is None:
         sys.exit(EXIT_LOCKED)
     _bound_log(arguments.folder)
-    _end_unless_alive_within(_PATIENT_FACTOR * arguments.hang)
+    _end_unless_alive_within(_PATIENT_FACTOR * HANG_SECONDS)
     try:
         collections = Collections(arguments.folder)
     except CatalogueUnreadable as error:
@@ -52,7 +51,7 @@ def main() -> None:
         sys.exit(EXIT_UNREADABLE)
     claim = Claim(arguments.folder, lock)
     try:
-        asyncio.run(_serve(arguments, claim, collections))
+        asyncio.run(_serve(claim, collections, arguments.folder, arguments.idle))
     finally:
         # Under the lock, so that the next engine starts on closed collections.
         claim.release()
@@ -64,7 +63,7 @@ def _end_unless_alive_within(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-async def _serve(arguments: argparse.Namespace, claim: Claim, collections: Collections) -> None:
+async def _serve(claim: Claim, collections: Collections, folder: Path, idle_seconds: float) -> None:
     app = EngineApp(collections, server=claim.identity)
     config = uvicorn.Config(
         app,
@@ -88,24 +87,23 @@ async def _serve(arguments: argparse.Namespace, claim: Claim, collections: Colle
     # uvicorn raises a received signal again when it is done: that would end the process before the collections close.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: end())
-    watch = asyncio.create_task(_watch(arguments, app, claim, collections))
+    watch = asyncio.create_task(_watch(app, claim, collections, folder, idle_seconds))
     try:
         await server.serve(sockets=[claim.listener])
     finally:
         watch.cancel()
 
 
-async def _watch(arguments: argparse.Namespace, app: EngineApp, claim: Claim, collections: Collections) -> None:
+async def _watch(app: EngineApp, claim: Claim, collections: Collections, folder: Path, idle_seconds: float) -> None:
     """End the engine if it is idle, or if its files were taken away."""
-    idle_seconds, hang_seconds = arguments.idle, arguments.hang
 
     def is_idle() -> bool:
         return bool(idle_seconds) and not app.active and time.monotonic() - app.last_used >= idle_seconds
 
     while True:
-        _end_unless_alive_within(hang_seconds)
+        _end_unless_alive_within(HANG_SECONDS)
         await asyncio.sleep(min(_WATCH_SECONDS, idle_seconds / 4) if idle_seconds else _WATCH_SECONDS)
-        _bound_log(arguments.folder)
+        _bound_log(folder)
         if not claim.folder_is_mine():
             # The open files were removed, or belong to a different engine by now: nothing may be flushed to them.
             log.error("The folder of this engine was removed or replaced: it ends.")
@@ -116,7 +114,7 @@ async def _watch(arguments: argparse.Namespace, app: EngineApp, claim: Claim, co
             return app.on_end()
         claim.renew()
         if is_idle():
-            _end_unless_alive_within(_PATIENT_FACTOR * hang_seconds)
+            _end_unless_alive_within(_PATIENT_FACTOR * HANG_SECONDS)
             collections.tidy()
             # A request may have arrived meanwhile: it is answered, and the idle time starts again.
             await asyncio.sleep(0.01)
