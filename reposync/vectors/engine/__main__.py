@@ -107,7 +107,6 @@ async def _watch(app: EngineApp, claim: Claim, collections: Collections, folder:
         if not claim.folder_is_mine():
             # The open files were removed, or belong to a different engine by now: nothing may be flushed to them.
             log.error("The folder of this engine was removed or replaced: it ends.")
-            claim.release()
             os._exit(1)
         if not claim.is_whole():
             log.error("The socket or the record of this engine is gone: it ends, so that clients start a new one.")

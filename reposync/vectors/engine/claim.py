@@ -33,21 +33,18 @@ class Claim:
 
     def __init__(self, folder: Path, lock: int) -> None:
         """`lock`: see `take_lock`. From now on clients find this engine."""
-        self._lock_path, self._record_path = folder / LOCK, folder / RECORD
-        self.listener, address = _listener(folder)
+        self._lock_path, self._record_path, self._lock = folder / LOCK, folder / RECORD, lock
+        self.listener, self._address = _listener(folder)
         self.identity: dict[str, Any] = {
             "revision": REVISION,
             "pid": os.getpid(),
-            "address": str(address),
+            "address": str(self._address),
             "machine": machine(),
             "host": socket.gethostname(),
         }
         draft = self._record_path.with_suffix(".new")
-        self._record = draft.open("wb", buffering=0)  # an inode is not reused while its file is open
-        self._record.write(orjson.dumps(self.identity))
+        draft.write_bytes(orjson.dumps(self.identity))
         draft.replace(self._record_path)
-        self._inodes = {self._lock_path: _inode(lock)}
-        self._inodes |= {path: _inode(path) for path in (address, self._record_path)}
 
     def renew(self) -> None:
         """Tells processes of other machines, which cannot reach the socket, that the folder is in use."""
@@ -56,20 +53,17 @@ class Claim:
 
     def folder_is_mine(self) -> bool:
         """Whether the locked file is the one at its path: no other engine serves the folder."""
-        return self._is_mine(self._lock_path)
+        return _inode(self._lock) == _inode(self._lock_path)
 
     def is_whole(self) -> bool:
         """Whether clients that look for the engine of this folder find this one."""
-        return all(map(self._is_mine, self._inodes))
+        return self._address.exists() and self._record_path.exists()
 
     def release(self) -> None:
         """From now on clients do not find this engine. The lock is held until the process ends."""
-        for path in self._inodes:
-            if path != self._lock_path and self._is_mine(path):
-                path.unlink(missing_ok=True)
-
-    def _is_mine(self, path: Path) -> bool:
-        return _inode(path) == self._inodes[path]
+        if self.folder_is_mine():
+            self._address.unlink(missing_ok=True)
+            self._record_path.unlink(missing_ok=True)
 
 
 def take_lock(folder: Path) -> int | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import orjson
+import psutil
 import pytest
 
 from reposync.errors import IndexUnavailable, VectorIndexError
@@ -62,8 +63,8 @@ def pid_of(engine: Engine) -> int:
 def is_alive(pid: int) -> bool:
     """A zombie is as dead as one that is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -74,15 +75,9 @@ def kill(pid: int) -> None:
 
 def engines_on(folder: Path) -> list[int]:
     """Every process of the machine that was started for this folder."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            command = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"reposync.vectors.engine" in command and os.fsencode(folder) in command and is_alive(int(process.name)):
-            found.append(int(process.name))
-    return found
+    started = {"reposync.vectors.engine", str(folder)}
+    processes = psutil.process_iter(["cmdline"])
+    return [each.pid for each in processes if started <= set(each.info["cmdline"] or ()) and is_alive(each.pid)]
 
 
 def python(code: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
