@@ -67,12 +67,6 @@ async def test_vectors_are_put_in_order_by_their_index(server: EmbeddingServer, 
         await open_client(dimensions=64).embed(texts)
 
 
-async def test_an_incomplete_answer_is_requested_again(server: EmbeddingServer, open_client: Open) -> None:
-    server.garble_next("truncated")
-    (matrix,) = await open_client(dimensions=64).embed(["x"])
-    assert np.allclose(matrix[0], unit("x"), atol=1e-6)
-
-
 async def test_an_endless_answer_is_not_read_to_its_end(server: EmbeddingServer, open_client: Open) -> None:
     server.answer_next(200, body=b" " * (MAX_ANSWER_BYTES + 1))
     with pytest.raises(EmbeddingError, match="more than 67,108,864 bytes"):

@@ -49,13 +49,6 @@ def server(target: Target) -> Generator[Target, None, None]:
 
 
 @pytest.fixture
-def client(server: Target) -> Generator[QdrantClient, None, None]:
-    client = QdrantClient(url=server.url, check_compatibility=False)
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def collection(server: Target) -> Generator[str, None, None]:
     with collections(server) as prefix:
         yield f"{prefix} with spaces"
@@ -74,9 +67,10 @@ async def synced(server: Target, collection: str, spec: EmbeddingSpec) -> None:
 @pytest.mark.parametrize("spec", [SPEC, WINDOWED], ids=["one vector", "windows"])
 @pytest.mark.parametrize("mode", [RetrievalMode.DENSE, RetrievalMode.SPARSE])
 async def test_langchain_searches_the_collection_of_a_sync(
-    server: Target, client: QdrantClient, collection: str, mode: RetrievalMode, spec: EmbeddingSpec
+    server: Target, collection: str, mode: RetrievalMode, spec: EmbeddingSpec
 ) -> None:
     await synced(server, collection, spec)
+    client = QdrantClient(url=server.url, check_compatibility=False)
     store = QdrantVectorStore(
         client=client,
         collection_name=collection,
@@ -94,3 +88,4 @@ async def test_langchain_searches_the_collection_of_a_sync(
     only = models.Filter(must=[models.FieldCondition(key="metadata.path", match=models.MatchValue(value="src/2.py"))])
     found = store.similarity_search("refund the card", k=5, filter=only)
     assert {each.metadata["path"] for each in found} <= {"src/2.py"}
+    client.close()

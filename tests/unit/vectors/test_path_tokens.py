@@ -64,7 +64,6 @@ def test_a_path_at_the_limits_has_tokens_and_a_longer_one_has_none(path: str) ->
 @pytest.mark.parametrize(
     ("path", "tokens"),
     [
-        ("setup.py", ["setup.py", "*.py"]),
         ("src/a/setup.py", ["/src/", "/src/a/", "src", "a", "setup.py", "*.py"]),
         ("a/a/a", ["/a/", "/a/a/", "a"]),
         ("conf.d/x.tar.gz", ["/conf.d/", "conf.d", "x.tar.gz", "*.d", "*.gz", "*.tar.gz"]),
@@ -81,22 +80,16 @@ def test_a_path_has_its_folders_names_and_extensions(path: str, tokens: list[str
     ("glob", "tokens"),
     [
         ("src/**", ["/src/"]),
-        ("/src/", ["/src/"]),
         ("src/*.py", ["/src/", "*.py"]),
-        ("src/a/", ["/src/a/"]),
         ("src/a", ["/src/", "a"]),
-        ("*.py", ["*.py"]),
         ("*.test.ts", ["*.test.ts"]),
         ("docs/", ["docs"]),
-        ("setup.py", ["setup.py"]),
         ("/Makefile", ["Makefile"]),
         ("**/docs/**", ["docs"]),
         ("src/**/test_*.py", ["/src/", "*.py"]),
-        ("src/*/models/?ser.py", ["/src/", "models", "*.py"]),
         (r"app/\[slug\]/page.tsx", ["/app/", "page.tsx"]),
         ("src/[a/b]/*.[ch]", ["/src/"]),
         ("test_[0-9]*.py", ["*.py"]),
-        ("a**/b", ["b"]),
     ],
 )
 def test_a_pattern_is_narrowed_to_the_tokens_that_its_paths_have(glob: str, tokens: list[str]) -> None:
