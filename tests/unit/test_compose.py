@@ -3,7 +3,6 @@ images, what it says to the program, and its commands and health checks where th
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -106,18 +105,6 @@ def test_every_image_has_a_version_and_every_container_only_what_it_needs(servic
         assert services[name]["networks"] == ["inside"], f"{name} has no way out"
 
 
-def test_the_daemons_start_when_all_they_need_is_well_and_the_schema_is_made(services: dict[str, Any]) -> None:
-    for name in DAEMONS:
-        needs = {other: each["condition"] for other, each in services[name]["depends_on"].items()}
-        assert needs.pop("migrate") == "service_completed_successfully"
-        assert needs == dict.fromkeys(("postgres", "redis", "qdrant", "tei"), "service_healthy")
-    assert services["migrate"]["command"] == ["db", "upgrade"]
-    assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
-    for name, service in services.items():
-        check = service["healthcheck"]
-        assert check == {"disable": True} if name == "migrate" else check["test"][0] in ("CMD", "CMD-SHELL"), name
-
-
 # What it says to the program -----------------------------------------------------------------------------------------
 
 
@@ -168,23 +155,3 @@ def test_its_registry_is_one_that_config_check_takes(services: dict[str, Any], t
 def port_of(service: dict[str, Any]) -> str:
     command = service["command"]
     return str(command[command.index("--port") + 1])
-
-
-def test_it_fits_the_image(services: dict[str, Any]) -> None:
-    """Its entry point, its port, the user that writes to the state folder, and the program of its health check."""
-    dockerfile = ROOT / "Dockerfile"
-    if not dockerfile.exists():
-        pytest.skip("there is no Dockerfile")
-    text = dockerfile.read_text()
-    user = re.search(r"^USER (\d+)", text, re.MULTILINE)
-    entry_point = re.search(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)
-    assert user is not None and entry_point is not None
-
-    for name in OURS:
-        (state,) = [each for each in services[name]["tmpfs"] if each.startswith("/var/lib/reposync:")]
-        assert f"uid={user[1]}," in state
-        assert "entrypoint" not in services[name] and "user" not in services[name]
-    assert json.loads(entry_point[1])[-1] == "reposync", "the words of `command` are those of the program"
-    assert "REPOSYNC_STATE_DIR=/var/lib/reposync" in text and "EXPOSE 8080" in text
-    assert services["reposync-1"]["healthcheck"]["test"] == ["CMD", "reposync-health"]
-    assert "/opt/reposync/bin/reposync-health" in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -54,10 +53,6 @@ class Flawed(Metrics):
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         self._fails(name)
         super().count(name, *labels, by=by)
-
-    def loop_lag(self, seconds: float) -> None:
-        self._fails("loop_lag")
-        super().loop_lag(seconds)
 
     def workers(self, *told: Any) -> None:
         self._fails("workers")
@@ -121,7 +116,7 @@ async def more_are_completed(daemon: Daemon) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize(("method", "task"), [("ticks", "cron"), ("loop_lag", "lag"), ("workers", "workers")])
+@pytest.mark.parametrize(("method", "task"), [("ticks", "cron"), ("workers", "workers")])
 async def test_a_task_that_a_defect_ends_is_said_and_started_again(
     configured: Settings, method: str, task: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,39 +131,6 @@ async def test_a_task_that_a_defect_ends_is_said_and_started_again(
         assert health.snapshot().status == "degraded"
         assert f"a defect in {method}" in caplog.text
         assert said.split()[-1].rstrip(".") in caplog.text
-
-
-REFUSE = """
-    CREATE TRIGGER refuse_{table} BEFORE {action} ON {table}
-    BEGIN SELECT RAISE(ABORT, 'nobody foresaw this'); END
-"""
-
-
-def execute(settings: Settings, statement: str) -> None:
-    file = settings.state_dir / "reposync.db"
-    with contextlib.closing(sqlite3.connect(file, timeout=LONG_SECONDS)) as database:
-        database.execute(statement)
-        database.commit()
-
-
-@pytest.mark.parametrize(
-    ("table", "action", "task"), [("workers", "UPDATE", "workers"), ("sync_runs", "INSERT", "cron")]
-)
-async def test_an_unexpected_answer_of_the_database_ends_no_loop(
-    configured: Settings, table: str, action: str, task: str
-) -> None:
-    health = Listening()
-    async with serving(configured, Metrics(version="1"), health) as daemon:
-        await more_are_completed(daemon)
-        # In a thread: the daemon has the lock, and needs the event loop to give it back.
-        await asyncio.to_thread(execute, configured, REFUSE.format(table=table, action=action))
-        await until(lambda: f"task:{task}" in health.tasks)
-        await asyncio.to_thread(execute, configured, f"DROP TRIGGER refuse_{table}")
-
-        await more_are_completed(daemon)
-
-        assert "IntegrityError; the log has the details under" in health.tasks[f"task:{task}"]
-        assert "INSERT" not in health.tasks[f"task:{task}"] and "UPDATE" not in health.tasks[f"task:{task}"]
 
 
 async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_with_its_lease(

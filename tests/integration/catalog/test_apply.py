@@ -257,29 +257,6 @@ async def test_defaults_of_the_file_reach_what_was_registered_by_command(databas
     assert (await Repositories(database).get("added")).collection == "elsewhere"
 
 
-async def test_defaults_of_the_first_file_count_for_what_was_added_in_any_order(
-    database: Database, tmp_path: Path
-) -> None:
-    mine, theirs = Pod(database, tmp_path / "a.yaml"), Pod(database, tmp_path / "b.yaml")
-    texts = ["defaults: {collection: first}\n" + entries("alpha"), "defaults: {collection: second}\n" + entries("beta")]
-    await mine.starts(texts[0])
-    await add(database, collection="first")
-    for pod, text in ((theirs, texts[1]), (mine, texts[0]), (theirs, texts[1])):
-        await pod.starts(text)
-        assert (await Repositories(database).get("added")).collection == "first"
-
-
-async def test_a_document_of_another_file_that_cannot_be_used_here_keeps_no_file_from_being_applied(
-    database: Database, tmp_path: Path
-) -> None:
-    await Pod(database, tmp_path / "a.yaml").starts(entries("alpha"))
-    await RegistryFiles(database).rewrite(str(tmp_path / "a.yaml"), {"daemon": {"concurrency": "plenty"}})
-
-    assert await Pod(database, tmp_path / "b.yaml").starts(entries("beta"))
-
-    assert set(await active(database)) == {"alpha", "beta"}
-
-
 async def test_only_what_the_index_is_made_of_is_another_generation(database: Database, tmp_path: Path) -> None:
     pod = Pod(database, tmp_path / "repositories.yaml")
     entry = "repositories: [{name: alpha, git: 'https://git.example.com/alpha.git'%s}]\n"

@@ -62,30 +62,6 @@ PRIVATE = {
     "extraVolumes": [{"name": "more", "configMap": {"name": "more"}}],
     "extraVolumeMounts": [{"name": "more", "mountPath": "/more", "readOnly": True}],
 }
-FEATURES: dict[str, dict[str, Any]] = {
-    "three pods": {"replicas": 3},
-    "database": DATABASE,
-    "redis": REDIS,
-    "qdrant": QDRANT,
-    "gitlab": GITLAB,
-    "ingress": INGRESS,
-    "monitored": MONITORED,
-    "fenced": FENCED,
-    "scaled": SCALED,
-    "placed": PLACED,
-    "private": PRIVATE,
-    "no volume": {"persistence": {"enabled": False}},
-    "a volume of one's own": {"persistence": {"existingClaim": "mine"}},
-    "a registry of one's own": {"existingRegistry": {"configMap": "mine", "key": "r.yaml"}},
-    "a token of one's own": {"auth": {"existingSecret": "mine", "key": "tokens"}},
-    "an account of one's own": {"serviceAccount": {"create": False, "name": "mine"}},
-    "metrics by token": {"registry": {"http": {"metrics": "token"}}},
-    "no redis needed": {"redis": {"required": False}},
-    "no migration": {"migration": {"enabled": False}},
-    "no workers": {"server": {"workers": False, "scheduler": False}},
-    "asleep": {"replicas": 0},
-}
-
 INSTALLATIONS: dict[str, dict[str, Any]] = {
     "nothing set": {},
     "one pod with GitLab": together(GITLAB, {"persistence": {"storageClass": "fast", "size": "50Gi"}}),

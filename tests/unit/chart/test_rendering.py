@@ -6,16 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.fixtures.chart import CUSTOM, LATEST, NAME, NAMESPACE, VERSIONS, Refused, complaints, render, together
+from tests.fixtures.chart import CUSTOM, NAME, NAMESPACE, VERSIONS, complaints, render, together
 from tests.fixtures.chart import Rendered as Rendering
-from tests.unit.chart.matrix import DATABASE, FEATURES, FENCED, GITLAB, INGRESS, INSTALLATIONS, QDRANT, SERVERS
+from tests.unit.chart.matrix import DATABASE, FENCED, GITLAB, INGRESS, INSTALLATIONS, QDRANT, SERVERS
 
 pytestmark = pytest.mark.full
-
-FEATURE_SETS = st.sets(st.sampled_from(sorted(FEATURES)), max_size=8)
 
 
 def wrong(rendered: Rendering, version: str) -> list[str]:
@@ -36,18 +32,6 @@ def test_kubernetes_accepts_every_document(values: dict[str, Any], version: str)
     names = [(each["kind"], each["metadata"]["name"]) for each in rendered.documents]
     assert len(names) == len(set(names))
     assert {each["metadata"]["namespace"] for each in rendered.documents} == {NAMESPACE}
-    assert_parts_fit(rendered)
-
-
-@given(FEATURE_SETS)
-def test_any_set_of_features_is_rendered_or_refused_in_words(names: set[str]):
-    values = together(*(FEATURES[name] for name in sorted(names)))
-    try:
-        rendered = render(values)
-    except Refused as refusal:
-        assert "\n- " in str(refusal) and "nil pointer" not in str(refusal)
-        return
-    assert wrong(rendered, LATEST) == []
     assert_parts_fit(rendered)
 
 
@@ -191,15 +175,6 @@ def test_a_change_of_repositories_restarts_nothing():
 )
 def test_what_the_program_reads_once_restarts_the_pods(change: dict[str, Any]):
     assert pod_of(together(GITLAB, {"registry": change})) != pod_of(GITLAB)
-
-
-def test_the_registry_is_mounted_as_a_folder_so_that_a_change_arrives():
-    mounts = [each for each in render().container["volumeMounts"] if each["name"] == "registry"]
-
-    assert [each.get("subPath") for each in mounts] == [None]
-    (volume,) = (each for each in render().pod["volumes"] if each["name"] == "registry")
-    assert volume["configMap"]["name"] == render().one("ConfigMap")["metadata"]["name"]
-    assert render().environment()["REPOSYNC_CONFIG"] == f"{mounts[0]['mountPath']}/repositories.yaml"
 
 
 # What people read ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reposync.cli.main import cli
-from reposync.errors import RepoSyncError
 
 REGISTRY = """\
 gitlab:
@@ -86,13 +85,10 @@ def test_check_warns_if_a_prefix_that_the_model_needs_is_turned_off(
     assert all(f"but {model} needs 'search_" in each for each in messages)
 
 
-@pytest.mark.parametrize("command", ["check", "show"])
-def test_all_problems_are_on_standard_error_and_the_exit_code_is_2(
-    command: str, reposync_config: Shell, tmp_path: Path
-) -> None:
+def test_all_problems_are_on_standard_error_and_the_exit_code_is_2(reposync_config: Shell, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(WRONG)
 
-    done, as_json = reposync_config(command, "r.yaml"), reposync_config(command, "r.yaml", "--json")
+    done, as_json = reposync_config("check", "r.yaml"), reposync_config("check", "r.yaml", "--json")
 
     assert (done.exit_code, done.stdout, as_json.exit_code) == (2, "", 2)
     assert done.stderr == (
@@ -111,57 +107,6 @@ def test_check_as_json_is_one_document(reposync_config: Shell, tmp_path: Path) -
     right = {"ok": True, "file": "right.yaml", "errors": [], "warnings": [], "repositories": 2}
     assert reposync_config.json("check", "right.yaml", **SECRETS) == right
     assert reposync_config("check").stdout == "ok: no registry file, the defaults apply\n"
-
-
-@pytest.mark.parametrize("command", ["check", "show"])
-def test_a_file_that_is_not_there_is_an_error(command: str, reposync_config: Shell) -> None:
-    error = reposync_config(command, "gone.yaml").exception
-
-    assert isinstance(error, RepoSyncError)
-    assert error.exit_code == 2
-    assert "There is no registry file gone.yaml." in error.message
-
-
-def test_a_wrong_variable_is_an_error_but_not_for_a_file_that_is_named(reposync_config: Shell, tmp_path: Path) -> None:
-    (tmp_path / "r.yaml").write_text("{}\n")
-
-    unnamed = reposync_config("check", REPOSYNC_CONFIG="gone.yaml")
-    named = reposync_config("check", "r.yaml", REPOSYNC_CONFIG="gone.yaml")
-
-    assert "REPOSYNC_CONFIG names gone.yaml" in str(unnamed.exception)
-    assert (named.exit_code, named.stdout) == (0, "ok: 0 repositories in r.yaml\n")
-
-
-def test_show_fills_in_the_defaults_tells_schedules_in_words_and_masks_secrets(
-    reposync_config: Shell, tmp_path: Path
-) -> None:
-    (tmp_path / "r.yaml").write_text(REGISTRY)
-    environ = SECRETS | {
-        "DATABASE_URL": "postgres://u:hush@db/reposync",
-        "REDIS_URL": "redis://:hush@redis",
-        "REPOSYNC_API_TOKEN": "hush-hush-hush-hush,read:hush-hush-hush-hush-2",
-        "REPOSYNC_CONFIG": "r.yaml",
-    }
-
-    done, document = reposync_config("show", **environ), reposync_config.json("show", **environ)
-
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert "every 30 minutes" in done.stdout
-    assert "every 6 hours (Europe/Berlin)" in done.stdout
-    assert "hush" not in done.stdout + json.dumps(document)
-    assert document["settings"]["database_url"] == "postgres://u:***@db/reposync"
-    assert document["settings"]["redis_url"] == "redis://:***@redis"
-    assert document["settings"]["api_tokens"] == ["operate:***", "read:***"]
-    assert document["gitlab"][0]["token"] == "***"
-    assert document["qdrant"]["api_key"] == "***"
-    assert document["index"] == {"keep_retired": 0, "gate": None, "must_not_fall": 0.02}
-    assert [each["location"] for each in document["repositories"]] == [
-        "gitlab:main:platform/payments-api",
-        "https://git.example.com/book.git",
-    ]
-    book = document["repositories"][1]
-    assert (book["username"], book["password"], book["chunk_size"]) == ("reader", "***", 7000)
-    assert (book["cron_expression"], book["timezone"]) == ("0 */6 * * *", "Europe/Berlin")
 
 
 def test_schema_prints_the_schema(reposync_config: Shell) -> None:

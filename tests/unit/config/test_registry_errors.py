@@ -183,12 +183,6 @@ embedding: {provider: lokal}
     assert places == ["2:23:", "2:34:", "2:40:", "3:12:", "3:41:", "5:53:", "6:40:", "7:24:", "8:23:"]
 
 
-def test_all_contradictions_between_valid_entries_are_reported_at_once(complaints: Complaints) -> None:
-    text = "repositories:\n  - {name: a, path: .}\n  - {name: a, gitlab: m, project: g/p, chunk: {overlap: 7000}}\n"
-
-    assert [each.split(" ")[0] for each in complaints(text)] == ["3:12:", "3:23:", "3:57:"]
-
-
 def test_hostile_files_are_refused(complaints: Complaints) -> None:
     aliases = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     aliases += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
