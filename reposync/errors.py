@@ -34,9 +34,6 @@ class Remedy:
     def __str__(self) -> str:
         return self.command
 
-    def redacted(self, redact: Callable[[str], str]) -> Remedy:
-        return Remedy(redact(self.command), redact(self.request))
-
 
 class RepoSyncError(Exception):
     """Base of all errors; raised itself only for an unexpected one."""
@@ -70,7 +67,7 @@ class RepoSyncError(Exception):
         """Apply `redact` to all text."""
         self.message = redact(self.message)
         if isinstance(self.remedy, Remedy):
-            self.remedy = self.remedy.redacted(redact)
+            self.remedy = Remedy(redact(self.remedy.command), redact(self.remedy.request))
         elif self.remedy is not None:
             self.remedy = redact(self.remedy)
 

@@ -204,23 +204,19 @@ class Application:
 
     async def _remove(self, execution: Execution) -> Run:
         run = execution.run
-        if run.repair:
 
-            async def make_orphaned(lease: Lease) -> OrphanedPointsRemoval:
+        async def make(lease: Lease) -> RemovalRun | OrphanedPointsRemoval:
+            if run.repair:
                 every = map(self.index, sorted(await self.collections()))
                 indexes = [index for index in every if await index.spec() is not None]
                 return OrphanedPointsRemoval(run, indexes, self.repositories, lease)
-
-            return await execution.perform(make_orphaned)
-
-        async def make(lease: Lease) -> RemovalRun:
             try:
                 row = await self.repositories.by_id(run.repository_id)
             except RepositoryNotFound:
                 return RemovalRun(None, [], self.repositories, self.manifests, run, lease)
-            versions = await self.versions.of(row.id)
             places = {(row.indexed_collection or row.collection, row.id), (row.collection, row.id)}
-            places |= {(version.physical, each) for version in versions for each in (version.id, row.id)}
+            for version in await self.versions.of(row.id):
+                places |= {(version.physical, version.id), (version.physical, row.id)}
             existing = {each: await self.index(each).spec() is not None for each, _ in places}
             found = [(self.index(physical), each) for physical, each in sorted(places) if existing[physical]]
             return RemovalRun(row, found, self.repositories, self.manifests, run, lease)

@@ -44,7 +44,6 @@ class RegistryWatcher:
         # Read before the file is applied first, so that a change in between is noticed.
         self._seen = signature_of(self._path)
         self._said = ""
-        self._is_away = False
         self._conflicts = False
         self._unusable = False
         self._applied_at = 0.0
@@ -98,8 +97,7 @@ class RegistryWatcher:
     async def _look(self, database: Database) -> bool:
         """Apply the file if it has changed. Returns whether it was read."""
         signature = await asyncio.to_thread(signature_of, self._path)
-        # A file that was moved away and back has the same signature, but its health has to be reported again.
-        if signature == self._seen and not (self._is_away and signature is not None):
+        if signature == self._seen:
             if self._conflicts and time.monotonic() - self._applied_at > CONFLICTS_AGAIN_SECONDS:
                 await self.apply(database)
             return False
@@ -112,10 +110,7 @@ class RegistryWatcher:
                 f"The file is invalid; the registry that was applied before stays in force: {problems[0]}",
                 problems=[str(each) for each in problems],
             )
-            # A file that is being replaced may be missing for a moment: try again.
-            self._is_away = signature is None
-            if signature is not None:
-                self._seen = signature
+            self._seen = signature
             return False
         former, self.loaded = self.loaded, fresh
         try:
@@ -124,7 +119,6 @@ class RegistryWatcher:
             self.loaded = former  # try again
             raise
         self._seen = signature
-        self._is_away = False
         return True
 
     async def _adopt(self, app: Application) -> None:
@@ -133,11 +127,8 @@ class RegistryWatcher:
         registry = await registry_in_force(app.database, clear)
         before = app.configuration.registry
         allowed = {"allow_local_sources": registry.http.allow_local_sources}
-        kept = {
-            "embedding": before.embedding,
-            "qdrant": before.qdrant,
-            "http": before.http.model_copy(update=allowed),
-        }
+        http = before.http.model_copy(update=allowed)
+        kept = {"embedding": before.embedding, "qdrant": before.qdrant, "http": http}
         if changed := [f"`{key}`" for key, value in kept.items() if getattr(registry, key) != value]:
             self._restart.met("a change takes effect after a restart of the daemon", " and ".join(changed))
         else:
@@ -160,10 +151,7 @@ class RegistryWatcher:
         self._said = ""
         self._health.report("registry", "ok")
         self._on_reload("ok")
-        repositories, changes = len(self.loaded.registry.repositories), len(plan.changes)
-        log.info(
-            "registry in force", file=plan.path, digest=plan.digest[:12], repositories=repositories, changes=changes
-        )
+        log.info("registry in force", file=plan.path, digest=plan.digest[:12], changes=len(plan.changes))
 
     def _report_problem(self, result: str, message: str, **more: Any) -> None:
         """Logged once, not at every poll."""

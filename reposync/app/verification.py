@@ -101,11 +101,8 @@ class Verification:
             after, running = await self._moment(name)
             if running is None and _written(after) == _written(row):
                 return verdict
-        return Verdict(
-            name,
-            trouble=f"It was synced during each of {READS} attempts to read it. `--repair` checks it in a run, while "
-            "no sync can write.",
-        )
+        trouble = f"It was synced during each of {READS} attempts to read it. `--repair` checks it in a run."
+        return Verdict(name, trouble=trouble)
 
     async def _moment(self, name: str) -> tuple[Repository, Run | None]:
         """Its row and its running run. The row first: a run that begins after this begins a new epoch before it

@@ -64,7 +64,6 @@ class WorkerPool:
         self._running: dict[asyncio.Task[None], Execution] = {}
         self._beat_due = 0.0
         self._fairness_due = 0.0
-        self._others_waited = False
         self._unexplained: list[tuple[Run, RepoSyncError]] = []
         app.database.subscribe(self._hear)
 
@@ -191,19 +190,16 @@ class WorkerPool:
     async def _be_fair(self) -> None:
         """If all places are taken and other runs wait, release the longest run that has had its share of time and has
         made progress: a share that is too short for a listing would never end."""
-        now = elapsed_seconds()
-        if len(self._running) < self._config().concurrency or now < self._fairness_due:
+        config, now = self._config(), elapsed_seconds()
+        if len(self._running) < config.concurrency or now < self._fairness_due:
             return
         self._fairness_due = now + _FAIRNESS_SECONDS
-        share = self._config().fair_share_seconds
-        had_share = [each for each in self._running.values() if now - each.started > share and each.progress.files_done]
-        longest = min(had_share, key=lambda each: each.started, default=None)
-        others_wait = longest is not None and await self._app.runs.others_wait(longest.run)
-        if longest is not None and others_wait and self._others_waited:
-            others_wait = False
-            log.info("run lets others go first", run=longest.run.id, repository=longest.run.repository)
-            longest.interrupt(YIELDING)
-        self._others_waited = others_wait
+        for each in sorted(self._running.values(), key=lambda each: each.started):
+            if now - each.started > config.fair_share_seconds and each.progress.files_done:
+                if await self._app.runs.others_wait(each.run):
+                    log.info("run lets others go first", run=each.run.id, repository=each.run.repository)
+                    each.interrupt(YIELDING)
+                return
 
     async def _drain(self, grace_seconds: float) -> None:
         if not self._running:
@@ -256,16 +252,8 @@ def _log_end(claimed: Run, run: Run, figures: RunFigures) -> None:
     write = log.info if well else log.warning
     if run.handed_back > claimed.handed_back and run.error_code is not None and run.error_code == claimed.error_code:
         write = log.debug  # tried again without a change
-    why = {"reason": run.error_message} if run.error_message else {}
-    why |= {"code": run.error_code} if run.error_code else {}
-    write(
-        f"run {run.status}",
-        seconds=run.duration_seconds,
-        commit=run.commit_after,
-        files=figures.files_processed,
-        deleted=figures.files_deleted,
-        failed=figures.files_failed,
-        embedded=figures.chunks_embedded,
-        reused=figures.chunks_reused,
-        **why,
-    )
+    fields = {"reason": run.error_message, "code": run.error_code, "commit": run.commit_after}
+    counts = ("files_processed", "files_deleted", "files_failed", "chunks_embedded", "chunks_reused")
+    fields |= {name: getattr(figures, name) for name in counts}
+    shown = {name: value for name, value in fields.items() if value is not None}
+    write(f"run {run.status}", seconds=run.duration_seconds, **shown)
