@@ -3,10 +3,7 @@ images, what it says to the program, and its commands and health checks where th
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,30 +125,3 @@ def test_the_program_knows_every_variable_and_reads_them_as_they_are_meant(
         assert [token.role for token in settings.api_tokens] == ["operate"]
     assert len({services[name]["environment"]["POD_NAME"] for name in OURS}) == len(OURS)
     assert set(services) >= {"postgres", "redis", "qdrant", "tei"}, "the hosts of these addresses"
-
-
-def test_its_registry_is_one_that_config_check_takes(services: dict[str, Any], tmp_path: Path) -> None:
-    (mount,) = [each for each in services["reposync-1"]["volumes"] if each["target"] == "/etc/reposync"]
-    registry = ROOT / mount["source"] / "repositories.yaml"
-    variables = {key: str(value) for key, value in services["reposync-1"]["environment"].items()}
-    here = {"REPOSYNC_CONFIG": str(registry), "REPOSYNC_STATE_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
-
-    done = subprocess.run(
-        [sys.executable, "-m", "reposync", "config", "check"],
-        env=variables | here,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning:")]
-    assert [line for line in warnings if "there is no such folder on this machine" not in line] == []
-    assert f"url: http://tei:{port_of(services['tei'])}" in registry.read_text()
-    assert "path: /srv/reposync" in registry.read_text()
-    assert any(each["target"] == "/srv/reposync" for each in services["reposync-1"]["volumes"])
-
-
-def port_of(service: dict[str, Any]) -> str:
-    command = service["command"]
-    return str(command[command.index("--port") + 1])

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from reposync.app.daemon import Daemon, Roles
-from reposync.catalog.targets import Catalog, SyncTarget
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
-from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
@@ -131,32 +129,3 @@ async def test_a_task_that_a_defect_ends_is_said_and_started_again(
         assert health.snapshot().status == "degraded"
         assert f"a defect in {method}" in caplog.text
         assert said.split()[-1].rstrip(".") in caplog.text
-
-
-async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_with_its_lease(
-    configured: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    failed = asyncio.Event()
-
-    class Flawed(Catalog):
-        """Cannot make a target of the first row that it is asked for."""
-
-        def of_row(self, row: Repository) -> SyncTarget:
-            if not failed.is_set():
-                failed.set()
-                raise TypeError("a defect in the catalogue")
-            return Catalog.of_row(self, row)
-
-    async with serving(configured, Metrics(version="1"), Listening()) as daemon:
-        await more_are_completed(daemon)
-        app = daemon.app
-        assert app is not None
-        app.catalog = Flawed(app.configuration.registry, app.repositories, {})
-        await until(failed.is_set)
-        await more_are_completed(daemon)
-
-        runs = await app.runs.history("app", limit=1_000)
-        outcomes = [(each.outcome, each.error_code) for run in runs for each in await app.runs.attempts(run.id)]
-        assert ("retrying", "INTERNAL_ERROR") in outcomes
-        assert not [outcome for outcome in outcomes if outcome[0] == "lost"]
-        assert "a defect in the catalogue" in caplog.text

@@ -124,25 +124,6 @@ async def test_a_rollback_of_the_file_under_running_pods_is_applied(database: Da
     assert set(await active(database)) == {"old", "both"}
 
 
-async def test_a_file_of_an_earlier_version_of_the_program_becomes_the_first_applied_one(
-    database: Database, tmp_path: Path
-) -> None:
-    # As programs before 0.2 wrote them: nothing is known but the columns.
-    for name in ("alpha", "left"):
-        location = f"https://git.example.com/{name}.git"
-        await Repositories(database).register(
-            Registration(name=name, location=location, source="git", origin="config", collection="code")
-        )
-
-    plan = await Pod(database, tmp_path / "repositories.yaml").requests(entries("alpha"))
-
-    assert [(each.kind, each.what) for each in plan.changes] == [
-        ("changed", "repository alpha"),
-        ("gone", "repository left"),
-    ]
-    assert set(await active(database)) == {"alpha"}
-
-
 # Definitions and secrets --------------------------------------------------------------------------------------------
 
 SECRETS = """

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.chart import CUSTOM, NAME, NAMESPACE, VERSIONS, complaints, render, together
+from tests.fixtures.chart import CUSTOM, NAMESPACE, VERSIONS, complaints, render, together
 from tests.fixtures.chart import Rendered as Rendering
-from tests.unit.chart.matrix import DATABASE, FENCED, GITLAB, INGRESS, INSTALLATIONS, QDRANT, SERVERS
+from tests.unit.chart.matrix import FENCED, GITLAB, INSTALLATIONS, QDRANT, SERVERS
 
 pytestmark = pytest.mark.full
 
@@ -110,23 +110,6 @@ def test_with_servers_there_are_pods_that_are_replaced_one_by_one_and_spread():
     assert rendered.environment()["QDRANT_URL"] == QDRANT["qdrant"]["url"]
 
 
-# How it is reached --------------------------------------------------------------------------------------------------
-
-
-def test_a_fence_lets_in_the_port_and_out_what_was_named():
-    rendered = render(together(FENCED, SERVERS, {"replicas": 2}))
-
-    policy = rendered.one("NetworkPolicy", NAME)["spec"]
-    assert policy["policyTypes"] == ["Ingress", "Egress"]
-    assert policy["ingress"] == [
-        {"ports": [{"protocol": "TCP", "port": "http"}], "from": FENCED["networkPolicy"]["ingress"]["from"]}
-    ]
-    ports = [{port["port"] for port in rule["ports"]} for rule in policy["egress"]]
-    assert ports == [{53}, {443}, {5432}]
-    closed = {"networkPolicy": {"enabled": True, "egress": {"dns": False, "ports": [], "rules": []}}}
-    assert render(closed).one("NetworkPolicy")["spec"]["egress"] == []
-
-
 # Upgrades -----------------------------------------------------------------------------------------------------------
 
 
@@ -175,18 +158,3 @@ def test_a_change_of_repositories_restarts_nothing():
 )
 def test_what_the_program_reads_once_restarts_the_pods(change: dict[str, Any]):
     assert pod_of(together(GITLAB, {"registry": change})) != pod_of(GITLAB)
-
-
-# What people read ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("values", "warning"),
-    [
-        ({"persistence": {"enabled": False}}, "history, registrations and index are lost"),
-        (together(DATABASE, {"persistence": {"enabled": False}}), "the index is lost"),
-        (together(INGRESS, {"registry": {"http": {"trusted_proxies": []}}}), "trusted_proxies is empty"),
-    ],
-)
-def test_the_notes_warn_of_what_is_allowed_and_unwise(values: dict[str, Any], warning: str):
-    assert f"WARNING: {warning}" in render(values).notes or warning in render(values).notes.partition("WARNING")[2]

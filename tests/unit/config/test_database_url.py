@@ -23,11 +23,6 @@ def test_a_file_of_any_name_has_an_address(name: str) -> None:
     assert parse_address(sqlite_url(path)) == SqliteAddress(path)
 
 
-@pytest.mark.parametrize("url", ["sqlite:///x.db", "sqlite+aiosqlite:///x.db"])
-def test_a_relative_path_stays_relative(url: str) -> None:
-    assert parse_address(url) == SqliteAddress(Path("x.db"))
-
-
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

@@ -118,15 +118,6 @@ def test_a_file_name_never_starts_a_line_nor_moves_the_cursor(
     assert all(line.isprintable() for line in log.lines)
 
 
-def test_json_lines_lose_nothing_of_a_file_name(configure: Configure) -> None:
-    log = configure()
-    name = "é\n\x1b[31m\U0001f600\u202e\udc80\\n"
-    structlog.get_logger("x").info("skipped", path=name)
-
-    assert log.events[0]["path"] == name
-    assert log.text.isascii()
-
-
 @pytest.mark.parametrize("secret", ["hunter22", "p@ss/w%rd+", "é\"quote'd", "back\\slash", "a b\tc d"])
 @pytest.mark.parametrize("log_format", FORMATS)
 def test_a_known_secret_is_in_no_line(configure: Configure, log_format: str, secret: str) -> None:

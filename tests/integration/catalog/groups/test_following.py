@@ -67,25 +67,6 @@ async def test_a_project_at_the_path_of_a_deleted_one_does_not_inherit_its_index
     assert (await world.discover()).problem is None
 
 
-async def test_a_group_that_was_renamed_is_followed_when_the_registry_says_so(closed_world: GroupWorld) -> None:
-    world = closed_world
-    project = world.project("platform/a")
-    async with world.opened():
-        await world.discover()
-        before = await world.row_of(project)
-        project.move("infra/a")
-        world.server.groups.clear()
-        world.register("{gitlab: main, group: infra}")
-        await world.reload()
-        await world.declare()
-        assert not (await world.row_of(project)).is_active
-
-        assert await world.run_due() == 1
-
-        row = await world.row_of(project)
-        assert (row.id, row.name, row.is_active) == (before.id, "infra/a", True)
-
-
 async def test_a_repository_of_a_group_that_left_the_registry_gives_its_name_to_a_new_project(
     closed_world: GroupWorld,
 ) -> None:

@@ -82,37 +82,6 @@ async def test_projects_that_cannot_be_synced_yet_are_left_out_and_counted(world
     assert report.problem is None
 
 
-async def test_without_a_token_public_projects_are_registered_but_no_archived_ones(closed_world: GroupWorld) -> None:
-    world = closed_world
-    world.register(PLATFORM, token=False)
-    world.project("platform/hidden")
-    world.project("platform/open", visibility="public")
-    old = world.project("platform/old", visibility="public", archived=True)
-
-    async with world.opened():
-        assert (await world.discover()).added == ("platform/open",)
-        old.archived = False
-        await world.discover()
-        assert await world.active() == {"platform/open", "platform/old"}
-        old.archived = True
-        assert len((await world.discover()).paused) == 1
-
-
-async def test_a_group_says_for_its_projects_what_a_repository_says_for_itself(closed_world: GroupWorld) -> None:
-    world = closed_world
-    said = "schedule: daily at 03:00, timezone: Europe/Berlin, collection: ours, chunk: {size: 900, overlap: 90}"
-    world.register(f"{{gitlab: main, group: platform, {said}}}")
-    world.project("platform/a")
-
-    async with world.opened():
-        await world.discover()
-
-        row = (await world.rows())["platform/a"]
-        assert (row.cron_expression, row.timezone, row.collection) == ("0 3 * * *", "Europe/Berlin", "ours")
-        target = await world.app.catalog.find("platform/a")
-        assert (target.repository.chunk_size, target.repository.chunk_overlap) == (900, 90)
-
-
 # Whose project it is -----------------------------------------------------------------------------------------------
 
 
@@ -137,21 +106,6 @@ async def test_a_project_that_is_listed_by_name_or_path_is_left_to_its_entry(
 
         assert report.added == ("platform/a",)
         assert list(report.skipped.values()) == [("platform/payments",)]
-
-
-async def test_a_project_that_moved_is_still_left_to_the_entry_that_follows_it(closed_world: GroupWorld) -> None:
-    world = closed_world
-    world.register(PLATFORM, more="repositories: [{name: payments, gitlab: main, project: platform/payments}]")
-    project = world.project("platform/payments", {"a.py": b"a = 1\n"})
-
-    async with world.opened():
-        await world.completed("payments")
-        project.move("platform/billing")
-
-        report = await world.discover()
-
-        assert report.skipped == {"is listed under `repositories` as payments": ("platform/billing",)}
-        assert await world.names() == {"payments"}
 
 
 async def test_a_repository_that_is_listed_by_name_from_now_on_is_paused_in_the_group(world: GroupWorld) -> None:

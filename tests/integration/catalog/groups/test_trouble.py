@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from reposync.errors import RepoSyncError, SourceError, SourceGone
-from reposync.store.registry import ProjectGroups
+from reposync.errors import RepoSyncError, SourceError
 from tests.integration.api.serving import eventually
-from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
+from tests.integration.catalog.groups.conftest import TOKEN, GroupWorld, other_worker
 
 pytestmark = pytest.mark.full
 
@@ -62,21 +61,6 @@ async def test_a_listing_that_fails_changes_nothing(
     world.server.faults.clear()
     assert (await world.discover()).added == ("platform/new",)
     assert (await world.group()).error_code is None
-
-
-async def test_a_group_that_is_not_there_is_an_error_of_the_group_alone(closed_world: GroupWorld) -> None:
-    world = closed_world
-    world.register("{gitlab: main, group: nobody}", PLATFORM)
-    world.project("platform/a")
-    async with world.opened():
-        with pytest.raises(SourceGone, match="Group nobody was not found"):
-            await world.discover(0)
-        await world.declare()
-
-        assert await world.run_due() == 2
-
-        assert await world.names() == {"platform/a"}
-        assert [state.error_code for state in await ProjectGroups(world.app.database).list()] == ["SOURCE_GONE", None]
 
 
 async def test_rows_that_are_no_projects_are_named_and_nothing_is_paused(world: GroupWorld) -> None:
@@ -146,23 +130,6 @@ async def test_a_listing_that_takes_longer_than_its_lease_is_finished_by_the_pod
     assert await slow == 1
     assert (await world.group()).attempt == 1
     assert await world.active() == {"platform/a"}
-
-
-async def test_a_person_does_not_wait_for_a_pod_that_looks_through_the_group(world: GroupWorld) -> None:
-    world.project("platform/a")
-    await world.declare()
-    registry = world.app.configuration.registry
-    pod = other_worker(world, "pod")
-    gate = world.server.faults.hold(path=LIST)
-    slow = asyncio.create_task(pod.run_due(registry))
-    await asyncio.to_thread(gate.arrived.wait, 30)
-
-    report = await world.discover()
-    gate.open()
-
-    assert report.added == ("platform/a",)
-    assert await slow == 1
-    assert world.results == ["ok"], "the pod found its lease gone, and wrote nothing"
 
 
 async def test_a_pod_that_ends_leaves_the_group_to_the_next_one(world: GroupWorld) -> None:
