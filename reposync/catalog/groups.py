@@ -101,13 +101,11 @@ class Discovery:
         self._repositories = GroupRepositories(self.database)
         self._versions = Versions(self.database)
         self._waits = Trouble("groups are discovered again")
-        self._troubles: dict[str, Trouble] = {}
 
     async def declare(self, registry: Registry) -> None:
         """Set the groups, and make each due at once. Repositories of groups that left the registry are deactivated.
         Raises StoreUnavailable."""
         keys = {group_key(registry, group) for group in registry.groups}
-        self._troubles = {key: each for key, each in self._troubles.items() if key in keys}
         await self._groups.declare(keys)
         await self._groups.forget(keys)
         for row in await self._repositories.list():
@@ -162,9 +160,11 @@ class Discovery:
         except LeaseLost as error:
             return error
         except Exception as error:  # noqa: BLE001 - a defect ends this try, never the daemon
-            ended: DiscoveryReport | RepoSyncError = (known := _known(error, claim.key))
-            within, after = RETRY_SECONDS if known.retryable else None, known.retry_after_seconds
-            projects, code, problem = None, known.code, str(known)
+            if not isinstance(error, RepoSyncError):
+                error = RepoSyncError(log_defect(f"a defect ended the discovery of group {claim.key}", error))
+            ended: DiscoveryReport | RepoSyncError = error
+            within, after = RETRY_SECONDS if error.retryable else None, error.retry_after_seconds
+            projects, code, problem = None, error.code, str(error)
         else:
             ended, within, after = report, UNSETTLED_SECONDS if report.unsettled else None, None
             projects, code, problem = report.projects, report.problem_code, report.problem
@@ -227,20 +227,17 @@ class Discovery:
         again = [rows[each.name] for each in registrations if each.name in rows]
         touched = {*changed, *(row.id for row in again)}
         code, problem = plan.problem or (None, None)
+        paused = [each for each in changes if each.values.get("is_active") is False]
+        resumed = [each.name for each in changes if each.values.get("is_active")]
         return DiscoveryReport(
             listed=plan.listed,
             projects=len(plan.new) + sum(each.left is None for each in present),
             added=tuple(plan.new),
             renamed=tuple((each.before.name, each.name) for each in changes if each.name != each.before.name),
             paused=tuple(
-                (each.name, str(lefts[each.before.id]))
-                for each in changes
-                if each.values.get("is_active") is False and not is_paused_by_group(each.before)
+                (each.name, str(lefts[each.before.id])) for each in paused if not is_paused_by_group(each.before)
             ),
-            resumed=(
-                *(each.name for each in changes if each.values.get("is_active")),
-                *(row.name for row in again if row.has_left),
-            ),
+            resumed=(*resumed, *(row.name for row in again if row.has_left)),
             unchanged=sum(each.row.id not in touched for each in present),
             skipped={reason: tuple(paths) for reason, paths in plan.skipped.items()},
             problem_code=code,
@@ -269,17 +266,16 @@ class Discovery:
 
     def _log_result(self, key: str, ended: DiscoveryReport | RepoSyncError) -> None:
         """Used if nobody waits for the report."""
-        trouble = self._troubles.setdefault(key, Trouble("the group has no problem any more"))
         if isinstance(ended, LeaseLost):
             log.info("a different worker discovers the group", extra={"group": key})
         elif isinstance(ended, RepoSyncError):
-            trouble.met("group could not be discovered", str(ended), group=key, code=ended.code)
+            fields = {"group": key, "reason": str(ended), "code": ended.code}
+            log.warning("group could not be discovered", extra=fields)
         else:
             _log_report(key, ended)
             if ended.problem:
-                trouble.met("a group needs a person", ended.problem, group=key, code=ended.problem_code)
-            else:
-                trouble.over(group=key)
+                fields = {"group": key, "reason": ended.problem, "code": str(ended.problem_code)}
+                log.warning("a group needs a person", extra=fields)
 
 
 def _due(schedule: Schedule, within_seconds: float | None, retry_after: float | None, now: datetime) -> datetime:
@@ -288,13 +284,6 @@ def _due(schedule: Schedule, within_seconds: float | None, retry_after: float | 
     tick = schedule.next_after(now)
     due = tick if within_seconds is None else min(tick, now + timedelta(seconds=within_seconds))
     return max(due, earliest)
-
-
-def _known(error: Exception, key: str) -> RepoSyncError:
-    """The error, or for a defect a sentence with an id that is in the log too."""
-    if isinstance(error, RepoSyncError):
-        return error
-    return RepoSyncError(log_defect(f"a defect ended the discovery of group {key}", error))
 
 
 def _log_report(key: str, report: DiscoveryReport) -> None:

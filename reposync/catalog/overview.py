@@ -99,7 +99,12 @@ async def overviews(
     repositories: Repositories, manifests: Manifests, runs: Runs, names: Collection[str] | None = None
 ) -> list[Overview]:
     """All repositories, or those with these names, by name."""
-    return await _overviews(await repositories.list(names), manifests, runs, every=names is None)
+    rows = await repositories.list(names)
+    versions = {row.id: row.live_version or row.id for row in rows}
+    latest = await runs.latest(None if names is None else list(versions))
+    counts = await manifests.counts(None if names is None else list(versions.values()))
+    now = runs.now()
+    return [_overview(row, counts.get(versions[row.id], ManifestCounts()), latest.get(row.id), now) for row in rows]
 
 
 async def repository_detail(
@@ -107,18 +112,10 @@ async def repository_detail(
 ) -> tuple[RepositoryDetail, Repository]:
     """With its row. Raises RepositoryNotFound, which names the nearest name."""
     row = await repositories.get(name)
-    (found,) = await _overviews([row], manifests, runs)
+    version = row.live_version or row.id
+    counts, latest = await manifests.counts([version]), await runs.latest([row.id])
+    found = _overview(row, counts.get(version, ManifestCounts()), latest.get(row.id), runs.now())
     return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=await ticks.missed(row.id)), row
-
-
-async def _overviews(
-    rows: Sequence[Repository], manifests: Manifests, runs: Runs, *, every: bool = False
-) -> list[Overview]:
-    versions = {row.id: row.live_version or row.id for row in rows}
-    latest = await runs.latest(None if every else list(versions))
-    counts = await manifests.counts(None if every else list(versions.values()))
-    now = runs.now()
-    return [_overview(row, counts.get(versions[row.id], ManifestCounts()), latest.get(row.id), now) for row in rows]
 
 
 _OF_ROW = (

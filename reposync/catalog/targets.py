@@ -4,7 +4,6 @@ removed outside the registry file."""
 from __future__ import annotations
 
 import asyncio
-import difflib
 import hashlib
 import os
 import re
@@ -36,6 +35,7 @@ from reposync.store.repository import Registration, Repository, definition_diges
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
+from reposync.words import nearest
 
 if TYPE_CHECKING:
     from reposync.sync.target import SyncSettings
@@ -177,13 +177,10 @@ class Catalog:
         return _of_row(row, checked_repository(self.registry, row.definition or {}))
 
     def _unknown(self, word: str, names: Iterable[str]) -> RepositoryNotFound:
-        near = difflib.get_close_matches(word, sorted(names), n=1)
+        near = nearest(word, names)
+        remedy = f"Did you mean {near!r}?" if near else "`reposync repos list` shows what is registered."
         if self.unapplied is not None:
             remedy = f"{self.unapplied} was not applied yet: `reposync apply` does so."
-        elif near:
-            remedy = f"Did you mean {near[0]!r}?"
-        else:
-            remedy = "`reposync repos list` shows what is registered."
         return RepositoryNotFound(f"{word!r} is not a registered repository, a path or a URL.", remedy=remedy)
 
     async def _at_place(self, name: str, location: str, kind: str) -> SyncTarget:
@@ -280,15 +277,14 @@ async def change_repository(
     Raises RepositoryNotFound, RepositoryReadOnly if it was not registered by command or over HTTP, ConfigError,
     UsageError for a password, and RepositoryChanged.
     """
-    tries = 0
-    while True:
-        tries += 1
+    for tries_left in reversed(range(1 if expected is not None else _TRIES)):
         row = expected or await catalog.repositories.get(name)
         try:
             return await catalog.repositories.register(_changed(catalog, row, changes).registration(), expected=row)
         except RepositoryChanged:
-            if expected is not None or tries == _TRIES:
+            if not tries_left:
                 raise
+    raise AssertionError  # the last try returned or raised
 
 
 def _changed(catalog: Catalog, row: Repository, changes: Mapping[str, Any]) -> SyncTarget:

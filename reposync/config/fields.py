@@ -116,17 +116,12 @@ def _gitlab_url(value: str) -> str:
 
 def git_url(value: str) -> str:
     """The address of a git repository over http(s), without credentials. Raises InvalidValue."""
-    if re.match(r"(?:ssh|git|git\+ssh)://", value) or re.match(r"[^/:@\s]+@[^/:\s]+:", value):
-        raise InvalidValue("is an ssh or git:// address, which is not supported: write https://, with a token")
-    if value.startswith(("/", ".", "~", "file://")):
-        raise InvalidValue("is a local folder: write it under `path`")
-    split = split_http_url(value)
-    if "@" in split.netloc:
+    if not re.match(r"https?://", value):
+        raise InvalidValue("must start with https:// (or http://): ssh is not supported, and a folder is a `path`")
+    if "@" in split_http_url(value).netloc:
         raise InvalidValue("holds credentials, and so do `username` or `password`: keep one of the two")
-    if re.search(r"[?#]", value):
-        raise InvalidValue("must not have a query or fragment")
-    if not split.path.strip("/"):
-        raise InvalidValue("names a server, but no repository on it")
+    if re.search(r"[?#]", value) or not urlsplit(value).path.strip("/"):
+        raise InvalidValue("must name a repository on its server, without query or fragment")
     return value
 
 

@@ -60,24 +60,17 @@ class GitLabInstance(ConfigModel):
     connect_timeout_seconds: fields.Seconds = 10.0
     read_timeout_seconds: fields.Seconds = 60.0
 
-    @field_validator("webhook_secret")
+    @field_validator("webhook_secret", "webhook_signing")
     @classmethod
-    def _is_hard_to_guess(cls, secret: SecretStr | None) -> SecretStr | None:
+    def _is_hard_to_guess(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         # It allows to start syncs, and the endpoint is open to everybody who can reach the server.
         text = known_text(secret)
-        if text is not None and len(text) < SHORTEST_WEBHOOK_SECRET:
+        if text is None:
+            return secret
+        if info.field_name == "webhook_signing" and signing_key(text) is None:
+            raise InvalidValue('must be whsec_ and 32 bytes in base64; try `echo "whsec_$(openssl rand -base64 32)"`')
+        if len(text) < SHORTEST_WEBHOOK_SECRET:
             raise InvalidValue(f"must have at least {SHORTEST_WEBHOOK_SECRET} characters; try `openssl rand -hex 32`")
-        return secret
-
-    @field_validator("webhook_signing")
-    @classmethod
-    def _is_signing_token(cls, secret: SecretStr | None) -> SecretStr | None:
-        token = known_text(secret)
-        if token is not None and signing_key(token) is None:
-            raise InvalidValue(
-                "must be whsec_ and 32 bytes in base64, as GitLab requires; "
-                'try `echo "whsec_$(openssl rand -base64 32)"`'
-            )
         return secret
 
 
@@ -378,6 +371,4 @@ def _first(value: T | None, default: T) -> T:
 def _location(repository: Repository) -> tuple[Literal["gitlab", "git", "path"], str]:
     if repository.gitlab is not None:
         return "gitlab", f"gitlab:{repository.gitlab}:{repository.project}"
-    if repository.git is not None:
-        return "git", repository.git
-    return "path", str(repository.path)
+    return ("git", repository.git) if repository.git is not None else ("path", str(repository.path))

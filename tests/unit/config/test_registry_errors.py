@@ -108,7 +108,7 @@ SOURCES = [
     (ON_SERVER % "gitlab: m", "3:5: repositories[0]: `gitlab` requires `project`"),
     (REPOSITORY % "project: g/p", "2:5: repositories[0]: `project` requires `gitlab`"),
     (ON_SERVER % "gitlab: m, project: 'https://x/g/p'", "3:35: repositories[0].project must be the path of a project"),
-    (REPOSITORY % "git: 'ssh://git@x/y'", "2:20: repositories[0].git is an ssh or"),
+    (REPOSITORY % "git: 'ssh://git@x/y'", "2:20: repositories[0].git must start with https://"),
     (
         REPOSITORY % "git: 'https://u:pw@x/y', password: '${P:-q}'",
         "2:20: repositories[0].git holds credentials, and so",
