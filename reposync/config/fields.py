@@ -67,6 +67,11 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
 
 
+def key(default: Any, description: str, **more: Any) -> Any:
+    """A key of a mapping. The JSON schema and docs/reference.md show the description."""
+    return Field(default, description=description, **more)
+
+
 class InvalidValue(ValueError):
     """A value that is not accepted. The message follows the name of the key, unless it `is_sentence`."""
 
@@ -337,6 +342,9 @@ Count = Annotated[int, Field(strict=True, ge=1, le=10_000), TYPED]
 Attempts = Annotated[int, Field(strict=True, ge=1, le=100), TYPED]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=3600), TYPED]
 DaySeconds = Annotated[float, Field(strict=True, gt=0, le=86_400), TYPED]
+PauseSeconds = Annotated[float, Field(strict=True, ge=0, le=3600), TYPED]
+Dimensions = Annotated[int, Field(strict=True, ge=1, le=65_536), TYPED]
+WindowChars = Annotated[int, Field(strict=True, ge=100, le=1_000_000), TYPED]
 Duration = Annotated[
     float,
     Field(strict=True, ge=0, le=_LONGEST_DURATION_SECONDS),

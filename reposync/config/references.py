@@ -106,10 +106,6 @@ def interpolate(raw: str, environ: Mapping[str, str]) -> str:
         if value is None:
             message = f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}"
             raise InterpolationError(message)
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise InterpolationError(f"the environment variable {name} is not valid UTF-8") from None
         values[name] = value
         return value
 

@@ -14,7 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reposync.config import fields
 from reposync.config.document import Loc
-from reposync.config.fields import ConfigModel, InvalidValue, Listing
+from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
 from reposync.config.references import Interpolated, SecretText, known_text, reference_to_credentials, split_credentials
 from reposync.config.schedule import NEVER, Schedule
 from reposync.config.sections import DaemonConfig, EmbeddingConfig, HttpConfig, IndexConfig, QdrantConfig, SearchConfig
@@ -49,14 +49,12 @@ class GitLabInstance(ConfigModel):
 
     name: fields.Name = Field(description="The name that repositories and groups use for this server.")
     url: fields.GitLabUrl = Field(description="Its address, without /api/v4.")
-    token: fields.HeaderSecret = Field(None, description="Access token with read_api and read_repository.")
-    ca_file: fields.LocalPath | None = Field(None, description="PEM file of the authority that signed its certificate.")
-    webhook_secret: fields.HeaderSecret = Field(
-        None, description="Secret token of its webhooks: at least 16 characters, the same in all of them."
+    token: fields.HeaderSecret = key(None, "Access token with read_api and read_repository.")
+    ca_file: fields.LocalPath | None = key(None, "PEM file of the authority that signed its certificate.")
+    webhook_secret: fields.HeaderSecret = key(
+        None, "Secret token of its webhooks: at least 16 characters, the same in all."
     )
-    webhook_signing: fields.HeaderSecret = Field(
-        None, description="Signing token of its webhooks (GitLab 19.0 and later): whsec_ and 32 bytes in base64."
-    )
+    webhook_signing: fields.HeaderSecret = key(None, "Signing token of its webhooks (GitLab 19.0 and later): whsec_...")
     connect_timeout_seconds: fields.Seconds = 10.0
     read_timeout_seconds: fields.Seconds = 60.0
 
@@ -77,7 +75,7 @@ class GitLabInstance(ConfigModel):
 class Chunk(ConfigModel):
     """How files are split: windows of `size` characters that share `overlap` characters with the next."""
 
-    size: fields.ChunkSize = Field(DEFAULT_CHUNK_SIZE, description="Characters in a chunk.")
+    size: fields.ChunkSize = key(DEFAULT_CHUNK_SIZE, "Characters in a chunk.")
     overlap: fields.ChunkOverlap = Field(
         default_factory=lambda values: default_overlap(values.get("size", DEFAULT_CHUNK_SIZE)),
         description="Characters shared with the next chunk; below `size`. Default: a fifth of a given `size`.",
@@ -97,8 +95,8 @@ class ChunkOverride(ConfigModel):
     """Overrides the defaults. What is left out comes from the defaults, except the overlap of a different size."""
 
     size: fields.ChunkSize | None = None
-    overlap: fields.ChunkOverlap | None = Field(
-        None, description="Default: a fifth of `size`, if that differs from the size of the defaults."
+    overlap: fields.ChunkOverlap | None = key(
+        None, "Default: a fifth of `size`, if that differs from that of the defaults."
     )
 
 
@@ -113,9 +111,9 @@ class Defaults(ConfigModel):
     timezone: fields.Timezone = Field("UTC", description="IANA time zone of the schedule.")
     collection: fields.Collection = Field("code", description="Qdrant collection.")
     chunk: fields.OrDefaults[Chunk] = Chunk()
-    max_file_bytes: fields.FileBytes = Field(1_000_000, description="Larger files are skipped.")
-    include: fields.ListedGlobs = Field((), description="Gitignore patterns; if there are any, only these files.")
-    exclude: fields.ListedGlobs = Field((), description="Gitignore patterns of files that are left out.")
+    max_file_bytes: fields.FileBytes = key(1_000_000, "Larger files are skipped.")
+    include: fields.ListedGlobs = key((), "Gitignore patterns; if there are any, only these files.")
+    exclude: fields.ListedGlobs = key((), "Gitignore patterns of files that are left out.")
 
 
 def _without_default(schema: dict[str, Any]) -> None:
@@ -127,13 +125,13 @@ class Repository(ConfigModel):
     """One repository: a project of a GitLab server, an https git repository, or a folder of this machine."""
 
     name: fields.Name = Field(description="The name that people and commands use.")
-    gitlab: fields.Name | None = Field(None, description="Name of the GitLab server; requires `project`.")
-    project: fields.Project | None = Field(None, description="group/project")
-    git: fields.GitUrl | None = Field(None, description="https:// address of a git repository.")
-    path: fields.LocalPath | None = Field(None, description="Folder; a relative one starts at the folder of this file.")
-    username: fields.Text | None = Field(None, description="With `git` and `password`; default: oauth2.")
-    password: fields.Secret = Field(None, description="With `git`: password or access token.")
-    branch: fields.Branch | None = Field(None, description="Default: the default branch.")
+    gitlab: fields.Name | None = key(None, "Name of the GitLab server; requires `project`.")
+    project: fields.Project | None = key(None, "group/project")
+    git: fields.GitUrl | None = key(None, "https:// address of a git repository.")
+    path: fields.LocalPath | None = key(None, "Folder; a relative one starts at the folder of this file.")
+    username: fields.Text | None = key(None, "With `git` and `password`; default: oauth2.")
+    password: fields.Secret = key(None, "With `git`: password or access token.")
+    branch: fields.Branch | None = key(None, "Default: the default branch.")
     schedule: fields.MaybeScheduleOrNever = Field(
         None,
         validate_default=False,
@@ -144,8 +142,8 @@ class Repository(ConfigModel):
     collection: fields.Collection | None = None
     chunk: ChunkOverride | None = None
     max_file_bytes: fields.FileBytes | None = None
-    include: fields.Globs | None = Field(None, description="Replaces the patterns of the defaults.")
-    exclude: fields.Globs | None = Field(None, description="Replaces the patterns of the defaults.")
+    include: fields.Globs | None = key(None, "Replaces the patterns of the defaults.")
+    exclude: fields.Globs | None = key(None, "Replaces the patterns of the defaults.")
 
     @model_validator(mode="before")
     @classmethod
@@ -193,9 +191,9 @@ class Group(ConfigModel):
 
     gitlab: fields.Name = Field(description="Name of the GitLab server.")
     group: fields.Group = Field(description="Path of the group.")
-    include: fields.ListedGlobs = Field((), description="Gitignore patterns of project paths; only these, if any.")
-    exclude: fields.ListedGlobs = Field((), description="Gitignore patterns of project paths that are left out.")
-    archived: fields.Flag = Field(False, description="Register archived projects too.")
+    include: fields.ListedGlobs = key((), "Gitignore patterns of project paths; only these, if any.")
+    exclude: fields.ListedGlobs = key((), "Gitignore patterns of project paths that are left out.")
+    archived: fields.Flag = key(False, "Register archived projects too.")
     discover: fields.ScheduleText = Field(
         "*/30 * * * *", description="When to look for new, moved and removed projects, in the time zone of the group."
     )
@@ -205,10 +203,10 @@ class Group(ConfigModel):
         json_schema_extra=_without_default,
         description="When each of the projects is synced; never (null): on request only.",
     )
-    timezone: fields.Timezone | None = Field(None, description="IANA time zone of both schedules.")
-    collection: fields.Collection | None = Field(None, description="Qdrant collection of the projects.")
-    chunk: ChunkOverride | None = Field(None, description="How files of the projects are split.")
-    max_file_bytes: fields.FileBytes | None = Field(None, description="Larger files of the projects are skipped.")
+    timezone: fields.Timezone | None = key(None, "IANA time zone of both schedules.")
+    collection: fields.Collection | None = key(None, "Qdrant collection of the projects.")
+    chunk: ChunkOverride | None = key(None, "How files of the projects are split.")
+    max_file_bytes: fields.FileBytes | None = key(None, "Larger files of the projects are skipped.")
 
     def definition(self, name: str, project: str) -> dict[str, Any]:
         """The entry under `repositories` for a project of this group, ready for JSON. Keys that the group does not set

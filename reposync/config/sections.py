@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from reposync.config import fields
-from reposync.config.fields import ConfigModel, InvalidValue, Listing
+from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
 
 Provider = Literal["local", "openai", "tei", "ollama", "none"]
 Quantization = Literal["none", "int8", "binary", "turbo"]
@@ -50,39 +50,31 @@ class EmbeddingConfig(ConfigModel):
     provider: fields.Words[Provider] = Field(
         "local", description="local: the embedded model. openai, tei, ollama: a server. none: sparse search only."
     )
-    url: fields.BaseUrl | None = Field(None, description="The server; null with openai: api.openai.com.")
-    model: fields.Text | None = Field(None, description="Name of the model at the server.")
-    dimensions: Annotated[int, Field(strict=True, ge=1, le=65_536), fields.TYPED] | None = Field(
-        None, description="Length of a vector; null: ask the server."
+    url: fields.BaseUrl | None = key(None, "The server; null with openai: api.openai.com.")
+    model: fields.Text | None = key(None, "Name of the model at the server.")
+    dimensions: fields.Dimensions | None = key(None, "Length of a vector; null: ask the server.")
+    api_key: fields.HeaderSecret = key(None, "Sent as Bearer token.")
+    ca_file: fields.LocalPath | None = key(None, "PEM file of the authority that signed its certificate.")
+    window: fields.WindowChars | None = key(
+        None, "Characters that the model reads at once; longer chunks get several vectors."
     )
-    api_key: fields.HeaderSecret = Field(None, description="Sent as Bearer token.")
-    ca_file: fields.LocalPath | None = Field(None, description="PEM file of the authority that signed its certificate.")
-    window: Annotated[int, Field(strict=True, ge=100, le=1_000_000), fields.TYPED] | None = Field(
-        None, description="The most characters that the model reads at once; longer chunks get several vectors."
+    query_prefix: fields.Prefix | None = key(
+        None, "Stands before each query; null: as the model needs it; empty: nothing."
     )
-    query_prefix: fields.Prefix | None = Field(
-        None, description="Stands before each query; null: as the model is known to need it; empty: nothing."
+    document_prefix: fields.Prefix | None = key(
+        None, "The same before each text of the index; a change builds a new version."
     )
-    document_prefix: fields.Prefix | None = Field(
-        None, description="The same before each text of the index. A change builds a new version of the index."
-    )
-    query_prompt_name: fields.Text | None = Field(
-        None, description="`prompt_name` of queries, for tei: the server adds this prompt of the model."
-    )
-    document_prompt_name: fields.Text | None = Field(None, description="`prompt_name` of texts of the index, for tei.")
-    query_input_type: fields.Text | None = Field(
-        None, description="`input_type` of queries, for openai: Voyage AI, for example."
-    )
-    document_input_type: fields.Text | None = Field(None, description="`input_type` of texts of the index, for openai.")
-    query_task: fields.Text | None = Field(None, description="`task` of queries, for openai: Jina AI.")
-    document_task: fields.Text | None = Field(None, description="`task` of texts of the index, for openai.")
-    batch: fields.Count | None = Field(None, description="Texts in a request.")
-    concurrency: fields.Count | None = Field(None, description="Concurrent requests.")
-    timeout_seconds: fields.Seconds | None = Field(
-        None, description="Timeout of one request to a server; null: 90. For a search at most 15."
-    )
-    attempts: fields.Attempts | None = Field(
-        None, description="Attempts of a request, within `attempts` times `timeout_seconds` in all; null: 3."
+    query_prompt_name: fields.Text | None = key(None, "`prompt_name` of queries, for tei: a prompt of the model.")
+    document_prompt_name: fields.Text | None = key(None, "`prompt_name` of texts of the index, for tei.")
+    query_input_type: fields.Text | None = key(None, "`input_type` of queries, for openai: Voyage AI, for example.")
+    document_input_type: fields.Text | None = key(None, "`input_type` of texts of the index, for openai.")
+    query_task: fields.Text | None = key(None, "`task` of queries, for openai: Jina AI.")
+    document_task: fields.Text | None = key(None, "`task` of texts of the index, for openai.")
+    batch: fields.Count | None = key(None, "Texts in a request.")
+    concurrency: fields.Count | None = key(None, "Concurrent requests.")
+    timeout_seconds: fields.Seconds | None = key(None, "Timeout of a request; null: 90. For a search at most 15.")
+    attempts: fields.Attempts | None = key(
+        None, "Attempts of a request, in `attempts` times `timeout_seconds`; null: 3."
     )
 
     @field_validator(*sorted(_SERVER_KEYS | {"window", "batch", "concurrency"}))
@@ -101,29 +93,23 @@ class EmbeddingConfig(ConfigModel):
 class QdrantConfig(ConfigModel):
     """Where the points are. QDRANT_URL and QDRANT_API_KEY of the environment override `url` and `api_key`."""
 
-    url: fields.BaseUrls | None = Field(
-        None, description="null: the embedded engine in the state folder. The nodes of a cluster: separated by commas."
-    )
+    url: fields.BaseUrls | None = key(None, "null: the embedded engine. The nodes of a cluster: separated by commas.")
     api_key: fields.HeaderSecret = None
-    ca_file: fields.LocalPath | None = Field(None, description="PEM file of the authority that signed its certificate.")
+    ca_file: fields.LocalPath | None = key(None, "PEM file of the authority that signed its certificate.")
     timeout_seconds: fields.Seconds = 30.0
-    shard_number: fields.Count | None = Field(None, description="Of a new collection; null: the server decides.")
-    replication_factor: fields.Count | None = Field(None, description="Of a new collection; 3 suits a cluster.")
-    write_consistency_factor: fields.Count | None = Field(
-        None, description="Replicas that confirm a write. If all have to, nothing can be written while a node is away."
+    shard_number: fields.Count | None = key(None, "Of a new collection; null: the server decides.")
+    replication_factor: fields.Count | None = key(None, "Of a new collection; 3 suits a cluster.")
+    write_consistency_factor: fields.Count | None = key(
+        None, "Replicas that confirm a write; of all: none may be away."
     )
     quantization: fields.Words[Quantization] = Field(
         "none",
         description="Smaller copies of the vectors of a new collection, in memory: int8 a quarter, turbo (TurboQuant, "
         "4 bits; Qdrant 1.18) an eighth, binary a 32nd. They save memory with `on_disk_vectors`.",
     )
-    rescore: fields.Flag = Field(
-        True, description="With `quantization`: rank what a search finds again by the original vectors."
-    )
-    on_disk_vectors: fields.Flag = Field(
-        False, description="Of a new collection: keep the original vectors on disk, not in memory."
-    )
-    on_disk_payload: fields.Flag = Field(True, description="Keep the text of chunks on disk, not in memory.")
+    rescore: fields.Flag = key(True, "With `quantization`: rank what a search finds again by the original vectors.")
+    on_disk_vectors: fields.Flag = key(False, "Of a new collection: keep the original vectors on disk, not in memory.")
+    on_disk_payload: fields.Flag = key(True, "Keep the text of chunks on disk, not in memory.")
 
     @field_validator("write_consistency_factor")
     @classmethod
@@ -152,13 +138,12 @@ class IndexConfig(ConfigModel):
         alias="keep_retired",
         description="How long a replaced version of an index is kept before it is deleted: 30m, 24h, 7d, or seconds.",
     )
-    gate: fields.LocalPath | None = Field(
+    gate: fields.LocalPath | None = key(
         None,
-        description="File of questions that a new version of an index is evaluated with before it replaces the live "
-        "one; a relative path starts at the folder of this file.",
+        "File of questions that a new version of an index has to answer as well as the live one before it replaces it.",
     )
-    must_not_fall: Annotated[float, Field(strict=True, ge=0, le=1), fields.TYPED] = Field(
-        0.02, description="With `gate`: how much lower recall@10, MRR@10 and NDCG@10 of the new version may be."
+    must_not_fall: Annotated[float, Field(strict=True, ge=0, le=1), fields.TYPED] = key(
+        0.02, "With `gate`: how much lower recall@10, MRR@10 and NDCG@10 of the new version may be."
     )
 
     @field_validator("gate")
@@ -176,31 +161,27 @@ class IndexConfig(ConfigModel):
 class DaemonConfig(ConfigModel):
     """How `reposync serve` works. Changes take effect without a restart, except for runs in progress."""
 
-    concurrency: Annotated[int, Field(strict=True, ge=1, le=256), fields.TYPED] = Field(
-        4, description="Concurrent runs in one pod."
+    concurrency: Annotated[int, Field(strict=True, ge=1, le=256), fields.TYPED] = key(4, "Concurrent runs in one pod.")
+    misfire_grace_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400), fields.TYPED] = key(
+        300.0, "A tick that is noticed later than this is not run; the history reports it."
     )
-    misfire_grace_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400), fields.TYPED] = Field(
-        300.0, description="A tick that is noticed later than this is not run; the history reports it."
+    max_attempts: fields.Attempts = key(3, "Attempts of a run before it ends as failed.")
+    retry_seconds: fields.Seconds = key(
+        10.0, "Delay before the second attempt; doubled for each further one, with jitter."
     )
-    max_attempts: fields.Attempts = Field(3, description="Attempts of a run before it ends as failed.")
-    retry_seconds: fields.Seconds = Field(
-        10.0, description="Delay before the second attempt; doubled for each further one, with jitter."
-    )
-    retry_max_seconds: fields.DaySeconds = Field(600.0, description="The longest delay between two attempts.")
-    lease_seconds: Annotated[float, Field(strict=True, ge=1, le=LONGEST_LEASE_SECONDS), fields.TYPED] = Field(
-        LEASE_SECONDS, description="A run whose pod died is taken over after this time; the heartbeat is a third of it."
+    retry_max_seconds: fields.DaySeconds = key(600.0, "The longest delay between two attempts.")
+    lease_seconds: Annotated[float, Field(strict=True, ge=1, le=LONGEST_LEASE_SECONDS), fields.TYPED] = key(
+        LEASE_SECONDS, "A run whose pod died is taken over after this time; the heartbeat is a third of it."
     )
     lock_watchdog_seconds: Annotated[float, Field(strict=True, ge=0.1, le=LOCK_SECONDS * 0.75), fields.TYPED] | None = (
-        Field(None, description="How often the 30 minutes of a Redis lock are renewed; null: every 10 minutes.")
+        key(None, "How often the 30 minutes of a Redis lock are renewed; null: every 10 minutes.")
     )
-    fair_share_seconds: fields.DaySeconds = Field(
-        300.0, description="A run that takes longer yields to waiting repositories, and then continues."
+    fair_share_seconds: fields.DaySeconds = key(300.0, "A run that takes longer lets waiting repositories go first.")
+    shutdown_grace_seconds: fields.PauseSeconds = key(
+        20.0, "Time that active runs get on SIGTERM before they are handed back."
     )
-    shutdown_grace_seconds: Annotated[float, Field(strict=True, ge=0, le=3600), fields.TYPED] = Field(
-        20.0, description="Time that runs in progress get on SIGTERM before they are handed back."
-    )
-    history_days: Annotated[float, Field(strict=True, gt=0, le=36_500), fields.TYPED] | None = Field(
-        90.0, description="Runs that ended longer ago are deleted from the execution log; null: never."
+    history_days: Annotated[float, Field(strict=True, gt=0, le=36_500), fields.TYPED] | None = key(
+        90.0, "Runs that ended longer ago are deleted from the execution log; null: never."
     )
 
     @field_validator("retry_max_seconds")
@@ -242,22 +223,16 @@ HostName = Annotated[
 class HttpConfig(ConfigModel):
     """How `reposync serve` is reached over HTTP. `allow_local_sources` takes effect at once, the rest on restart."""
 
-    allow_local_sources: fields.Flag = Field(
-        False,
-        description="Allow folders of this machine, and addresses outside the public internet, to be registered over "
-        "HTTP.",
+    allow_local_sources: fields.Flag = key(
+        False, "Allow folders, and addresses that are not public, to be registered over HTTP."
     )
     root_path: RootPath = Field(
         "", description="Path prefix of a reverse proxy, such as /reposync, whether or not the proxy strips it."
     )
-    trusted_proxies: Listing[Network] = Field(
-        (), description="Addresses and networks whose X-Forwarded-For, -Proto and -Host headers are trusted."
-    )
-    allowed_hosts: Listing[HostName] = Field(
-        (), description="Host names that requests may use; if empty: any with a token, loopback without."
-    )
-    secure_cookies: fields.Flag | None = Field(
-        None, description="Send the login's cookie over https only; null: if the login came over https."
+    trusted_proxies: Listing[Network] = key((), "Networks whose X-Forwarded-For, -Proto and -Host headers are trusted.")
+    allowed_hosts: Listing[HostName] = key((), "Host names of requests; if empty: any with a token, loopback without.")
+    secure_cookies: fields.Flag | None = key(
+        None, "Send the cookie over https only; null: if the login came over https."
     )
     metrics: fields.Words[Literal["open", "token", "off"]] = Field(
         "open", description="Who may read /metrics: everybody, holders of a token, nobody."

@@ -41,11 +41,6 @@ def test_a_reference_that_cannot_be_read_is_an_error(raw: str) -> None:
         interpolate(raw, {"A": "a", "B": "b"})
 
 
-def test_a_value_that_is_not_utf8_is_an_error_that_names_the_variable() -> None:
-    with pytest.raises(InterpolationError, match="variable A is not valid UTF-8"):
-        interpolate("${A}", {"A": "caf\udce9"})
-
-
 @given(VALUES.filter(bool))
 def test_no_value_changes_the_structure_of_the_file(value: str) -> None:
     template = "a: {V}\nb: '{V}'\nc: \"x{V}y\"\nd: [\"{V}\", {{e: '{V}'}}]\nf: |\n  {V}\n"

@@ -49,24 +49,6 @@ async def test_a_renamed_project_keeps_its_index_and_embeds_nothing(closed_world
             assert embeddings.input_count == searched
 
 
-async def test_a_project_at_the_path_of_a_deleted_one_does_not_inherit_its_index(world: GroupWorld) -> None:
-    old = world.project("platform/a", {"old.py": b"x = 1\n"})
-    await world.discover()
-    await world.completed("platform/a")
-    old.deleted = True
-    new = world.project("platform/a", {"new.py": b"y = 1\n"})
-
-    report = await world.discover()
-
-    assert report.added == ("platform/a",)
-    assert (await world.row_of(new)).name == "platform/a"
-    former = await world.row_of(old)
-    assert (former.name, former.is_active) == (f"platform/a-{old.id}", False)
-    assert f"repos remove platform/a-{old.id}" in str(former.paused_reason)
-    assert {(each["repository"], each["path"]) for each in await world.metadata()} == {(former.name, "old.py")}
-    assert (await world.discover()).problem is None
-
-
 async def test_a_repository_of_a_group_that_left_the_registry_gives_its_name_to_a_new_project(
     closed_world: GroupWorld,
 ) -> None:
