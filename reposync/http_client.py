@@ -149,23 +149,8 @@ class HttpClient:
                     await asyncio.shield(stack.aclose())
         except TooLarge as error:
             raise self.errors.final(f"{self.name} sends more than is accepted: {error}.") from error
-        except httpx.ConnectTimeout as error:
-            raise TransientFailure("no connection within the time-out") from error
-        except (httpx.TimeoutException, TimeoutError) as error:
-            raise TransientFailure("no answer within the time-out", overloaded=True) from error
-        except httpx.DecodingError as error:
-            raise TransientFailure(f"the answer cannot be decoded ({error})", corrupt=True) from error
-        except httpx.HTTPError as error:
-            if rejected := _CERTIFICATE.search(str(error)):
-                raise self.errors.final(
-                    f"The certificate of {self.name} is not trusted: {rejected[1]}.",
-                    remedy=f"If its authority is your own, name its certificate as {self.ca_setting}.",
-                ) from error
-            if isinstance(error, httpx.ConnectError | httpx.ProxyError):
-                raise TransientFailure(f"the connection failed ({error or type(error).__name__})") from error
-            raise TransientFailure(
-                f"the connection broke ({error or type(error).__name__})", overloaded=True
-            ) from error
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise self._broken(error) from error
 
     async def body(self, response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
         """The decompressed body in pieces, within `stream`. A piece may be 64 MB: httpx decompresses what it receives
@@ -223,7 +208,8 @@ class HttpClient:
                             self._paused_until = max(self._paused_until, time.monotonic() + delay)
                         is_over = errors >= policy.attempts or waited_seconds + delay > policy.max_wait_seconds
                         if is_over or not is_bearable:
-                            raise self._given_up(failure, doing, attempt, waited_seconds, delay, remedy) from failure
+                            times = f" {attempt} times" if attempt > 1 else ""
+                            raise self._given_up(failure, f"{doing} failed{times}", remedy) from failure
                         if failure.rate_limited and self.observer is not None:
                             self.observer.rate_limited(delay)
                         waited_seconds += delay
@@ -291,34 +277,34 @@ class HttpClient:
         status, headers = response.status_code, response.headers
         if status == 429:
             wait = retry_after_seconds(headers.get("Retry-After"), headers.get("RateLimit-Reset"))
-            raise TransientFailure("too many requests (429)", True, wait, status=status, body=text)
+            raise TransientFailure("the rate limit is reached (429)", True, wait, status=status, body=text)
         if status >= 500 or status in (408, 425):
             wait = retry_after_seconds(headers.get("Retry-After"))
             reason = f"the server answered {status}"
             raise TransientFailure(reason, wait_seconds=wait, overloaded=True, status=status, body=text)
         raise HttpRefused(status, text)
 
-    def _given_up(
-        self,
-        failure: TransientFailure,
-        doing: str,
-        attempt: int,
-        waited_seconds: float,
-        delay: float,
-        remedy: str | None,
-    ) -> RepoSyncError:
-        if failure.rate_limited:
-            text = f"after {waited_seconds:.0f} s of waiting it asks to wait {delay:.0f} s more"
-            return self.errors.unavailable(
-                f"{doing} was refused by the server's rate limit: {text}.",
-                remedy="The next run tries again; if it persists, sync less often or ask for a higher limit.",
-                retry_after_seconds=failure.wait_seconds,
+    def _broken(self, error: Exception) -> Exception:
+        """The failure of a request that got no whole answer, or an error if a retry does not help."""
+        if rejected := _CERTIFICATE.search(str(error)):
+            return self.errors.final(
+                f"The certificate of {self.name} is not trusted: {rejected[1]}.",
+                remedy=f"If its authority is your own, name its certificate as {self.ca_setting}.",
             )
-        times = f" {attempt} times" if attempt > 1 else ""
+        is_connected = not isinstance(error, httpx.ConnectTimeout | httpx.ConnectError | httpx.ProxyError)
+        if isinstance(error, httpx.TimeoutException | TimeoutError):
+            what = "no answer within the time-out" if is_connected else "no connection within the time-out"
+            return TransientFailure(what, overloaded=is_connected)
+        if isinstance(error, httpx.DecodingError):
+            return TransientFailure(f"the answer cannot be decoded ({error})", corrupt=True)
+        what = "the connection broke" if is_connected else "the connection failed"
+        return TransientFailure(f"{what} ({error or type(error).__name__})", overloaded=is_connected)
+
+    def _given_up(self, failure: TransientFailure, tried: str, remedy: str | None) -> RepoSyncError:
         if failure.corrupt:
-            return self.errors.corrupt(f"{doing} failed{times}: {failure.reason}.")
+            return self.errors.corrupt(f"{tried}: {failure.reason}.")
         wait = "" if failure.wait_seconds is None else f" The server asks to wait {failure.wait_seconds:.0f} s."
-        text = f"{doing} failed{times}: {failure.reason}.{wait}"
+        text = f"{tried}: {failure.reason}.{wait}"
         return self.errors.unavailable(text, remedy=remedy, retry_after_seconds=failure.wait_seconds)
 
 

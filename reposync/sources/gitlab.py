@@ -1,4 +1,5 @@
-"""A project of a GitLab instance: REST to find out what changed, git for many contents, REST for few.
+"""A project of a GitLab instance: REST to find out what changed, git for many contents, REST for few, and REST alone if
+git is refused.
 
 | question | requests |
 |---|---|
@@ -14,10 +15,11 @@ The first use of git costs one request more, for the server's capabilities.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_from_bytes
 
@@ -25,21 +27,26 @@ import gitlab
 
 from reposync.errors import SourceCorrupt, SourceError, SourceUnavailable
 from reposync.http_client import HttpRefused, TransientFailure
-from reposync.outgoing import RequestObserver
-from reposync.sources.gitlab_blobs import GitLabBlobs
-from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient, ProjectClient, Refusal
-from reposync.sources.objects import (
-    COMMIT,
-    MAX_TREE_ENTRIES,
-    TREE_MODE,
-    UnreadableBlobs,
-    hash_name,
-    no_tip,
-    object_sha,
-    tree_sha,
-)
-from reposync.sources.port import Blob, Commit, Source, Tree, TreeEntry, path_text
+from reposync.outgoing import OtherServer, RequestObserver
+from reposync.sources.gitlab_client import MAX_ANSWER_BYTES, MAX_CALLS, PAGE_ROWS, GitLabClient, Refusal
+from reposync.sources.gitlab_listing import Listing, commit_of
+from reposync.sources.object_stores import SpoolFull
+from reposync.sources.objects import BLOB, UnreadableBlobs, hash_name, no_tip, object_sha
+from reposync.sources.port import Blob, Commit, Source, Tree, TreeEntry
+from reposync.sources.smart_http import MAX_MISSING, FetchRefused, UploadPack
 from reposync.sources.spec import GitLabProject
+
+log = logging.getLogger(__name__)
+
+# A git fetch costs the server a process and a walk through its object store, a raw blob one look-up; 20 blobs over 4
+# connections take about as long as one fetch (0.3 s at 60 ms a call) and 1% of the 2,000 calls a minute that
+# GitLab.com grants. A usual push changes fewer files than this, so it needs no git at all.
+FEW_BLOBS = 20
+# After so many blobs of which none was right, the read is given up. Each costs four requests and 2 s of
+# pauses, so that this many take about a minute over 4 connections.
+HOPELESS_BLOBS = 100
+
+_NO_GIT = (HttpRefused, FetchRefused, SpoolFull, OtherServer)
 
 
 class GitLabSource(Source):
@@ -48,28 +55,39 @@ class GitLabSource(Source):
     def __init__(self, spec: GitLabProject, *, observer: RequestObserver | None = None) -> None:
         """Opens no connection. Raises ConfigError if the address, the token or the CA file cannot be right."""
         self._server = GitLabClient(spec, retry=spec.retry, observer=observer)
-        self._project = ProjectClient(self._server, spec.project, spec.project_id)
+        self._name = spec.project.strip("/")
+        is_number = self._name.isascii() and self._name.isdigit()
+        self._id = int(self._name) if spec.project_id is None and is_number else spec.project_id
+        self._path = None if is_number else self._name
+        self._is_resolved = False
+        # Links show the configured path, also after the project has moved (GitLab redirects them): the links of a file
+        # that has not changed must not change either.
+        self._link_path = self._path
+        self._default_branch: str | None = None
         self._branch = spec.branch
-        self._blobs = GitLabBlobs(self._project, is_first_sync=spec.project_id is None)
+        self._is_first_sync = spec.project_id is None
         self._commit: str | None = None
         self._commit_json: Mapping[str, Any] | None = None
-
-    # Port --------------------------------------------------------------------------------------------------------
+        self._git: tuple[str, UploadPack] | None = None
+        # Why git is no longer used. One refusal is enough: 300 failed logins in a minute ban the address.
+        self._git_refused: str | None = None
 
     async def project_id(self) -> int:
-        return await self._project.number()
+        """Stays when the project is renamed or moved: one call, unless it is known already."""
+        if self._id is None:
+            await self._resolve()
+        return self._id or 0
 
     async def head(self) -> Commit:
-        number = await self._project.number()
-        if self._project.link_path is None:
-            await self._project.resolve()
+        number = await self.project_id()
+        if self._link_path is None:
+            await self._resolve()
+        reading = self._reading("head")
         try:
-            found = await self._server.call(
-                "api_head", lambda client: _head(client, number, self._branch), doing=self._project.reading("head")
-            )
+            found = await self._server.call("api_head", partial(_head, number, self._branch), doing=reading)
         except HttpRefused as refused:
             raise await self._no_head(refused, number) from refused
-        head = _commit(found)
+        head = commit_of(found)
         self._commit, self._commit_json = head.sha, found
         return head
 
@@ -78,30 +96,29 @@ class GitLabSource(Source):
         had to read the project."""
         if self._branch is not None:
             return self._branch
-        if self._project.default_branch is None or fresh:
-            await self._project.resolve()
-        return self._project.default_branch
+        if self._default_branch is None or fresh:
+            await self._resolve()
+        return self._default_branch
 
     async def tree(self, commit: Commit) -> Tree:
         """As the port says. A listing that cannot be proven is read by git; if git is refused, it is unproven if its
         own hashes agree, and SourceCorrupt if they do not."""
-        number = await self._project.number()
+        number = await self.project_id()
         self._commit = commit.sha
         try:
             listing = await self._listing(number, commit.sha)
         except HttpRefused as refused:
             if Refusal.of(refused).is_about("Project") or refused.status != 404:
-                raise self._project.explained(refused) from refused
+                raise self._explained(refused) from refused
             # "404 Tree Not Found": only a rewritten branch removes a commit that was just its head.
             raise SourceUnavailable(
-                f"Commit {commit.sha} of {self._project.name} is no longer on {self._server.url}.",
+                f"Commit {commit.sha} of {self._name} is no longer on {self._server.url}.",
                 remedy="Its branch was rewritten; the next run starts from the new head.",
             ) from refused
         known = self._commit_json if self._commit_json and self._commit_json.get("id") == commit.sha else None
         if await asyncio.to_thread(listing.proves, commit.sha, known):
             return Tree(list(listing.entries.values()), proven=True)
-        entries = await self._blobs.tree_by_git(commit.sha)
-        if entries is not None:
+        if (entries := await self._tree_by_git(commit.sha)) is not None:
             return Tree(entries, proven=True)
         if not listing.contradiction:
             # Missing rows of the root leave no other trace in a listing: it is read once more, by itself.
@@ -110,8 +127,8 @@ class GitLabSource(Source):
                 listing.contradiction = "its root folder, read twice, had different rows"
         if listing.contradiction:
             raise SourceCorrupt(
-                f"{self._server.url} lists the tree of {self._project.name} wrongly: {listing.contradiction}. "
-                f"Git cannot confirm it ({self._blobs.no_git}).",
+                f"{self._server.url} lists the tree of {self._name} wrongly: {listing.contradiction}. "
+                f"Git cannot confirm it ({self._git_refused or 'it would send all contents too'}).",
                 remedy="Allow git over HTTP for this token, or check the proxy in between: an answer may have been "
                 "changed or cut. A file name that is not UTF-8 has the same effect.",
             )
@@ -119,47 +136,81 @@ class GitLabSource(Source):
 
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """As the port says. Raises UnreadableBlobs after the last blob if some are missing on GitLab."""
-        await self._project.number()
-        unreadable: dict[str, str] = {}
+        await self.project_id()
+        left: dict[str, bytes] = {}
+        for entry in entries:
+            if not entry.is_submodule:
+                left.setdefault(entry.sha, entry.path)
+        count, unreadable = len(left), dict[str, str]()
         try:
-            commit = self._commit or self._branch or "HEAD"
-            reading = self._blobs.read(commit, entries, max_bytes=max_bytes, unreadable=unreadable)
-            async with aclosing(reading) as blobs:
+            async with aclosing(self._by_git(left, max_bytes)) as blobs:
+                async for blob in blobs:
+                    yield blob
+            # The few, and what git did not have: REST decides what is missing.
+            by_rest = self._by_rest(left, max_bytes, unreadable, any_read=len(left) < count)
+            async with aclosing(by_rest) as blobs:
                 async for blob in blobs:
                     yield blob
         except HttpRefused as refused:
-            raise self._project.explained(refused) from refused
+            raise self._explained(refused) from refused
         if unreadable:
-            where = f"{self._server.url}/{self._project.name}"
-            raise UnreadableBlobs.among(
-                entries, unreadable, where=where, remedy="Ask an administrator of that GitLab to check the repository."
-            )
+            remedy = "Ask an administrator of that GitLab to check the repository."
+            where = f"{self._server.url}/{self._name}"
+            raise UnreadableBlobs.among(entries, unreadable, where=where, remedy=remedy)
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
         """The lines on the branch's page (HEAD is the default branch), so that the link of an unchanged file is the
         same for every commit. None before the path of a project given by id is known."""
-        if self._project.link_path is None:
+        if self._link_path is None:
             return None
         ref = quote(self._branch, safe="/") if self._branch is not None else "HEAD"
         lines = f"L{start_line}" if start_line == end_line else f"L{start_line}-{end_line}"
-        page = f"{self._server.url}/{quote(self._project.link_path, safe='/')}/-/blob/{ref}"
-        return f"{page}/{quote_from_bytes(path, safe='/')}#{lines}"
+        page = f"{self._server.url}/{quote(self._link_path, safe='/')}/-/blob"
+        return f"{page}/{ref}/{quote_from_bytes(path, safe='/')}#{lines}"
 
     async def close(self) -> None:
-        await self._blobs.close()
+        await self._close_git()
         await self._server.close()
+
+    # Project -----------------------------------------------------------------------------------------------------
+
+    async def _resolve(self) -> None:
+        """Read the project, by id if that is known."""
+        wanted: int | str = self._id if self._id is not None else self._name
+        try:
+            found = await self._server.call(
+                "api_project", lambda client: client.projects.get(wanted).attributes, doing=self._reading("project")
+            )
+        except HttpRefused as refused:
+            raise self._explained(refused) from refused
+        try:
+            self._id, self._path = int(found["id"]), str(found["path_with_namespace"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SourceCorrupt(f"{self._server.url} describes project {self._name} without id or path.") from error
+        self._is_resolved = True
+        self._link_path = self._link_path or self._path
+        self._default_branch = str(found["default_branch"]) if found.get("default_branch") else None
 
     async def _no_head(self, refused: HttpRefused, number: int) -> SourceError:
         """Why there is no head: no project, no commit, or no such branch."""
         if refused.status != 404 or Refusal.of(refused).is_about("Project"):
-            return self._project.explained(refused)
+            return self._explained(refused)
         try:
-            names = await self._server.call(
-                "api_branches", lambda client: _branches(client, number), doing=self._project.reading("branches")
+            branches = await self._server.call(
+                "api_branches",
+                lambda client: client.projects.get(number, lazy=True).branches.list(per_page=PAGE_ROWS, get_all=False),
+                doing=self._reading("branches"),
             )
         except HttpRefused as second:
-            return self._project.explained(second)
-        return no_tip(f"Project {self._project.name} on {self._server.url}", self._branch, names)
+            return self._explained(second)
+        names = [branch.name for branch in branches]
+        return no_tip(f"Project {self._name} on {self._server.url}", self._branch, names)
+
+    def _reading(self, what: str) -> str:
+        return f"Reading the {what} of {self._name} on {self._server.url}"
+
+    def _explained(self, refused: HttpRefused) -> SourceError:
+        return self._server.explain(refused, path=self._name)
 
     # Tree --------------------------------------------------------------------------------------------------------
 
@@ -177,13 +228,161 @@ class GitLabSource(Source):
         return await self._pages(number, paged)
 
     async def _pages(self, number: int, query: Mapping[str, Any]) -> Listing:
-        listing, path, doing = Listing(), f"/projects/{number}/repository/tree", self._project.reading("tree")
+        listing, path, doing = Listing(), f"/projects/{number}/repository/tree", self._reading("tree")
         async for rows in self._server.pages("api_tree", path, query, doing=doing):
             listing.add(rows)
         return listing
 
+    # Git -----------------------------------------------------------------------------------------------------------
 
-def _head(client: gitlab.Gitlab, number: int, branch: str | None) -> dict[str, Any]:
+    async def _tree_by_git(self, sha: str) -> list[TreeEntry] | None:
+        """The commit's tree from git's own objects; None if git is refused, or would send all contents too."""
+        while self._git_refused is None:
+            try:
+                server = await self._upload_pack()
+                if not (await server.capabilities()).filters:
+                    return None
+                pack = await server.fetch([sha], depth=1, filter_spec="blob:none")
+            except _NO_GIT as error:
+                await self._after_failure(error)
+                continue
+            try:
+                return await asyncio.to_thread(pack.tree, sha)
+            finally:
+                pack.close()
+        return None
+
+    async def _by_git(self, left: dict[str, bytes], max_bytes: int) -> AsyncGenerator[Blob, None]:
+        """Takes out of `left` (sha -> path) what it yields. A first sync reads everything, so it uses git for the first
+        few blobs already."""
+        while len(left) > (0 if self._is_first_sync else FEW_BLOBS) and self._git_refused is None:
+            try:
+                server = await self._upload_pack()
+                # At a path that is not known to be the project's, the first missing blob is a reason to resolve it.
+                most = MAX_MISSING if self._is_resolved else 0
+                fetched = server.blobs(list(left), max_bytes=max_bytes, unreadable={}, max_missing=most)
+                async with aclosing(fetched) as blobs:
+                    async for blob in blobs:
+                        left.pop(blob.sha, None)
+                        yield blob
+                return
+            except _NO_GIT as error:
+                await self._after_failure(error)
+
+    async def _upload_pack(self) -> UploadPack:
+        if self._git is None:
+            if self._path is None:
+                await self._resolve()
+            path = self._path or ""
+            self._git = path, self._server.git(path)
+        return self._git[1]
+
+    async def _after_failure(self, error: Exception) -> None:
+        """Follow a moved project, or give up git."""
+        if not self._is_resolved and not isinstance(error, SpoolFull):
+            # A different project may be at the old path by now, public or private, and this may be its refusal.
+            await self._resolve()
+            if has_moved := self._git is not None and self._git[0] != self._path:
+                await self._close_git()
+            if has_moved or isinstance(error, FetchRefused):
+                return
+        self._git_refused = str(error)
+        log.warning("Git refuses project %s on %s (%s): it is read by REST.", self._name, self._server.url, error)
+
+    async def _close_git(self) -> None:
+        if self._git is not None:
+            await self._git[1].close()
+            self._git = None
+
+    # REST ----------------------------------------------------------------------------------------------------------
+
+    async def _by_rest(
+        self, paths: Mapping[str, bytes], max_bytes: int, unreadable: dict[str, str], *, any_read: bool
+    ) -> AsyncGenerator[Blob, None]:
+        """One call for each blob, a few at a time: memory holds as many contents as there are calls."""
+        waiting = iter(paths.items())
+        running: dict[asyncio.Task[Blob], str] = {}
+        try:
+            while True:
+                if not any_read and len(unreadable) >= HOPELESS_BLOBS:
+                    raise self._hopeless(unreadable)
+                while len(running) < MAX_CALLS and (following := next(waiting, None)) is not None:
+                    call = partial(self._raw_blob, max_bytes, *following)
+                    doing = f"Reading blob {following[0]} of {self._name} on {self._server.url}"
+                    running[asyncio.create_task(self._server.http.retry(call, doing=doing))] = following[0]
+                if not running:
+                    return
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    sha = running.pop(task)
+                    try:
+                        blob = task.result()
+                    except SourceCorrupt as error:
+                        cause = error.__cause__
+                        why = cause.reason if isinstance(cause, TransientFailure) else error.message
+                        unreadable[sha] = f"comes damaged ({why})"
+                    except HttpRefused as refused:
+                        if not Refusal.of(refused).is_about("Blob"):
+                            raise
+                        unreadable[sha] = "is missing on the server"
+                    else:
+                        any_read = True
+                        yield blob
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _raw_blob(self, max_bytes: int, sha: str, path: bytes) -> Blob:
+        """Reads at most `max_bytes`. What is longer cannot be hashed, so the size of the file in its commit is read to
+        confirm it: else a login page with status 200 would pass for a large blob."""
+        content = bytearray()
+        async with self._server.raw("api_blob", "GET", f"{self._repository}/blobs/{sha}/raw") as response:
+            plain = "Content-Encoding" not in response.headers
+            declared_bytes = (_count(response.headers.get("Content-Length", "")) if plain else None) or 0
+            # Workhorse sends the source of a web page as text/plain.
+            html = response.headers.get("Content-Type", "").lower().startswith("text/html")
+            if declared_bytes <= max_bytes:
+                async for piece in self._server.http.body(response, MAX_ANSWER_BYTES):
+                    content += piece
+                    if len(content) > max_bytes:
+                        break
+        it = "it is text/html and" if html else "it"
+        if max(declared_bytes, len(content)) > max_bytes:
+            size_bytes = await self._size_of_file(path, sha)
+            if size_bytes is None or size_bytes <= max_bytes:
+                known = "GitLab does not confirm that" if size_bytes is None else f"GitLab knows {size_bytes:,}"
+                raise TransientFailure(f"{it} has more than {max_bytes:,} bytes; {known}", corrupt=True)
+            return Blob(sha, size_bytes, None)
+        if object_sha(BLOB, bytes(content), hash_name(sha)) != sha:
+            raise TransientFailure(f"{it} does not hash to its name", corrupt=True)
+        return Blob(sha, len(content), bytes(content))
+
+    async def _size_of_file(self, path: bytes, sha: str) -> int | None:
+        """The size of blob `sha` in the headers of a file that holds it; None if GitLab does not say."""
+        ref = quote(self._commit or self._branch or "HEAD", safe="")
+        file = f"{self._repository}/files/{quote_from_bytes(path, safe='')}?ref={ref}"
+        try:
+            async with self._server.raw("api_blob", "HEAD", file) as response:
+                headers = response.headers
+        except HttpRefused:
+            return None
+        return _count(headers.get("X-Gitlab-Size", "")) if headers.get("X-Gitlab-Blob-Id") == sha else None
+
+    @property
+    def _repository(self) -> str:
+        return f"/projects/{self._id}/repository"
+
+    def _hopeless(self, unreadable: Mapping[str, str]) -> SourceCorrupt:
+        [(reason, count)] = Counter(unreadable.values()).most_common(1)
+        return SourceCorrupt(
+            f"{self._server.url} sends no content of {self._name}: of the first {len(unreadable)} blobs none "
+            f"could be read, and {count} times a blob {reason}.",
+            remedy="Check the proxy in between, and GitLab itself. The next run tries again.",
+        )
+
+
+def _head(number: int, branch: str | None, client: gitlab.Gitlab) -> dict[str, Any]:
     project = client.projects.get(number, lazy=True)
     if branch is not None:
         # Not commits/<branch>: there a tag of the same name has precedence.
@@ -192,125 +391,6 @@ def _head(client: gitlab.Gitlab, number: int, branch: str | None) -> dict[str, A
     return project.commits.get("HEAD", stats="false").attributes
 
 
-def _branches(client: gitlab.Gitlab, number: int) -> list[str]:
-    project = client.projects.get(number, lazy=True)
-    return [branch.name for branch in project.branches.list(per_page=PAGE_ROWS, get_all=False)]
-
-
-def _commit(found: Mapping[str, Any]) -> Commit:
-    try:
-        sha, when = str(found["id"]), datetime.fromisoformat(found["committed_date"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise SourceCorrupt("GitLab's answer about the head is no commit.") from error
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return Commit(sha, when.astimezone(UTC))
-
-
-# GitLab's tree listing -----------------------------------------------------------------------------------------------
-
-_HEX = frozenset("0123456789abcdef")
-
-
-@dataclass(slots=True)
-class Listing:
-    """The rows of one commit's tree, folders included; and the proof that they are complete and correct.
-
-    Git's paths are bytes, JSON's are text. GitLab converts bytes that are not UTF-8 (`EncodingHelper#encode!` guesses
-    an encoding, or drops the offending bytes) without a mark: `caf\\xe9.py` may become `café.py` or `caf.py`, and two
-    paths may become one. So a listing is accepted if it can be proven: each folder's rows must hash to the id that the
-    listing itself gives for the folder, and the root's to the tree inside the commit, which is rebuilt from the
-    commit's JSON and must hash to the commit's sha. That also proves that no row is missing.
-
-    Otherwise git is used. If git is refused, there are two cases. Folders whose rows do not hash to their ids are a
-    contradiction: the listing is wrong for any commit. Folders that do, below a root that the commit does not confirm,
-    prove nothing: the commit may have a signature or unusual headers, which its JSON does not show, or rows of the root
-    may be missing.
-    """
-
-    entries: dict[bytes, TreeEntry] = field(default_factory=dict)
-    folders: dict[bytes, str] = field(default_factory=dict)
-    rows: int = 0
-    contradiction: str | None = None
-    """The first one found: a clause of a message."""
-
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add the rows of a page. Raises SourceCorrupt if a row cannot be read, SourceError if there are too many."""
-        for row in rows:
-            path, mode, sha = _checked(row)
-            self.rows += 1
-            if not path:  # no byte of the name was UTF-8
-                self._contradicted("a row has no name")
-            elif path in self.entries or path in self.folders:
-                self._contradicted(f"{path_text(path)} is listed twice")
-            elif mode == TREE_MODE:
-                self.folders[path] = sha
-            else:
-                self.entries[path] = TreeEntry(path, mode, sha)
-            if self.rows > MAX_TREE_ENTRIES:
-                raise SourceError(f"GitLab lists more than {MAX_TREE_ENTRIES:,} files and folders.")
-
-    def at_root(self) -> set[tuple[bytes, str]]:
-        """(name, sha) of what is not in a folder."""
-        files = {(path, entry.sha) for path, entry in self.entries.items() if b"/" not in path}
-        return files | {(path, sha) for path, sha in self.folders.items() if b"/" not in path}
-
-    def proves(self, sha: str, commit: Mapping[str, Any] | None) -> bool:
-        """Whether these are exactly the entries of the commit `sha`; `commit` is GitLab's JSON for it. If not,
-        `contradiction` says what cannot be true for any commit, if there is such a thing."""
-        if self.contradiction is not None:
-            return False
-        name = hash_name(sha)
-        children: dict[bytes, list[tuple[bytes, int, str]]] = {path: [] for path in self.folders}
-        children[b""] = []
-        below = [(entry.path, entry.mode, entry.sha) for entry in self.entries.values()]
-        below += [(path, TREE_MODE, sha) for path, sha in self.folders.items()]
-        for path, mode, oid in below:
-            folder, _, leaf = path.rpartition(b"/")
-            if folder not in children:
-                self._contradicted(f"{path_text(path)} is in a folder that is not listed")
-                return False
-            children[folder].append((leaf, mode, oid))
-        root = tree_sha(children.pop(b""), name)
-        for path, oid in self.folders.items():
-            if tree_sha(children[path], name) != oid:
-                self._contradicted(f"what it lists in {path_text(path)}/ does not hash to that folder's id")
-                return False
-        return commit is not None and _rebuilds(commit, root, name)
-
-    def _contradicted(self, clause: str) -> None:
-        self.contradiction = self.contradiction or clause
-
-
-def _checked(row: Mapping[str, Any]) -> tuple[bytes, int, str]:
-    try:
-        path, mode, sha = row["path"], int(row["mode"], 8), row["id"]
-        if len(sha) not in (40, 64) or not _HEX.issuperset(sha):
-            raise ValueError("no object name")
-        # Half of a surrogate pair is possible in JSON, but not in UTF-8: no folder's hash will confirm these bytes.
-        return path.encode("utf-8", "surrogatepass"), mode, sha
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SourceCorrupt("GitLab's listing of the tree holds a row that cannot be read.") from error
-
-
-def _rebuilds(commit: Mapping[str, Any], root: str, name: str) -> bool:
-    """Whether the commit, rebuilt with `root` as its tree, has the right sha."""
-    try:
-        head = [f"tree {root}"]
-        head += [f"parent {sha}" for sha in commit["parent_ids"]]
-        head.append(f"author {_person(commit, 'author_name', 'author_email', 'authored_date')}")
-        head.append(f"committer {_person(commit, 'committer_name', 'committer_email', 'committed_date')}")
-        text, sha = "\n".join(head), str(commit["id"])
-        message = str(commit["message"])
-    except (KeyError, TypeError, ValueError):
-        return False
-    # Some versions return the message without its last line end.
-    return any(
-        object_sha(COMMIT, f"{text}\n\n{body}".encode("utf-8", "surrogatepass"), name) == sha
-        for body in (message, f"{message}\n")
-    )
-
-
-def _person(commit: Mapping[str, Any], name: str, email: str, date: str) -> str:
-    when = datetime.fromisoformat(commit[date])
-    return f"{commit[name]} <{commit[email]}> {int(when.timestamp())} {when:%z}"
+def _count(header: str) -> int | None:
+    # Python refuses to parse a number of thousands of digits.
+    return int(header) if header.isdecimal() and len(header) < 20 else None

@@ -185,52 +185,6 @@ class GitLabClient:
         )
 
 
-class ProjectClient:
-    """A project of a GitLab instance; `name` is its full path or number. `id` and `path` are None until known."""
-
-    def __init__(self, server: GitLabClient, name: str, number: int | None) -> None:
-        self.server = server
-        self.name = name.strip("/")
-        is_number = self.name.isascii() and self.name.isdigit()
-        self.id = int(self.name) if number is None and is_number else number
-        self.path = None if is_number else self.name
-        self.is_resolved = False
-        # Links show the configured path, also after the project has moved (GitLab redirects them): the links of a file
-        # that has not changed must not change either.
-        self.link_path = self.path
-        self.default_branch: str | None = None
-
-    async def number(self) -> int:
-        """Stays when the project is renamed or moved: one call, unless it is known already."""
-        if self.id is None:
-            await self.resolve()
-        return self.id or 0
-
-    async def resolve(self) -> str:
-        """Read the project, by id if that is known; returns its present path."""
-        wanted: int | str = self.id if self.id is not None else self.name
-        try:
-            found = await self.server.call(
-                "api_project", lambda client: client.projects.get(wanted).attributes, doing=self.reading("project")
-            )
-        except HttpRefused as refused:
-            raise self.explained(refused) from refused
-        try:
-            self.id, path = int(found["id"]), str(found["path_with_namespace"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise SourceCorrupt(f"{self.server.url} describes project {self.name} without id or path.") from error
-        self.path, self.is_resolved = path, True
-        self.link_path = self.link_path or path
-        self.default_branch = str(found["default_branch"]) if found.get("default_branch") else None
-        return path
-
-    def reading(self, what: str) -> str:
-        return f"Reading the {what} of {self.name} on {self.server.url}"
-
-    def explained(self, refused: HttpRefused) -> SourceError:
-        return self.server.explain(refused, path=self.name)
-
-
 class _Requested(Exception):
     def __init__(self, url: str) -> None:
         super().__init__(url)

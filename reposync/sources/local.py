@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 
 class LocalGitSource(Source):
-    """A working copy, a linked worktree (`.git` file) or a bare repository. Only what is committed on `branch` counts,
-    or on HEAD, detached or not. The first call checks whether it is a repository."""
+    """Only what is committed on `branch` counts, or on HEAD, detached or not. The first call checks whether it is a
+    repository."""
 
     def __init__(self, spec: LocalGit) -> None:
         self._path = spec.path

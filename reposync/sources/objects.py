@@ -48,15 +48,10 @@ class UnreadableBlobs(SourceCorrupt):
     def among(
         cls, entries: Iterable[TreeEntry], reasons: Mapping[str, str], *, where: str, remedy: str
     ) -> UnreadableBlobs:
-        """The error for the blobs in `reasons`, naming the paths that hold them."""
-        shown = []
-        for entry in entries:
-            if entry.sha in reasons:
-                shown.append(f"{path_text(entry.path)}: blob {entry.sha} {reasons[entry.sha]}")
-                if len(shown) == 3:
-                    break
-        more = len(reasons) - len(shown)
-        text = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+        """The error for the blobs in `reasons`, naming a path that holds one."""
+        first = next(entry for entry in entries if entry.sha in reasons)
+        more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        text = f"{path_text(first.path)}: blob {first.sha} {reasons[first.sha]}{more}"
         return cls(f"In {where}, {text}.", reasons=dict(reasons), remedy=remedy)
 
 

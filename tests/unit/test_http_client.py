@@ -49,7 +49,7 @@ def client(observer: Watched | None = None) -> HttpClient:
 
 
 def limited(seconds: float) -> TransientFailure:
-    return TransientFailure("too many requests", rate_limited=True, wait_seconds=seconds)
+    return TransientFailure("the rate limit is reached", rate_limited=True, wait_seconds=seconds)
 
 
 def test_retry_after_is_understood_as_seconds_as_a_date_and_from_the_reset_time() -> None:
@@ -67,7 +67,7 @@ def test_an_unreadable_retry_after_is_never_an_error(header: str | None, reset: 
 
 async def test_a_rate_limit_that_lasts_too_long_ends_the_call_and_its_length_is_in_the_message() -> None:
     watched = Watched()
-    with pytest.raises(SourceUnavailable, match=r"3600 s more"):
+    with pytest.raises(SourceUnavailable, match=r"asks to wait 3600 s"):
         await client(watched).retry(Failing(limited(3600)), doing="Reading")
     assert watched.waits == []
 
@@ -84,7 +84,7 @@ async def test_a_server_that_asks_to_wait_an_hour_is_not_requested_again() -> No
 
 async def test_a_rate_limit_that_never_ends_ends_the_call_after_the_longest_wait() -> None:
     watched = Watched()
-    call = Failing(TransientFailure("too many requests", rate_limited=True))
+    call = Failing(TransientFailure("the rate limit is reached", rate_limited=True))
 
     with pytest.raises(SourceUnavailable, match="rate limit"):
         await client(watched).retry(call, doing="Reading", policy=RetryPolicy(4, 0.01, 0.02, max_wait_seconds=0.3))

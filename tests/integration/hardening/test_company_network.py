@@ -34,18 +34,12 @@ VARIABLES = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
 class Company:
-    """Its servers, in the clear and behind TLS of its own authority."""
+    """The ports of its servers by name: in the clear, and behind TLS of its own authority."""
 
-    def __init__(self, authority: Authority, plain: dict[str, str], encrypted: dict[str, TcpProxy]) -> None:
-        self.authority = authority
-        self._plain = plain
-        self._encrypted = encrypted
-
-    def leads(self, *, encrypted: bool) -> dict[str, int]:
-        if encrypted:
-            return {name: proxy.port for name, proxy in self._encrypted.items()}
-        return {name: int(url.rpartition(":")[2]) for name, url in self._plain.items()}
+    authority: Authority
+    ports: dict[str, dict[str, int]]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +64,11 @@ def company(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> I
                  NAMES[QDRANT]: qdrant.url}  # fmt: skip
         context = authority.server_context()
         encrypted = {name: stack.enter_context(TcpProxy(url, tls=context)) for name, url in plain.items()}
-        yield Company(authority, plain, encrypted)
+        ports = {
+            "http": {name: int(url.rpartition(":")[2]) for name, url in plain.items()},
+            "https": {name: proxy.port for name, proxy in encrypted.items()},
+        }
+        yield Company(authority, ports)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +87,7 @@ class Road:
     monkeypatch: pytest.MonkeyPatch
 
     async def ask(self, client: Client, *, scheme: str = "https", trusted: bool = False, **environ: str) -> None:
-        self.proxy.leads = self.company.leads(encrypted=scheme == "https")
+        self.proxy.leads = self.company.ports[scheme]
         for name, value in environ.items():
             self.monkeypatch.setenv(name, value)
         # Qdrant's own port is the default for its address.

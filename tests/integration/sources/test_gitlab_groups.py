@@ -11,10 +11,10 @@ from pydantic import SecretStr
 from reposync.errors import SourceError
 from reposync.sources import gitlab_groups
 from reposync.sources.gitlab_client import GitLabClient
-from reposync.sources.gitlab_groups import GitLabGroup, ListedProject
+from reposync.sources.gitlab_groups import GitLabGroup
 from reposync.sources.spec import GitLabProject
 from tests.fixtures.gitlab_server import GitLabServer, Project
-from tests.integration.sources.conftest import PATH, QUICK, TOKEN
+from tests.integration.sources.conftest import QUICK, TOKEN
 
 OpenGroup = Callable[..., GitLabGroup]
 
@@ -32,21 +32,6 @@ async def group(server: GitLabServer, project: Project) -> AsyncGenerator[OpenGr
     yield open_group
     for each in opened:
         await each.close()
-
-
-async def test_a_project_is_listed_with_what_decides_about_it(server: GitLabServer, group: OpenGroup) -> None:
-    server.projects[0].archived = True
-    server.projects[0].marked_for_deletion = True
-    server.projects[0].repository_access_level = "disabled"
-
-    listing = await group().projects(archived=False)
-
-    assert listing.faults == ()
-    assert listing.projects == (
-        ListedProject(
-            id=42, path=PATH, is_archived=True, is_empty=True, is_marked_for_deletion=True, has_repository=False
-        ),
-    )
 
 
 async def test_a_listing_beyond_all_reason_is_given_up(

@@ -9,8 +9,7 @@ import pytest
 
 from reposync.errors import SourceCorrupt
 from reposync.outgoing import RetryPolicy
-from reposync.sources.gitlab import GitLabSource
-from reposync.sources.gitlab_blobs import HOPELESS_BLOBS
+from reposync.sources.gitlab import HOPELESS_BLOBS, GitLabSource
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Blob, TreeEntry
 from tests.integration.sources.conftest import QUICK, Site, contents, same_tree
@@ -104,36 +103,20 @@ async def test_a_server_that_answers_rubbish_for_everything_is_left_after_a_hund
 # Trees ---------------------------------------------------------------------------------------------------------------
 
 
-def without_five(rows: Rows) -> Rows:
-    return rows[:-5]
+WITHOUT_FIVE = (lambda rows: rows[:-5], r"what it lists in src/part_000/ does not hash to that folder's id")
+WRONG = {
+    "some are missing": WITHOUT_FIVE,
+    "another mode": (lambda rows: [*rows[:-1], rows[-1] | {"mode": "100755"}], WITHOUT_FIVE[1]),
+    "one twice": (lambda rows: [*rows, rows[-1]], r"src/part_000/module_00064\.py is listed twice"),
+    "no folders": (
+        lambda rows: [row for row in rows if row["type"] != "tree"],
+        r"src/part_000/module_00000\.py is in a folder that is not listed",
+    ),
+    "no name": (lambda rows: [*rows[:-1], rows[-1] | {"path": ""}], "a row has no name"),
+}
 
 
-def twice(rows: Rows) -> Rows:
-    return [*rows, rows[-1]]
-
-
-def without_folders(rows: Rows) -> Rows:
-    return [row for row in rows if row["type"] != "tree"]
-
-
-def nameless(rows: Rows) -> Rows:
-    return [*rows[:-1], rows[-1] | {"path": ""}]
-
-
-def another_mode(rows: Rows) -> Rows:
-    return [*rows[:-1], rows[-1] | {"mode": "100755"}]
-
-
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (without_five, r"what it lists in src/part_000/ does not hash to that folder's id"),
-        (another_mode, r"what it lists in src/part_000/ does not hash to that folder's id"),
-        (twice, r"src/part_000/module_00064\.py is listed twice"),
-        (without_folders, r"src/part_000/module_00000\.py is in a folder that is not listed"),
-        (nameless, "a row has no name"),
-    ],
-)
+@pytest.mark.parametrize(("edit", "words"), WRONG.values(), ids=WRONG)
 async def test_a_listing_that_contradicts_itself_is_an_error_if_git_cannot_confirm_it(
     site: Site, edit: Callable[[Rows], Rows], words: str
 ) -> None:
@@ -146,13 +129,10 @@ async def test_a_listing_that_contradicts_itself_is_an_error_if_git_cannot_confi
         await source.tree(head)
 
     assert caught.value.retryable
-    assert caught.value.remedy is not None
-    assert "Allow git over HTTP" in caught.value.remedy
-    assert "proxy" in caught.value.remedy
-    assert "not UTF-8" in caught.value.remedy
+    assert "Allow git over HTTP" in str(caught.value.remedy)
 
 
-@pytest.mark.parametrize("edit", [without_five, another_mode, twice, without_folders, nameless, lambda rows: []])
+@pytest.mark.parametrize("edit", [*(edit for edit, _ in WRONG.values()), lambda rows: []], ids=[*WRONG, "empty"])
 async def test_git_corrects_a_wrong_listing(site: Site, edit: Callable[[Rows], Rows]) -> None:
     site.repository.many(65)
     site.server.faults.edit_rows(edit)
@@ -193,7 +173,7 @@ async def test_a_signed_commit_is_listed_without_proof_if_git_is_refused(site: S
 async def test_a_wrong_listing_beside_a_git_that_filters_nothing_says_why_git_was_not_used(site: Site) -> None:
     site.repository.many(40)
     site.project.allow_filter = False
-    site.server.faults.edit_rows(without_five)
+    site.server.faults.edit_rows(WITHOUT_FIVE[0])
     source, head = await site.at_head(retry=QUICK)
 
     with pytest.raises(SourceCorrupt, match=r"cannot confirm it \(it would send all contents too\)"):

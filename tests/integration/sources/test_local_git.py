@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -128,21 +129,24 @@ async def test_a_worktree_whose_repository_is_gone_says_so(
         await local(tmp_path / "linked").head()
 
 
-async def test_the_branch_that_is_read_has_its_name_unless_head_is_detached(
+async def test_a_branch_may_be_named_and_head_may_be_unborn_or_detached(
     repository: GitRepository, tmp_path: Path, local: Open
 ) -> None:
     repository.set_head("unborn/branch")
     source = local(repository.path)
     assert await source.branch() == "unborn/branch"
-    sha = repository.commit({"a.py": b"1\n"})
+    old = repository.commit({"a.py": b"1\n"})
+    new = repository.commit({"a.py": b"2\n"})
+    other = repository.commit({"a.py": b"3\n"}, branch="feature/über", parents=[])
     repository.set_head("main")
-    assert await source.branch() == "main"
+    repository.git("pack-refs", "--all")
     work = repository.clone(tmp_path / "work")
-    git(work, "checkout", "-q", "--detach", sha)
-
-    assert await local(work).branch() is None
-    assert await local(work, "develop").branch() == "develop"
+    git(work, "checkout", "-q", "--detach", old)
     git(work, "worktree", "add", "-q", "-b", "topic", str(tmp_path / "linked"))
+
+    assert ((await source.head()).sha, await source.branch()) == (new, "main")
+    assert ((await local(work).head()).sha, await local(work).branch()) == (old, None)
+    assert (await local(repository.path, "feature/über").head()).sha == other
     assert await local(tmp_path / "linked").branch() == "topic"
 
 
@@ -161,21 +165,6 @@ async def test_a_folder_that_was_swapped_for_a_different_one_is_never_listed(
 
     with pytest.raises(SourceCorrupt, match=f"tree {one}"):
         await source.tree(head)
-
-
-async def test_a_branch_may_be_named_and_head_may_be_detached(
-    repository: GitRepository, tmp_path: Path, local: Open
-) -> None:
-    old = repository.commit({"a.py": b"1\n"})
-    new = repository.commit({"a.py": b"2\n"})
-    other = repository.commit({"a.py": b"3\n"}, branch="feature/über", parents=[])
-    repository.git("pack-refs", "--all")
-    work = repository.clone(tmp_path / "work")
-    git(work, "checkout", "-q", "--detach", old)
-
-    assert (await local(repository.path).head()).sha == new
-    assert (await local(repository.path, "feature/über").head()).sha == other
-    assert (await local(work).head()).sha == old
 
 
 async def test_loose_objects_that_are_packed_in_the_middle_of_a_read_are_still_read(
@@ -365,3 +354,63 @@ def open_files() -> list[str]:
     folder = Path("/proc/self/fd")
     links = (str(link.readlink()) for link in folder.iterdir() if link.is_symlink()) if folder.exists() else ()
     return sorted(link for link in links if ".git" in link)
+
+
+# Many packs ----------------------------------------------------------------------------------------------------------
+
+READ = """
+import asyncio, resource, sys
+from pathlib import Path
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+from reposync.sources.local import LocalGitSource
+from reposync.sources.spec import LocalGit
+
+
+async def main():
+    source = LocalGitSource(LocalGit(Path(sys.argv[1])))
+    tree = await source.tree(await source.head())
+    print(len([blob async for blob in source.read(tree.entries, max_bytes=1000) if blob.content]))
+    await source.close()
+
+
+asyncio.run(main())
+"""
+
+
+def in_packs(path: Path, count: int) -> GitRepository:
+    """A repository of `count` files, each of which came in a pack of its own."""
+    repository = GitRepository.create(path)
+    repository.git("config", "fastimport.unpackLimit", "0")
+    for number in range(count):
+        repository.commit({f"{number}.py": b"%d\n" % number * 20})
+    assert len(list(path.glob("objects/pack/*.pack"))) == count
+    return repository
+
+
+def test_a_repository_of_more_packs_than_files_may_be_open_is_read(tmp_path: Path) -> None:
+    repository = in_packs(tmp_path / "many.git", 150)
+
+    done = subprocess.run([sys.executable, "-c", READ, repository.path], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == ("150\n", "")
+
+
+async def test_packs_that_are_repacked_while_not_open_are_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reposync.sources.objects.STEP_BLOBS", 1)
+    repository = in_packs(tmp_path / "many.git", 10)
+    source = LocalGitSource(LocalGit(repository.path))
+    tree = await source.tree(await source.head())
+
+    found = set()
+    async with aclosing(source.read(tree.entries, max_bytes=1000)) as blobs:
+        async for blob in blobs:
+            if not found:
+                repository.git("repack", "-a", "-d", "-q")
+            found.add(blob.sha)
+
+    assert found == {entry.sha for entry in tree.entries}
+    await source.close()

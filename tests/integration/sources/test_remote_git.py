@@ -24,7 +24,7 @@ from reposync.sources.remote import RemoteGitSource
 from reposync.sources.smart_http import UploadPack
 from reposync.sources.spec import RemoteGit
 from tests.fixtures.gitlab_server import OtherHost
-from tests.fixtures.repositories import GitRepository, Submodule, Symlink
+from tests.fixtures.repositories import Submodule, Symlink
 from tests.integration.sources.conftest import (
     PATH,
     QUICK,
@@ -93,20 +93,6 @@ async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_
     site.repository.set_head("develop")
     assert await source.branch() == "main"
     assert await source.branch(fresh=True) == "develop"
-
-
-async def test_names_of_sha_256_are_spoken(site: Site, tmp_path: Path) -> None:
-    repository = GitRepository.create(tmp_path / "r.git", object_format="sha256")
-    repository.many(30)
-    site.server.add_project("platform/new", repository.path)
-    source = site.remote(f"{site.server.url}/platform/new.git")
-
-    head = await source.head()
-    entries = (await source.tree(head)).entries
-
-    assert len(head.sha) == 64
-    assert same_tree(entries, repository)
-    assert await contents(source, entries) == expected(repository, entries)
 
 
 # Branches ------------------------------------------------------------------------------------------------------------

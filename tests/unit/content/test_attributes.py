@@ -71,23 +71,8 @@ def test_a_line_that_is_not_utf8_is_ignored() -> None:
 
 # What git 2.39 reads otherwise than it documents is left out: `x**`, a slash in brackets, two slashes.
 TOKENS = [
-    "a",
-    "b",
-    "ab",
-    "*",
-    "?",
-    "/",
-    "**/",
-    "/**",
-    "/**/",
-    "[ab]",
-    "[!a]",
-    "[a-c]",
-    "[]a]",
-    "[[:alpha:]]",
-    "\\*",
-    ".c",
-]
+    "a", "b", "ab", "*", "?", "/", "**/", "/**", "/**/", "[ab]", "[!a]", "[a-c]", "[]a]", "[[:alpha:]]", "\\*", ".c",
+]  # fmt: skip
 NAMES = ["a", "b", "ab", "aab", "a.c", "b.c", "*", "]", "c"]
 states = st.sampled_from([f"{sign}linguist-vendored" for sign in ("", "-", "!")]) | st.sampled_from(
     [f"linguist-vendored={value}" for value in ("true", "false")]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reposync.errors import SourceCorrupt, SourceError
 from reposync.sources import objects
-from reposync.sources.gitlab import Listing
+from reposync.sources.gitlab_listing import Listing
 from reposync.sources.objects import COMMIT, TREE, aware_time, object_sha, parse_commit, tree_sha, walk_tree
 from reposync.sources.port import Commit, TreeEntry
 
