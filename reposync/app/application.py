@@ -175,9 +175,7 @@ class Application:
 
     async def collections(self) -> set[str]:
         """All physical collections that repositories are in, or are configured for."""
-        names = set()
-        for row in await self.repositories.list():
-            names |= {row.collection, row.indexed_collection or row.collection}
+        names = {row.collection for row in await self.repositories.list()}
         behind = [await self.index(name).resolve() for name in sorted(names)]
         return {each.physical for each in behind if each is not None} | await self.versions.physical_collections()
 
@@ -214,9 +212,8 @@ class Application:
                 row = await self.repositories.by_id(run.repository_id)
             except RepositoryNotFound:
                 return RemovalRun(None, [], self.repositories, self.manifests, run, lease)
-            places = {(row.indexed_collection or row.collection, row.id), (row.collection, row.id)}
-            for version in await self.versions.of(row.id):
-                places |= {(version.physical, version.id), (version.physical, row.id)}
+            versions = await self.versions.of(row.id)
+            places = {(row.collection, row.id)} | {(version.physical, version.id) for version in versions}
             existing = {each: await self.index(each).spec() is not None for each, _ in places}
             found = [(self.index(physical), each) for physical, each in sorted(places) if existing[physical]]
             return RemovalRun(row, found, self.repositories, self.manifests, run, lease)

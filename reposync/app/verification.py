@@ -152,12 +152,12 @@ class Verification:
         )
 
     async def _live(self, row: Repository) -> IndexVersion:
-        """The live version, or the one being built, or what a program before 0.2 left."""
+        """The live version, or the one being built, or none yet."""
         versions = await self.app.versions.of(row.id)
         live = [version for version in versions if version.state is VersionState.LIVE]
         if found := live or versions:
             return found[-1]
-        behind = await self.app.index(row.indexed_collection or row.collection).resolve()
+        behind = await self.app.index(row.collection).resolve()
         physical = behind.physical if behind is not None else row.collection
         columns: dict[str, Any] = {"collection": row.collection, "physical": physical, "commit_sha": row.last_commit}
         columns["committed_at"] = row.last_committed_at

@@ -256,11 +256,10 @@ class Discovery:
             await self._groups.renew(claim, self.lease_seconds)  # a pod that lost it must not write an older name
             address = view.address(str((row.definition or {})["project"]))
             if row.epoch > 0:
-                versions = [(version.physical, version.id) for version in await self._versions.of(row.id)]
-                for physical, version_id in versions or [(row.indexed_collection or row.collection, row.id)]:
-                    index = self.index(physical)
+                for version in await self._versions.of(row.id):
+                    index = self.index(version.physical)
                     if await index.spec() is not None:
-                        await index.rename_repository(version_id, row.name, links=quote(address, safe=":/"))
+                        await index.rename_repository(version.id, row.name, links=quote(address, safe=":/"))
             await self._repositories.relocate(row, address, guard=partial(self._groups.require_held, claim))
         return replace(report, unsettled=tuple(row.name for row in unsettled if row.id in running))
 

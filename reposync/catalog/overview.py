@@ -13,7 +13,7 @@ from typing import Any
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Repository, RepositoryState, is_registered
+from reposync.store.repository import Repository, RepositoryState
 from reposync.store.run import MissedTick, Run
 from reposync.store.runs import Runs
 from reposync.store.ticks import Ticks
@@ -145,7 +145,7 @@ def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: dat
 def _schedule(row: Repository) -> tuple[Schedule | None, str | None]:
     """The schedule, and in words. A schedule of a newer version of reposync is shown unchanged."""
     if row.cron_expression is None:
-        return None, NEVER_WORDS if is_registered(row) else None
+        return None, None if row.by_hand else NEVER_WORDS
     try:
         schedule = Schedule.parse(row.cron_expression, row.timezone)
     except ScheduleError:

@@ -31,7 +31,7 @@ from reposync.outgoing import Timeouts
 from reposync.sources.port import Commit
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration, Repository, definition_digest, is_registered
+from reposync.store.repository import Registration, Repository, definition_digest
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
@@ -198,7 +198,7 @@ class Catalog:
 
 
 def _of_row(row: Repository, resolved: ResolvedRepository) -> SyncTarget:
-    by_hand, origin = not is_registered(row), (row.group_key, row.origin_file, row.origin_host)
+    by_hand, origin = row.by_hand, (row.group_key, row.origin_file, row.origin_host)
     return SyncTarget(resolved, row.origin, by_hand, row.definition, *origin)
 
 
@@ -256,7 +256,7 @@ async def add_repository(catalog: Catalog, definition: Mapping[str, Any], *, ori
     for row in await catalog.repositories.list([resolved.name]):
         if row.origin == CONFIG and not row.has_left:
             raise _read_only(row.name, f"is in {row.origin_words}")
-        if is_registered(row) or row.location != target.registration().location:
+        if not row.by_hand or row.location != target.registration().location:
             raise RepositoryExists(
                 f"There is a repository {row.name!r} already: {row.location}.",
                 remedy=Remedy(
@@ -294,7 +294,7 @@ def _changed(catalog: Catalog, row: Repository, changes: Mapping[str, Any]) -> S
         raise _read_only(row.name, "was registered by a group or by a different version of reposync")
     definition = {key: value for key, value in {**row.definition, **changes}.items() if value is not None}
     resolved = _without_password(catalog, definition)
-    by_hand = not is_registered(row) and "schedule" not in changes
+    by_hand = row.by_hand and "schedule" not in changes
     return SyncTarget(resolved, row.origin, by_hand, definition, origin_host=row.origin_host)
 
 

@@ -49,13 +49,12 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
 async def _targets(app: Application, words: tuple[str, ...]) -> list[SyncTarget]:
     """Raises UsageError if nothing is named and nothing is registered."""
     from reposync.errors import RepoSyncError, UsageError
-    from reposync.store.repository import is_registered
 
     if words:
         return [await app.catalog.find(word) for word in words]
     targets = []
     for row in await app.repositories.list():
-        if not row.is_active or not is_registered(row):
+        if not row.is_active or row.by_hand:
             continue
         try:
             targets.append(app.catalog.of_row(row))

@@ -194,13 +194,9 @@ class PathRules:
     @cached_property
     def fingerprint(self) -> str:
         """32 hex digits that change if a decision, or what is made of a file's content, may change."""
-        return self.fingerprint_of(CONTENT_REVISION)
-
-    def fingerprint_of(self, revision: int) -> str:
-        """The fingerprint that a program with that revision of this package writes."""
         sources = [[folder.decode("latin-1"), lines] for folder, lines in self.attributes.sources]
-        parts = [revision, list(self._include), list(self._exclude), sources]
-        if revision == CONTENT_REVISION and (self._include or self._exclude):
+        parts = [CONTENT_REVISION, list(self._include), list(self._exclude), sources]
+        if self._include or self._exclude:
             parts.append(_PATTERNS_REVISION)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from reposync.errors import IndexUnavailable, NothingIndexed, Remedy
 from reposync.store.database import Database
-from reposync.store.index_queries import SearchScope, search_scope, searched_repository
+from reposync.store.index_queries import SearchScope, search_scope, searched_versions
 from reposync.store.tables import VersionState
 from reposync.vectors.port import Index, IndexQuery
 
@@ -57,18 +57,14 @@ async def scope_of(
         found = [await version_of(parts.database, each, VersionState(version)) for each in names]
         return Scope(frozenset(each for each, _ in found), versions=frozenset(each for _, each in found))
     every = await search_scope(parts.database, ids)
-    # An alias may lead to one of the other collections, which is searched only once.
-    behind = [await parts.index(name).resolve() for name in sorted(every.names)]
-    return Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
+    return Scope(every.collections, served=every)
 
 
 async def version_of(database: Database, repository: str, state: VersionState = VersionState.LIVE) -> tuple[str, str]:
     """The physical collection and the id of a version. Raises as `scope_of`."""
-    row = await searched_repository(database, repository)
-    if state in row.versions:
-        return row.versions[state]
-    if row.collection is not None:
-        return row.collection, row.id
+    versions = await searched_versions(database, repository)
+    if state in versions:
+        return versions[state]
     raise NothingIndexed(
         f"Nothing of {repository!r} is indexed yet.",
         remedy=Remedy(

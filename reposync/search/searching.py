@@ -20,7 +20,7 @@ from reposync.search.query import read_query
 from reposync.search.ranking import Question, ranked
 from reposync.search.scope import TRIES, IndexParts, Scope, index_missing, nothing_indexed, scope_of
 from reposync.search.similar import Excerpt, Place, excerpt_of
-from reposync.store.index_queries import indexed_files, indexed_meaning, searched_repository
+from reposync.store.index_queries import indexed_files, indexed_meaning, searched_versions
 from reposync.store.manifest import Manifests
 from reposync.supervision import in_thread
 from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, IndexQuery, SearchHit
@@ -142,7 +142,7 @@ class Searching:
         wanted = [searched] if isinstance(searched, str) else searched or ()
         mine = [each for each in files if each.repository in wanted]
         if place.repository is not None and not files:
-            await searched_repository(self._parts.database, place.repository)
+            await searched_versions(self._parts.database, place.repository)
         if len(mine or files) > 1:
             names = ", ".join(f"{each.repository}:{place.path}:{place.line}" for each in (mine or files)[:3])
             raise UsageError(f"Several repositories have a file {place.path!r}.", remedy=f"Name one: {names}.")

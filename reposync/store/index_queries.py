@@ -20,7 +20,6 @@ from sqlalchemy import (
     literal,
     literal_column,
     null,
-    or_,
     select,
     union_all,
 )
@@ -28,7 +27,7 @@ from sqlalchemy import (
 from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Database
 from reposync.store.repositories import unknown_repository
-from reposync.store.tables import FILES, REPOSITORIES, VERSIONS, VersionState, live_commit, with_live_version
+from reposync.store.tables import FILES, REPOSITORIES, VERSIONS, VersionState
 
 _LIVE: ColumnElement[str] = literal_column("'live'")
 
@@ -38,15 +37,14 @@ MAX_KEYS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """What can be searched at one moment. `collections`: physical collections with a live version; `names`: collections
-    that only programs before 0.2 have synced to. `hidden`: ids of versions that searches must exclude, by physical
-    collection. `last_live_at`: when a version became live last. `findable`: whether searches may return points with
-    these ids; an unknown id is left out: its points belong to a removed repository, or to a different installation.
+    """What can be searched at one moment. `collections`: physical collections with a live version. `hidden`: ids of
+    versions that searches must exclude, by physical collection. `last_live_at`: when a version became live last.
+    `findable`: whether searches may return points with these ids; an unknown id is left out: its points belong to a
+    removed repository, or to a different installation.
 
     A version that becomes live was in `hidden` before, or is newer than both readings and changes `last_live_at`."""
 
     collections: frozenset[str]
-    names: frozenset[str]
     hidden: Mapping[str, frozenset[str]]
     last_live_at: str | None
     findable: Mapping[str, bool] = field(default_factory=dict)
@@ -57,49 +55,53 @@ class SearchScope:
     def still_holds(self, later: SearchScope) -> bool:
         """Whether nothing became live or was retired until `later`. A new version that is being built does not matter:
         `findable` excludes its points one by one."""
-        same = (self.collections, self.names, self.last_live_at) == (later.collections, later.names, later.last_live_at)
+        same = (self.collections, self.last_live_at) == (later.collections, later.last_live_at)
         return same and all(ids <= later.hidden_in(physical) for physical, ids in self.hidden.items())
-
-
-@dataclass(frozen=True, slots=True)
-class SearchedRepository:
-    """`collection`: where a program before 0.2 indexed it, None if it did not. `versions`: by state, the physical
-    collection and the id."""
-
-    id: str
-    collection: str | None
-    versions: Mapping[VersionState | str, tuple[str, str]]
 
 
 async def search_scope(database: Database, ids: Collection[str] = ()) -> SearchScope:
     """One exchange. `ids`: those in `findable`."""
-    rows = await database.rows(union_all(*_SEARCH_SCOPE, *(_findable(ids) if ids else ())))
+    state, asked = VERSIONS.c.state, VERSIONS.c.id.in_(sorted(ids))
+    findable = select(case((state == _LIVE, "findable"), else_="hidden"), literal(""), VERSIONS.c.id).where(asked)
+    rows = await database.rows(union_all(*_SEARCH_SCOPE, *([findable] if ids else [])))
     hidden: dict[str, set[str]] = {}
     for row in rows:
-        if row.kind == "hidden":
+        if row.kind == "hidden" and row.place:
             hidden.setdefault(row.place, set()).add(row.id)
     return SearchScope(
         collections=frozenset(row.place for row in rows if row.kind == "live"),
-        names=frozenset(row.place for row in rows if row.kind == "name"),
         hidden={physical: frozenset(ids) for physical, ids in hidden.items()},
         last_live_at=next((row.place for row in rows if row.kind == "last"), None),
-        findable={row.id: row.place == "yes" for row in rows if row.kind == "findable"},
+        findable={row.id: row.kind == "findable" for row in rows if row.id is not None and not row.place},
     )
 
 
-async def searched_repository(database: Database, name: str) -> SearchedRepository:
-    """Raises RepositoryNotFound."""
+def _search_scope() -> list[Select[tuple[str, str, str]]]:
+    version = VERSIONS.c
+    # One index probe for each collection; `SELECT DISTINCT` would read the entries of all versions.
+    live = select(func.min(version.physical).label("physical")).where(version.state == _LIVE).cte(recursive=True)
+    following = select(func.min(version.physical)).where(version.state == _LIVE, version.physical > live.c.physical)
+    live = live.union_all(select(following.scalar_subquery()).where(live.c.physical.is_not(None)))
+    hidden = select(literal("hidden"), version.physical, version.id).where(version.state != _LIVE)
+    last = select(literal("last"), cast(func.max(version.live_at), Text), null())
+    physical = live.c.physical.label("place")
+    found = select(literal("live").label("kind"), physical, cast(null(), Text).label("id")).where(physical.is_not(None))
+    return [found, hidden, last]
+
+
+_SEARCH_SCOPE = _search_scope()
+
+
+async def searched_versions(database: Database, name: str) -> dict[VersionState | str, tuple[str, str]]:
+    """Of the repository with this name, by state: the physical collection and the id. Raises RepositoryNotFound."""
     each, version = REPOSITORIES.c, VERSIONS.c
-    place = func.coalesce(each.indexed_collection, each.collection).label("place")
-    query = select(each.id, place, each.last_sync_at, version.state, version.physical, version.id.label("version"))
     joined = REPOSITORIES.outerjoin(VERSIONS, version.repository_id == each.id)
+    query = select(version.state, version.physical, version.id).select_from(joined)
     async with database.read() as connection:
-        rows = (await connection.execute(query.select_from(joined).where(each.name == sanitize_text(name)))).all()
+        rows = (await connection.execute(query.where(each.name == sanitize_text(name)))).all()
         if not rows:
             raise await unknown_repository(connection, name)
-    versions = {row.state: (row.physical, row.version) for row in rows if row.version is not None}
-    unversioned = not versions and rows[0].last_sync_at is not None
-    return SearchedRepository(rows[0].id, rows[0].place if unversioned else None, versions)
+    return {row.state: (row.physical, row.id) for row in rows if row.id is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,8 @@ async def indexed_files(
 
 @dataclass(frozen=True, slots=True)
 class LiveVersion:
-    """The index that a repository is searched in. `collection`: the physical one, or the name that a program before 0.2
-    used. `schema`: the revision of its points, `chunk_size` and `chunk_overlap` in characters; None: not known."""
+    """The index that a repository is searched in. `collection`: the physical one. `schema`: the revision of its points,
+    `chunk_size` and `chunk_overlap` in characters; None: not known."""
 
     repository: str
     id: str
@@ -144,25 +146,16 @@ class LiveVersion:
 
 async def live_versions(database: Database, repositories: Collection[str] = ()) -> list[LiveVersion]:
     """By name; of all repositories if none is given. Those of which nothing is indexed are left out."""
-    each, live, other = REPOSITORIES.c, VERSIONS.c, VERSIONS.alias("other").c
-    joined = REPOSITORIES.outerjoin(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
-    unversioned = each.last_sync_at.is_not(None) & ~select(other.id).where(other.repository_id == each.id).exists()
-    query = (
-        select(
-            *(each.name, func.coalesce(live.id, each.id), live.settings),
-            func.coalesce(live.physical, each.indexed_collection, each.collection),
-        )
-        .select_from(joined)
-        .where(or_(live.id.is_not(None), unversioned))
-        .order_by(each.name)
-    )
+    each, live = REPOSITORIES.c, VERSIONS.c
+    joined = REPOSITORIES.join(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
+    query = select(each.name, live.id, live.settings, live.physical).select_from(joined).order_by(each.name)
     if repositories:
         query = query.where(each.name.in_([sanitize_text(name) for name in repositories]))
     found = []
     for name, version, settings, collection in await database.rows(query):
-        made, content = settings or {}, (settings or {}).get("content") or {}
+        content = settings.get("content") or {}
         sizes = content.get("chunk_size"), content.get("chunk_overlap")
-        found.append(LiveVersion(name, version, collection, made.get("schema"), *sizes))
+        found.append(LiveVersion(name, version, collection, settings.get("schema"), *sizes))
     return found
 
 
@@ -197,38 +190,6 @@ async def stored_files(
     if language is not None:
         query = query.where(column.language == language)
     return [StoredFile(*row) for row in await database.rows(query)]
-
-
-def _findable(ids: Collection[str]) -> list[Select[tuple[str, str, str]]]:
-    each, version = REPOSITORIES.c, VERSIONS.c
-
-    def answer(id_: ColumnElement[str], is_findable: ColumnElement[bool]) -> Select[tuple[str, str, str]]:
-        return select(literal("findable"), case((is_findable, "yes"), else_="no"), id_).where(id_.in_(sorted(ids)))
-
-    # A program before 0.2 writes under the repository's id, even if a different version is live now.
-    has_first = select(version.id).where(version.id == each.id).exists()
-    has_any = select(version.id).where(version.repository_id == each.id).exists()
-    return [answer(version.id, version.state == _LIVE), answer(each.id, ~has_any).where(~has_first)]
-
-
-def _search_scope() -> list[Select[tuple[str, str, str]]]:
-    each, version = REPOSITORIES.c, VERSIONS.c
-    # One index probe for each collection; `SELECT DISTINCT` would read the entries of all versions.
-    live = select(func.min(version.physical).label("physical")).where(version.state == _LIVE).cte(recursive=True)
-    following = select(func.min(version.physical)).where(version.state == _LIVE, version.physical > live.c.physical)
-    live = live.union_all(select(following.scalar_subquery()).where(live.c.physical.is_not(None)))
-    hidden = select(literal("hidden"), version.physical, version.id).where(version.state != _LIVE)
-    # Few: a run of this program gives its repository a live version.
-    unversioned = each.live_version.is_(None) & each.last_sync_at.is_not(None)
-    has_version = select(version.id).where(version.repository_id == each.id).exists()
-    name = select(literal("name"), func.coalesce(each.indexed_collection, each.collection), null()).distinct()
-    last = select(literal("last"), cast(func.max(version.live_at), Text), null())
-    physical = live.c.physical.label("place")
-    found = select(literal("live").label("kind"), physical, cast(null(), Text).label("id")).where(physical.is_not(None))
-    return [found, hidden, name.where(unversioned, ~has_version), last]
-
-
-_SEARCH_SCOPE = _search_scope()
 
 
 async def indexed_meaning(database: Database, ids: Collection[str]) -> dict[str, float]:
@@ -281,8 +242,8 @@ class IndexedCommit:
 async def indexed_commits(database: Database, ids: Collection[str]) -> dict[str, IndexedCommit]:
     """Of the repositories with these ids; removed ones are left out."""
     each = REPOSITORIES.c
-    columns = (each.id, each.name, live_commit(), each.last_sync_at, each.is_active, each.paused_reason)
-    query = with_live_version(select(*columns)).where(each.id.in_(sorted(ids)[:MAX_KEYS]))
+    columns = (each.id, each.name, each.last_commit, each.last_sync_at, each.is_active, each.paused_reason)
+    query = select(*columns).where(each.id.in_(sorted(ids)[:MAX_KEYS]))
     return {row.id: IndexedCommit(*row) for row in await database.rows(query)}
 
 
@@ -298,11 +259,10 @@ async def incomplete_versions(database: Database) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class SimilarIndexes:
     """Active repositories of a collection whose live versions are alike. `live_collection`: the name that these were
-    made under, None without a live version; `spec`: of their model, None if it is unknown. `chunks` is 0 if they were
-    not counted."""
+    made under; `spec`: of their model, None if it is unknown. `chunks` is 0 if they were not counted."""
 
     collection: str
-    live_collection: str | None
+    live_collection: str
     spec: Mapping[str, Any] | None
     is_held: bool
     is_building: bool
@@ -324,19 +284,14 @@ async def similar_indexes(database: Database, *, count_chunks: bool) -> list[Sim
         each.index_hold.is_not(None).label("is_held"),
         is_building.exists().label("is_building"),
     )
-    joined = REPOSITORIES.outerjoin(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
+    joined = REPOSITORIES.join(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
     chunks: Any = null()
     if count_chunks:
         held = select(FILES.c.repository_id, func.sum(FILES.c.chunks).label("chunks")).group_by(FILES.c.repository_id)
         counts = held.subquery()
         joined = joined.outerjoin(counts, counts.c.repository_id == live.id)
         chunks = counts.c.chunks
-    indexed = (
-        select(*groups, chunks.label("chunks"))
-        .select_from(joined)
-        .where(each.is_active, or_(live.id.is_not(None), each.last_sync_at.is_not(None)))
-        .subquery()
-    )
+    indexed = select(*groups, chunks.label("chunks")).select_from(joined).where(each.is_active).subquery()
     keys = [indexed.c[column.name] for column in groups]
     total = func.coalesce(func.sum(indexed.c.chunks), 0) if count_chunks else literal_column("0")
     query = select(*keys, func.count().label("repositories"), total.label("chunks")).group_by(*keys)

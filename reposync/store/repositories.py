@@ -34,16 +34,16 @@ from reposync.store.repository import (
     repository_id,
 )
 from reposync.store.run import Run
-from reposync.store.run_state import Event, lock_unfinished, locked, move, withdraw_triggers
+from reposync.store.run_state import Event, lock_unfinished, locked, move, withdraw
 from reposync.store.status import WAITING, RunTrigger
 from reposync.store.tables import (
     FILES,
     REPOSITORIES,
     REPOSITORY_COLUMNS,
+    REQUESTS,
     RUNS,
     VERSIONS,
     is_active,
-    registered,
     status_is,
 )
 
@@ -101,7 +101,7 @@ class Repositories(Stored):
         """By name: repositories with this project number, on any server, and those without a known number at one of
         `locations` (lower-case addresses). Not those that were only synced by hand."""
         columns = REPOSITORIES.c
-        query = select(*REPOSITORY_COLUMNS).where(registered())
+        query = select(*REPOSITORY_COLUMNS).where(~REPOSITORIES.c.by_hand)
         # Two index ranges: for a condition with OR, SQLite would read all rows if it has no statistics.
         by_number = query.where(columns.source == "gitlab", columns.project_id == project_id)
         by_place = query.where(columns.project_id.is_(None), func.lower(columns.location).in_(sorted(locations)))
@@ -186,19 +186,14 @@ class Repositories(Stored):
         if row.origin_host is not None and "location" not in changes:
             changes.pop("origin_host", None)  # the machine that has the folder
         elsewhere = bool(changes.keys() & _ELSEWHERE)
-        if row.resolved is None:  # a program before 0.2 registered it: what it resolved is not known, and may be equal
+        if row.resolved is None:  # 0.1 registered it: what it resolved is not known, and may be equal
             is_different = elsewhere or "definition" in changes
         else:
             is_different = elsewhere or _indexed(row.resolved) != _indexed(registration.resolved)
         if is_different:
             changes["generation"] = REPOSITORIES.c.generation + 1
-        if elsewhere and row.live_version is None:
-            # Nothing else records that what a program before 0.2 indexed came from elsewhere.
-            changes["last_commit"] = None
         if elsewhere:
             changes |= {"head_commit": None, "lag_since": None}
-        if "collection" in changes and row.indexed_collection is None:
-            changes["indexed_collection"] = row.collection
         if "location" in changes and registration.project_id is None:
             changes["project_id"] = None  # the number belongs to a different project
         if record.has_left:
@@ -306,8 +301,9 @@ class Repositories(Stored):
         waiting = and_(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
         rows = (await connection.execute(locked(self._database, waiting))).all()
         error = {"error_code": "REPOSITORY_PAUSED", "error_message": "The repository was paused."}
-        automatic = (RunTrigger.SCHEDULE, RunTrigger.WEBHOOK)
-        await withdraw_triggers(connection, self._database, rows, automatic, by, **error)
+        automatic = REQUESTS.c.trigger.in_((RunTrigger.SCHEDULE, RunTrigger.WEBHOOK))
+        for row in rows:
+            await withdraw(connection, self._database, row, by, automatic, **error)
 
     async def _cancel_runs(self, connection: AsyncConnection, identity: str, by: Run | None) -> None:
         error = {"error_code": "REPOSITORY_REMOVED", "error_message": "The repository was removed."}

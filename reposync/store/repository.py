@@ -66,12 +66,11 @@ def definition_digest(definition: Mapping[str, Any] | None) -> str | None:
 class Repository(Registration):
     """A row of `repositories`. Times are aware UTC.
 
-    `last_commit` is the commit that the live version of the index holds completely. `indexed_collection`,
-    `index_identity` and `content_fingerprint` repeat the live version for programs before 0.2, and are read if there is
-    no version yet. `head_commit`: the newest head of its source that a run or a push reported; `lag_since`: see
-    `behind_since`. `generation` counts changes of the definition. `live_version`: the id of the live index version.
-    `index_hold`: why other settings are not built (see `IndexHold`). `last_tick_at`: the latest tick of its schedule
-    that was handled. `resolved_from`: the `definition_digest` of what `resolved` was made of.
+    `last_commit` is the commit that the live version of the index holds completely. `content_fingerprint`: of an index
+    of 0.1, until a run publishes. `head_commit`: the newest head of its source that a run or a push reported;
+    `lag_since`: see `behind_since`. `generation` counts changes of the definition. `live_version`: the id of the live
+    index version. `index_hold`: why other settings are not built (see `IndexHold`). `last_tick_at`: the latest tick of
+    its schedule that was handled. `resolved_from`: the `definition_digest` of what `resolved` was made of.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -84,8 +83,6 @@ class Repository(Registration):
     head_commit: str | None = Field(default=None, sa_type=SafeText)
     lag_since: datetime | None = Field(default=None, sa_type=UTCDateTime)
     epoch: int = Field(default=0, sa_type=BigInteger)
-    indexed_collection: str | None = Field(default=None, sa_type=SafeText)
-    index_identity: str | None = Field(default=None, sa_type=SafeText)
     content_fingerprint: str | None = Field(default=None, sa_type=SafeText)
     generation: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
     live_version: str | None = Field(default=None, sa_type=SafeText)
@@ -168,13 +165,6 @@ def belongs_to_another(row: Repository, registration: Registration, takes: Colle
     if row.origin == "group":  # an entry in a file has precedence over the group
         return not same_place and row.origin_file not in (None, registration.origin_file, *takes)
     return not (same_place and row.by_hand)
-
-
-def is_registered(row: Repository) -> bool:
-    """Whether it was registered, possibly with `schedule: never`, and not only synced by its path or address. Programs
-    before 0.2 did not store this. `tables.registered` is the same in SQL."""
-    by_hand = row.resolved is None and row.origin == "command" and row.cron_expression is None
-    return not (row.by_hand or by_hand)
 
 
 def unregistered(registration: Registration) -> Repository:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Row, Select, and_, exists, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
@@ -21,7 +21,7 @@ from reposync.store.database import QUEUE
 from reposync.store.history import RunHistory, no_such_run
 from reposync.store.repositories import lock_repository, lock_repository_by_id
 from reposync.store.repository import Repository
-from reposync.store.run import Run, RunRequest
+from reposync.store.run import Run
 from reposync.store.run_state import (
     MAX_ATTEMPTS,
     MAX_REQUESTER_CHARS,
@@ -29,7 +29,6 @@ from reposync.store.run_state import (
     add_requests,
     apply_requests,
     change_requests,
-    live_requests,
     lock_unfinished,
     locked,
     move,
@@ -40,15 +39,12 @@ from reposync.store.run_state import (
 from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
     CLAIM_ORDER,
-    IDEMPOTENCY_KEYS,
     REPOSITORIES,
     REQUESTS,
     RUNS,
     is_active,
-    live_commit,
     new_head,
     status_is,
-    with_live_version,
 )
 
 KEY_SECONDS = 24 * 3600.0
@@ -77,6 +73,14 @@ class PushIgnored:
 
     is_active: bool
     paused_reason: str | None
+
+
+class Asked(TypedDict, total=False):
+    """Who sends a run back, and how many further attempts it has."""
+
+    by: str
+    trigger: RunTrigger
+    max_attempts: int
 
 
 def _stored_key(key: str, credential: str) -> str:
@@ -112,40 +116,24 @@ class RunQueue(RunHistory):
         """
         async with self._database.write() if within is None else nullcontext(within) as connection:
             identity = await lock_repository(connection, repository)
-            request = new_request(
-                trigger,
-                self._database.moment(),
-                asked_by=asked_by,
-                request_id=request_id,
-                priority=priority,
-                max_attempts=max_attempts,
-                full=full,
-                repair=repair,
-                removal=removal,
-                approval={} if approved else None,
-            )
-            run, is_new = await self._enqueue(connection, identity, repository, request)
-            if removal and not repair:
-                await self._withdraw_others(connection, identity, request)
-                run = Run.of((await connection.execute(select(RUNS).where(RUNS.c.id == run.id))).one())
-            return run, is_new
-
-    async def _enqueue(
-        self, connection: AsyncConnection, identity: str, name: str, request: RunRequest
-    ) -> tuple[Run, bool]:
-        """The caller has locked the repository."""
-        row = await self._next(connection, identity)
-        await self._database.announce(connection, QUEUE)
-        now = self._database.moment()
-        if row is None:
-            new = insert(RUNS).values(**new_run(identity, name, now, [request])).returning(*RUNS.c)
-            row = (await connection.execute(new)).one()
+            now = self._database.moment()
+            asked: dict[str, Any] = {"id": request_id, "priority": priority, "max_attempts": max_attempts}
+            asked |= {"full": full, "repair": repair, "removal": removal, "approval": {} if approved else None}
+            request = new_request(trigger, now, asked_by=asked_by, **asked)
+            row = await self._next(connection, identity)
+            await self._database.announce(connection, QUEUE)
+            if is_new := row is None:
+                new = insert(RUNS).values(**new_run(identity, repository, now, [request])).returning(*RUNS.c)
+                row = (await connection.execute(new)).one()
             await add_requests(connection, [request], run_id=row.id, repository_id=identity)
-            return Run.of(row), True
-        live = await live_requests(connection, row)
-        await add_requests(connection, [request], run_id=row.id, repository_id=identity)
-        at_once = {"not_before": now} if row.not_before > row.now else {}
-        return Run.of(await apply_requests(connection, row, [*live, request], **at_once)), False
+            if removal and not repair:
+                by = f"the removal by {request.asked_by}"
+                for each in await lock_unfinished(connection, self._database, identity):
+                    await withdraw(connection, self._database, each, by, REQUESTS.c.id != request.id)
+            if not is_new:
+                at_once = {"not_before": now} if row.not_before > row.now else {}
+                row = await apply_requests(connection, row, **at_once)
+            return Run.of(row), is_new
 
     async def _next(self, connection: AsyncConnection, identity: str) -> Row[Any] | None:
         """The waiting run of the repository that will be claimed first."""
@@ -158,13 +146,6 @@ class RunQueue(RunHistory):
         )
         row: Row[Any] | None = (await connection.execute(waiting)).one_or_none()
         return row
-
-    async def _withdraw_others(self, connection: AsyncConnection, identity: str, removal: RunRequest) -> None:
-        for row in await lock_unfinished(connection, self._database, identity):
-            live = await live_requests(connection, row)
-            others = [each for each in live if each.id != removal.id]
-            if others:
-                await withdraw(connection, self._database, row, others, live, f"the removal by {removal.asked_by}")
 
     async def enqueue_for_push(
         self, repository: Repository, commit: str, *, is_head: bool = True, asked_by: str = "", max_attempts: int
@@ -183,10 +164,10 @@ class RunQueue(RunHistory):
                 columns.name,
                 columns.is_active,
                 columns.paused_reason,
-                live_commit().label("last_commit"),
+                columns.last_commit,
                 exists().where(RUNS.c.repository_id == repository.id, is_active()).label("busy"),
             ).where(columns.id == repository.id)
-            row = (await connection.execute(with_live_version(query))).one()
+            row = (await connection.execute(query)).one()
             if is_head:
                 moved = columns.head_commit.is_distinct_from(commit)
                 seen = update(REPOSITORIES).where(columns.id == repository.id, moved)
@@ -216,8 +197,7 @@ class RunQueue(RunHistory):
                 run = new_run(identity, name, now, [request])
                 await connection.execute(insert(RUNS).values(**run))
                 await add_requests(connection, [request], run_id=run["id"], repository_id=identity)
-                claimed, _ = await take(connection, self._database, worker, lease_seconds, run["id"])
-                return claimed
+                return (await take(connection, self._database, worker, lease_seconds, run["id"]))[0]
         except IntegrityError:
             return None  # it was registered, and a sync was requested, at the same time
 
@@ -313,10 +293,6 @@ class RunQueue(RunHistory):
         query = select(REQUESTS.c.run_id, REQUESTS.c.fingerprint, REQUESTS.c.answer).where(mine)
         row = (await connection.execute(query)).one_or_none()
         if row is None:
-            old = IDEMPOTENCY_KEYS.c
-            same = and_(old.key == key, old.fingerprint == fingerprint, old.created_at >= since)
-            row = (await connection.execute(select(old.run_id, old.fingerprint, old.answer).where(same))).one_or_none()
-        if row is None:
             return None
         if row.fingerprint != fingerprint:
             raise IdempotencyKeyReused(
@@ -330,13 +306,14 @@ class RunQueue(RunHistory):
     async def withdraw(self, request_id: str, *, by: str) -> Run | None:
         """Withdraw one request. A run without live requests ends: a waiting or blocked one at once, a running one at
         its next heartbeat. Returns the run after that; None if there is no such live request."""
-        of = select(REQUESTS.c.run_id).where(REQUESTS.c.id == request_id, REQUESTS.c.withdrawn_at.is_(None))
+        mine = REQUESTS.c.id == request_id
+        of = select(REQUESTS.c.run_id).where(mine, REQUESTS.c.withdrawn_at.is_(None))
         async with self._database.write() as connection:
             # The request may be transferred to a different run between the first look and the lock.
             while (run_id := await connection.scalar(of)) is not None:
                 row = (await connection.execute(locked(self._database, RUNS.c.id == run_id))).one_or_none()
                 if row is not None and await connection.scalar(of) == run_id:
-                    return await self._withdraw(connection, row, by, request_id)
+                    return Run.of(await withdraw(connection, self._database, row, by, mine))
             return None
 
     async def request_cancel(self, run_id: str, *, by: str = "") -> Run:
@@ -344,63 +321,46 @@ class RunQueue(RunHistory):
         heartbeat, or when its lease ends; a finished one is unchanged. Raises RunNotFound."""
         async with self._database.write() as connection:
             row = await self._locked(connection, run_id)
-            return await self._withdraw(connection, row, by, cancel_requested=True)
-
-    async def _withdraw(
-        self, connection: AsyncConnection, row: Row[Any], by: str, request_id: str | None = None, **ending: Any
-    ) -> Run:
-        if row.status not in (*WAITING, RunStatus.RUNNING, RunStatus.BLOCKED):
+            row = await withdraw(connection, self._database, row, by or "cancel", cancel_requested=True)
             return Run.of(row)
-        live = await live_requests(connection, row)
-        withdrawn = [each for each in live if request_id in (None, each.id)]
-        return Run.of(await withdraw(connection, self._database, row, withdrawn, live, by or "cancel", **ending))
 
     # Approving and retrying ------------------------------------------------------------------------------------------
 
-    async def approve(
+    async def approve(self, run_id: str, **asked: Unpack[Asked]) -> Run:
+        """Allow the deletions that a blocked run stopped at: it waits again, before scheduled runs. Raises RunNotFound,
+        RunStateConflict if it is not blocked, RepositoryNotFound if the repository was removed."""
+        return await self._send_back(run_id, Event.APPROVE, **asked)
+
+    async def retry(self, run_id: str, **asked: Unpack[Asked]) -> Run:
+        """Queue a failed or cancelled run again, to do the same, before scheduled runs. Raises RunNotFound,
+        RunStateConflict if it is in a different state, RepositoryNotFound."""
+        return await self._send_back(run_id, Event.RETRY, **asked)
+
+    async def _send_back(
         self,
         run_id: str,
+        event: Event,
         *,
         by: str = "",
         trigger: RunTrigger = RunTrigger.COMMAND,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> Run:
-        """Allow the deletions that a blocked run stopped at: it waits again, with `max_attempts` further attempts and
-        before scheduled runs. Raises RunNotFound, RunStateConflict if it is not blocked, RepositoryNotFound if the
-        repository was removed."""
-
-        return await self._send_back(run_id, Event.APPROVE, by, trigger, max_attempts)
-
-    async def retry(
-        self,
-        run_id: str,
-        *,
-        by: str = "",
-        trigger: RunTrigger = RunTrigger.COMMAND,
-        max_attempts: int = MAX_ATTEMPTS,
-    ) -> Run:
-        """Queue a failed or cancelled run again, to do the same, with `max_attempts` further attempts and before
-        scheduled runs. Raises RunNotFound, RunStateConflict if it is in a different state, RepositoryNotFound."""
-
-        return await self._send_back(run_id, Event.RETRY, by, trigger, max_attempts)
-
-    async def _send_back(self, run_id: str, event: Event, by: str, trigger: RunTrigger, max_attempts: int) -> Run:
         seen = await self.get(run_id)
         async with self._database.write() as connection:
             await lock_repository_by_id(connection, seen.repository_id, seen.repository)
             row = await self._locked(connection, seen.id)
+            now = self._database.moment()
             request = new_request(
                 trigger,
-                self._database.moment(),
+                now,
                 asked_by=by,
                 priority=PRIORITIES[RunTrigger.COMMAND],
                 max_attempts=row.attempt - row.handed_back + max_attempts,
                 **_repeated_flags(row, event),
             )
-            live = await live_requests(connection, row)
             await add_requests(connection, [request], run_id=row.id, repository_id=row.repository_id)
-            row = await move(connection, self._database, row, event, not_before=self._database.moment())
-            return Run.of(await apply_requests(connection, row, [*live, request]))
+            row = await move(connection, self._database, row, event, not_before=now)
+            return Run.of(await apply_requests(connection, row))
 
     async def _locked(self, connection: AsyncConnection, run_id: str) -> Row[Any]:
         found = await self._found(connection, run_id)

@@ -24,7 +24,6 @@ from reposync.store.tables import REQUESTS, RUNS, is_active, is_over, status_is
 MAX_ATTEMPTS = 3
 MAX_REQUESTER_CHARS = 300
 
-_FLAGS = ("full", "repair", "removal")
 _COLUMNS = tuple(REQUESTS.c[name] for name in RunRequest.model_fields)
 
 
@@ -124,22 +123,15 @@ async def _has_queued(connection: AsyncConnection, row: Row[Any]) -> bool:
 
 
 def new_request(
-    trigger: str,
-    now: datetime | ColumnElement[datetime],
-    *,
-    asked_by: str = "",
-    request_id: str | None = None,
-    priority: int | None = None,
-    **columns: Any,
+    trigger: str, now: datetime | ColumnElement[datetime], *, asked_by: str = "", **columns: Any
 ) -> RunRequest:
     """A request without a run yet; `asked_at` is an SQL expression if `now` is one."""
+    defaults: dict[str, Any] = {"id": str(uuid.uuid4()), "priority": _rank(trigger), "max_attempts": MAX_ATTEMPTS}
     return RunRequest.model_construct(
-        id=request_id or str(uuid.uuid4()),
         trigger=trigger,
         asked_by=(asked_by or trigger)[:MAX_REQUESTER_CHARS],
         asked_at=now,  # type: ignore[arg-type]
-        priority=_rank(trigger) if priority is None else priority,
-        **{"max_attempts": MAX_ATTEMPTS, **columns},
+        **defaults | {name: value for name, value in columns.items() if value is not None},
     )
 
 
@@ -164,9 +156,11 @@ def _rank(trigger: str) -> int:
 
 
 def derive(live: Sequence[RunRequest], *, brake: Mapping[str, Any] | None, handed_back: int) -> dict[str, Any]:
-    """The columns of a run that follow from its live requests, oldest first; there is at least one. An approval counts
+    """The columns of a run that follow from its live requests, oldest first; none if there are none. An approval counts
     if it was given beforehand, or if it is for the brake that the run met last. A removal with `repair` is different:
     it removes orphaned points."""
+    if not live:
+        return {}
     urgent = min(live, key=lambda each: _rank(each.trigger))
     removal = any(each.removal for each in live)
     return {
@@ -180,31 +174,6 @@ def derive(live: Sequence[RunRequest], *, brake: Mapping[str, Any] | None, hande
     }
 
 
-def _implied_request(row: Row[Any], known: Sequence[RunRequest]) -> RunRequest | None:
-    """A request for what only the run's row asks for, and none of its requests, live or withdrawn: a program before
-    0.2, which writes no requests, queued the run or joined it."""
-    flags: dict[str, Any] = {flag: bool(getattr(row, flag)) for flag in _FLAGS}
-    trigger, is_approved = row.trigger, bool(row.approved)
-    if known:
-        derived = derive(known, brake=row.brake, handed_back=row.handed_back)
-        flags = {flag: value and not derived[flag] for flag, value in flags.items()}
-        is_approved = is_approved and not derived["approved"]
-        if not any(flags.values()) and not is_approved and row.priority >= derived["priority"]:
-            return None
-        trigger = RunTrigger.WEBHOOK if row.priority == PRIORITIES[RunTrigger.WEBHOOK] else RunTrigger.HTTP
-    return new_request(
-        trigger,
-        row.queued_at,
-        **flags,
-        run_id=row.id,
-        repository_id=row.repository_id,
-        scheduled_for=None if known else row.scheduled_for,
-        priority=row.priority,
-        max_attempts=max(1, row.max_attempts - row.handed_back),
-        approval=(row.brake or {}) if is_approved else None,
-    )
-
-
 # In a transaction that has locked the run ---------------------------------------------------------------------------
 
 
@@ -216,31 +185,15 @@ async def add_requests(connection: AsyncConnection, requests: Iterable[RunReques
         await connection.execute(insert(REQUESTS), rows)
 
 
-async def live_requests(connection: AsyncConnection, row: Row[Any]) -> list[RunRequest]:
+async def live_requests(connection: AsyncConnection, run_id: str) -> list[RunRequest]:
     """Oldest first."""
-    return (await live_requests_of(connection, [row]))[row.id]
+    return [each for each in (await read_requests(connection, [run_id])).get(run_id, []) if each.is_live]
 
 
-async def live_requests_of(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> dict[str, list[RunRequest]]:
-    """The live requests of several runs, by the id of the run."""
-    known = await read_requests(connection, [row.id for row in rows])
-    missing = [each for row in rows if (each := _implied_request(row, known.get(row.id, ())))]
-    await add_requests(connection, missing)
-    for each in missing:
-        known.setdefault(each.run_id, []).append(each)
-    return {row.id: sorted((each for each in known.get(row.id, ()) if each.is_live), key=_age) for row in rows}
-
-
-def _age(request: RunRequest) -> tuple[datetime, str]:
-    return request.asked_at, request.id
-
-
-async def apply_requests(
-    connection: AsyncConnection, row: Row[Any], live: Sequence[RunRequest], **changes: Any
-) -> Row[Any]:
+async def apply_requests(connection: AsyncConnection, row: Row[Any], **changes: Any) -> Row[Any]:
     """Update the run to what its live requests ask for."""
-    columns = derive(live, brake=row.brake, handed_back=row.handed_back) | changes
-    query = update(RUNS).where(RUNS.c.id == row.id).values(**columns)
+    columns = derive(await live_requests(connection, row.id), brake=row.brake, handed_back=row.handed_back)
+    query = update(RUNS).where(RUNS.c.id == row.id).values(**columns, **changes)
     return (await connection.execute(query.returning(*RUNS.c))).one()
 
 
@@ -252,64 +205,41 @@ async def withdraw(
     connection: AsyncConnection,
     database: Database,
     row: Row[Any],
-    withdrawn: Sequence[RunRequest],
-    live: Sequence[RunRequest],
     by: str,
+    which: ColumnElement[bool] | None = None,
     **ending: Any,
 ) -> Row[Any]:
-    """Withdraw some of the `live` requests of the run. If none is left, the run is cancelled, or asked to end;
-    `ending`: columns for that case."""
-    ids = [each.id for each in withdrawn]
-    await change_requests(connection, ids, withdrawn_at=database.moment(), withdrawn_by=by[:MAX_REQUESTER_CHARS])
-    left = [each for each in live if each.id not in ids]
-    if not left:
+    """Withdraw the live requests of the run, or those `which`. If none is left, the run is cancelled, or asked to end;
+    `ending`: columns for that case. A finished run is unchanged."""
+    if (row.status, Event.WITHDRAW) not in TRANSITIONS:
+        return row
+    query = update(REQUESTS).where(REQUESTS.c.run_id == row.id, REQUESTS.c.withdrawn_at.is_(None))
+    if which is not None:
+        query = query.where(which)
+    values = {"withdrawn_at": database.moment(), "withdrawn_by": by[:MAX_REQUESTER_CHARS]}
+    withdrawn = (await connection.execute(query.values(**values))).rowcount
+    if which is not None and not withdrawn:
+        return row
+    if not await live_requests(connection, row.id):
         return await move(connection, database, row, Event.WITHDRAW, **ending)
     if row.status == RunStatus.RUNNING:  # what it does was decided when it was claimed
         return row
-    return await apply_requests(connection, row, left)
+    return await apply_requests(connection, row)
 
 
-async def withdraw_triggers(
-    connection: AsyncConnection,
-    database: Database,
-    rows: Sequence[Row[Any]],
-    triggers: Collection[str],
-    by: str,
-    **ending: Any,
-) -> None:
-    """Withdraw the requests of these runs that have one of these triggers; see `withdraw`."""
-    live = await live_requests_of(connection, rows)
-    for row in rows:
-        withdrawn = [each for each in live[row.id] if each.trigger in triggers]
-        if withdrawn:
-            await withdraw(connection, database, row, withdrawn, live[row.id], by, **ending)
-
-
-async def transfer_requests(
-    connection: AsyncConnection,
-    database: Database,
-    requests: Sequence[RunRequest],
-    target: Row[Any],
-    present: Sequence[RunRequest],
-) -> None:
-    """Move `requests` to the run `target`, which waits or is blocked and has the live requests `present`. The run that
-    they leave keeps a withdrawn copy of each, for its history. A tick is dropped if `target` has one already."""
-    together = list(present)
-    has_tick = any(each.is_tick for each in present)
+async def transfer_requests(connection: AsyncConnection, database: Database, row: Row[Any], target: Row[Any]) -> None:
+    """Move the live requests of the run `row` to the run `target`, which waits or is blocked. `row` keeps a withdrawn
+    copy of each, for its history. A tick is dropped if `target` has one already."""
+    has_tick = any(each.is_tick for each in await live_requests(connection, target.id))
     withdrawn = {"withdrawn_at": database.moment(), "withdrawn_by": f"run {target.id}"}
-    for each in requests:
+    for each in await live_requests(connection, row.id):
         if each.is_tick and has_tick:
             await change_requests(connection, [each.id], **withdrawn)
             continue
         has_tick = has_tick or each.is_tick
         await add_requests(connection, [each.model_copy(update={"id": str(uuid.uuid4())})], **withdrawn)
         await change_requests(connection, [each.id], run_id=target.id)
-        together.append(each)
-    if together:
-        await apply_requests(connection, target, sorted(together, key=_age))
-
-
-# Reading -------------------------------------------------------------------------------------------------------------
+    await apply_requests(connection, target)
 
 
 async def read_requests(connection: AsyncConnection, run_ids: Collection[str]) -> dict[str, list[RunRequest]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Row, and_, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import DefinitionChanged, RepositoryNotFound, RepoSyncError, RunCancelled
+from reposync.errors import DefinitionChanged, RepoSyncError, RunCancelled
 from reposync.store.attempts import (
     anything_to_claim,
     end_abandoned,
@@ -27,8 +26,8 @@ from reposync.store.attempts import (
 )
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
 from reposync.store.database import QUEUE, Database
-from reposync.store.repositories import lock_repository_by_id
-from reposync.store.run import HeartbeatState, LostAttempt, Run, RunFigures, RunProblem, RunRequest
+from reposync.store.repositories import lock_repositories
+from reposync.store.run import HeartbeatState, LostAttempt, Run, RunFigures, RunProblem
 from reposync.store.run_queue import RunQueue
 from reposync.store.run_state import (
     Event,
@@ -43,7 +42,7 @@ from reposync.store.run_state import (
     transfer_requests,
 )
 from reposync.store.status import FINAL, RELEASED, RunStatus
-from reposync.store.tables import PROBLEMS, RUNS, is_over, status_is
+from reposync.store.tables import PROBLEMS, REPOSITORIES, REQUESTS, RUNS, is_over, status_is
 
 CLAIM_TRIES = 5
 MAX_DETAIL_CHARS = 1_000
@@ -204,17 +203,17 @@ class Runs(RunQueue):
         async with self._database.write() as connection:
             row = await self._require_held(connection, run)
             error = self._error(error_code, error_message)
-            live = await live_requests(connection, row)
-            if final_unless_others is None:
-                counts, is_last = True, row.attempt >= row.max_attempts
+            if counts := final_unless_others is None:
+                is_last = row.attempt >= row.max_attempts
             else:
-                counts, is_last = False, not any(each.id != final_unless_others for each in live)
+                live = await live_requests(connection, row.id)
+                is_last = not any(each.id != final_unless_others for each in live)
             if row.cancel_requested or is_last:
                 status = RunStatus.CANCELLED if row.cancel_requested else at_last
                 return await self._end(connection, row, status, figures or RunFigures(), error)
             waits = {**error, "not_before": self._database.moment(delay_seconds)}
             return await self._wait(
-                connection, row, Event.RETRY_LATER, RunStatus.RETRYING, figures, waits, live, counts=counts
+                connection, row, Event.RETRY_LATER, RunStatus.RETRYING, figures, waits, counts=counts
             )
 
     async def release(
@@ -236,12 +235,10 @@ class Runs(RunQueue):
             if row.cancel_requested:
                 error = error or {"error_code": RunCancelled.code, "error_message": "All its requests were withdrawn."}
                 return await self._end(connection, row, RunStatus.CANCELLED, figures or RunFigures(), error)
-            live = await live_requests(connection, row)
             if priority is not None:
-                await change_requests(connection, [each.id for each in live], priority=priority)
-                live = [each.model_copy(update={"priority": priority}) for each in live]
+                await connection.execute(update(REQUESTS).where(REQUESTS.c.run_id == run.id).values(priority=priority))
             waits = {**error, "not_before": self._database.moment(delay_seconds)}
-            return await self._wait(connection, row, Event.HAND_BACK, outcome, figures, waits, live, counts=False)
+            return await self._wait(connection, row, Event.HAND_BACK, outcome, figures, waits, False)
 
     async def add_problems(self, run: Run, problems: Sequence[RunProblem]) -> None:
         """One row for each file, which replaces an earlier one."""
@@ -277,11 +274,9 @@ class Runs(RunQueue):
         return {"error_code": code, "error_message": None if message is None else self._message(message)}
 
     async def _held(self, connection: AsyncConnection, run: Run) -> Row[Any] | None:
-        """The run, locked, if it is still this attempt's; its repository's row is locked before it."""
-        identity = await connection.scalar(select(RUNS.c.repository_id).where(RUNS.c.id == run.id))
-        # A removal ends after the row is gone.
-        with suppress(RepositoryNotFound):
-            await lock_repository_by_id(connection, str(identity), str(identity))
+        """The run, locked, if it is still this attempt's. Its repository's row, which a removal has deleted, is locked
+        before it."""
+        await lock_repositories(connection, REPOSITORIES.c.id == run.repository_id, [REPOSITORIES.c.id])
         row: Row[Any] | None = (await connection.execute(locked(self._database, held_by(run)))).one_or_none()
         return row
 
@@ -298,8 +293,6 @@ class Runs(RunQueue):
         outcome: str,
         figures: RunFigures | None,
         columns: Mapping[str, Any],
-        live: Sequence[RunRequest],
-        *,
         counts: bool,
     ) -> Run:
         code, message = columns.get("error_code"), columns.get("error_message")
@@ -308,7 +301,7 @@ class Runs(RunQueue):
             await fold_attempt(connection, row)
         handed_back = row.handed_back if counts else row.handed_back + 1
         row = await move(connection, self._database, row, event, **columns, **totals, handed_back=handed_back)
-        return Run.of(await apply_requests(connection, row, live))
+        return Run.of(await apply_requests(connection, row))
 
     async def _end(
         self,
@@ -320,25 +313,24 @@ class Runs(RunQueue):
         brake: Mapping[str, Any] | None = None,
     ) -> Run:
         event, changes = _ENDS[status], dict(error)
-        blocked: Sequence[Row[Any]] = []
-        if event in (Event.BLOCK, Event.COMPLETE):
+        blocked: Row[Any] | None = None
+        if event in (Event.BLOCK, Event.COMPLETE):  # which is one at most
             which = and_(RUNS.c.repository_id == row.repository_id, is_over(), status_is(RunStatus.BLOCKED))
-            found = (await connection.execute(locked(self._database, which))).all()
-            blocked = sorted(found, key=lambda each: each.queued_at, reverse=True)
-        if event is Event.COMPLETE:
+            blocked = (await connection.execute(locked(self._database, which))).first()
+        if event is Event.COMPLETE and blocked is not None:
             await self._close_blocked(connection, row, blocked)
         elif event is Event.BLOCK:
             if brake is not None:
                 changes |= {"brake": dict(brake), "approved": False}
                 # What was approved beforehand holds for this brake and for no later one.
-                given = [each.id for each in await live_requests(connection, row) if each.approval == {}]
+                given = [each.id for each in await live_requests(connection, row.id) if each.approval == {}]
                 await change_requests(connection, given, approval=None)
             if row.cancel_requested:
                 event = Event.STOP
-            elif blocked:
+            elif blocked is not None:
                 event = Event.STOP
                 await self._block_again(connection, row, blocked, changes)
-                message = f"{changes['error_message'] or ''} Run {blocked[0].id} waits for a person."
+                message = f"{changes['error_message'] or ''} Run {blocked.id} waits for a person."
                 changes["error_message"] = truncate(message.strip())
         why = changes.get("error_code"), changes.get("error_message")
         totals = await end_attempt(connection, self._database, row, _STATUS[event], figures, *why)
@@ -346,47 +338,33 @@ class Runs(RunQueue):
         return Run.of(await move(connection, self._database, row, event, **changes, **commits, **totals))
 
     async def _block_again(
-        self, connection: AsyncConnection, stopped: Row[Any], blocked: Sequence[Row[Any]], changes: Mapping[str, Any]
+        self, connection: AsyncConnection, stopped: Row[Any], blocked: Row[Any], changes: Mapping[str, Any]
     ) -> None:
-        """`stopped` met a brake and is about to end. The first of the `blocked` runs of its repository represents it
-        from now on, and the others too: programs before 0.2 blocked a run each time."""
-        first, *surplus = blocked
-        for each in (*surplus, stopped):
-            present = await live_requests(connection, first)
-            await transfer_requests(connection, self._database, await live_requests(connection, each), first, present)
-        for each in surplus:
-            await self._supersede(connection, each, f"Run {first.id} waits for the same decision.")
+        """`stopped` met a brake and is about to end: the `blocked` run of its repository represents it from now on."""
+        await transfer_requests(connection, self._database, stopped, blocked)
         took = (stopped.now - stopped.started_at).total_seconds()
         columns = {"brake": None, **changes, "started_at": stopped.started_at, "duration_seconds": max(0.0, took)}
-        row = await move(connection, self._database, first, Event.BLOCK, **columns)
-        await apply_requests(connection, row, await live_requests(connection, row))
+        await apply_requests(connection, await move(connection, self._database, blocked, Event.BLOCK, **columns))
 
-    async def _close_blocked(
-        self, connection: AsyncConnection, completed: Row[Any], blocked: Sequence[Row[Any]]
-    ) -> None:
-        """`completed` did the work of the blocked runs of its repository; those with more to do are queued again."""
-        for each in blocked:
-            live = await live_requests(connection, each)
-            wanted = derive(live, brake=None, handed_back=0) if live else {}
-            if any(wanted.get(flag) and not getattr(completed, flag) for flag in ("full", "repair", "removal")):
-                now = self._database.moment()
-                row = await move(connection, self._database, each, Event.APPROVE, not_before=now, brake=None)
-                await apply_requests(connection, row, live)
-            else:
-                await self._supersede(connection, each, f"Run {completed.id} was completed since.")
-
-    async def _supersede(self, connection: AsyncConnection, row: Row[Any], message: str) -> None:
-        error = {"error_code": DefinitionChanged.code, "error_message": message}
-        await move(connection, self._database, row, Event.STOP, **error)
+    async def _close_blocked(self, connection: AsyncConnection, completed: Row[Any], blocked: Row[Any]) -> None:
+        """`completed` did the work of the blocked run of its repository; if that has more to do, it is queued again."""
+        wanted = derive(await live_requests(connection, blocked.id), brake=None, handed_back=0)
+        if any(wanted.get(flag) and not getattr(completed, flag) for flag in ("full", "repair", "removal")):
+            again = {"not_before": self._database.moment(), "brake": None}
+            await apply_requests(connection, await move(connection, self._database, blocked, Event.APPROVE, **again))
+            return
+        error = {
+            "error_code": DefinitionChanged.code,
+            "error_message": f"Run {completed.id} was completed since.",
+        }
+        await move(connection, self._database, blocked, Event.STOP, **error)
 
     async def _follow_up(self, connection: AsyncConnection, row: Row[Any]) -> None:
         """Move the requests of the run, which is about to end, to the next run."""
-        live = await live_requests(connection, row)
         following = await self._next(connection, row.repository_id)
-        present = [] if following is None else await live_requests(connection, following)
         if following is None:
-            now = self._database.moment()
-            new = insert(RUNS).values(**new_run(row.repository_id, row.repository, now, live))
-            following = (await connection.execute(new.returning(*RUNS.c))).one()
-        await transfer_requests(connection, self._database, live, following, present)
+            live = await live_requests(connection, row.id)
+            run = new_run(row.repository_id, row.repository, self._database.moment(), live)
+            following = (await connection.execute(insert(RUNS).values(**run).returning(*RUNS.c))).one()
+        await transfer_requests(connection, self._database, row, following)
         await self._database.announce(connection, QUEUE)

@@ -33,7 +33,7 @@ REVISIONS = ("0004", "0007", "0008")
 
 HEAD = REVISIONS[-1]
 
-OLDEST_PROGRAM = "0004"
+OLDEST_PROGRAM = "0007"
 """Programs of this revision and newer can work on HEAD's schema."""
 
 SchemaState: TypeAlias = Literal["empty", "behind", "current", "ahead", "incompatible"]

@@ -19,9 +19,7 @@ from sqlalchemy import (
     FromClause,
     Integer,
     PrimaryKeyConstraint,
-    Select,
     Table,
-    and_,
     case,
     literal_column,
     or_,
@@ -152,8 +150,14 @@ def _owner(column: str, target: str) -> Column[str]:
     return Column(column, SafeText(), ForeignKey(target, ondelete="CASCADE"), nullable=False)
 
 
-# Lines of `.gitattributes` are up to 13 MB. Programs before 0.2 have them in the repository's row.
-REPOSITORIES = _table("repositories", Repository, *_columns(JsonText, "attributes"))
+# Those three describe an index of 0.1; its version has them since the upgrade.
+REPOSITORIES = _table(
+    "repositories",
+    Repository,
+    *_columns(JsonText, "attributes"),
+    *(Column(name, SafeText()) for name in ("indexed_collection", "index_identity")),
+)
+# Lines of `.gitattributes` are up to 13 MB.
 VERSIONS = _table("index_versions", IndexVersion, *_columns(JsonText, "attributes"))
 RUNS = _table("sync_runs", Run)
 # `fingerprint` and `answer` belong to `idempotency_key`, and are cleared with it when it expires.
@@ -177,7 +181,7 @@ MISSED_TICKS = _table(
     _owner("repository_id", "repositories.id"),
     PrimaryKeyConstraint("repository_id", "scheduled_for"),
 )
-# Answers of programs before 0.2 to requests with an `Idempotency-Key`; now in `run_requests`.
+# Of 0.1; now in `run_requests`.
 IDEMPOTENCY_KEYS = _table(
     "idempotency_keys",
     None,
@@ -216,10 +220,9 @@ FILES = _table(
 """The manifest: every file of the last listing and what the index holds of it. `path` is the `path_key` of the path;
 `long_path` is the path itself if that differs.
 
-`repository_id` is the id of an index version; a repository's first version has the repository's own id. No foreign key:
-programs before 0.2 register repositories without a version. `wanted_sha`: the blob of the commit, if the points are of
-an older one because it could not be read. `reader`: `<epoch>.<how it was read>`, valid only if the epoch is that of the
-row: programs before 0.2 leave this column unchanged."""
+`repository_id` is the id of an index version; a repository's first version has the repository's own id. `wanted_sha`:
+the blob of the commit, if the points are of an older one because it could not be read. `reader`: `<epoch>.<how it was
+read>`, valid only if the epoch is that of the row: 0.1 left this column unchanged."""
 
 REPOSITORY_COLUMNS = tuple(REPOSITORIES.c[name] for name in Repository.model_fields)
 VERSION_COLUMNS = tuple(VERSIONS.c[name] for name in IndexVersion.model_fields)
@@ -243,30 +246,11 @@ def is_over(runs: FromClause = RUNS) -> ColumnElement[bool]:
     return ~is_active(runs)
 
 
-def with_live_version(query: Select[Any]) -> Select[Any]:
-    """`query` over `REPOSITORIES`, joined with the live versions that `live_commit` needs. Not with first versions,
-    which have the repository's id: programs before 0.2 may have updated the repository's row alone."""
-    live = and_(VERSIONS.c.repository_id == REPOSITORIES.c.id, VERSIONS.c.state == literal_column("'live'"))
-    return query.select_from(REPOSITORIES.outerjoin(VERSIONS, and_(live, VERSIONS.c.id != REPOSITORIES.c.id)))
-
-
-def live_commit() -> ColumnElement[str | None]:
-    """The commit that can be searched completely."""
-    return case((VERSIONS.c.id.is_not(None), VERSIONS.c.commit_sha), else_=REPOSITORIES.c.last_commit)
-
-
 def new_head(commit: str, now: ColumnElement[datetime]) -> dict[str, Any]:
     """Values of a repository whose source has a new head. If it was behind its head before, it has been since then."""
     columns = REPOSITORIES.c
     was_current = or_(columns.head_commit.is_(None), columns.head_commit == columns.last_commit)
     return {"head_commit": commit, "lag_since": case((was_current, now), else_=columns.lag_since)}
-
-
-def registered() -> ColumnElement[bool]:
-    """`repository.is_registered` in SQL."""
-    columns = REPOSITORIES.c
-    before_02 = and_(columns.resolved.is_(None), columns.origin == "command", columns.cron_expression.is_(None))
-    return ~or_(columns.by_hand, before_02)
 
 
 CLAIM_ORDER = (RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id)

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, case, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.database import AHEAD_SECONDS, QUEUE, DatabaseClock, Stored
@@ -18,7 +18,7 @@ from reposync.store.run_state import (
     add_requests,
     apply_requests,
     change_requests,
-    live_requests_of,
+    live_requests,
     new_request,
     new_run,
 )
@@ -188,25 +188,21 @@ async def _join(
     connection: AsyncConnection, waiting: Mapping[str, Row[Any]], requests: Mapping[str, RunRequest]
 ) -> None:
     """Waiting runs, by repository id, take these ticks over, in place of earlier ticks."""
-    live_of = await live_requests_of(connection, list(waiting.values())) if waiting else {}
     for identity, row in waiting.items():
-        request, live = requests[identity], live_of[row.id]
-        earlier = [each.id for each in live if each.is_tick][:1]
+        request = requests[identity]
+        earlier = [each.id for each in await live_requests(connection, row.id) if each.is_tick][:1]
         if earlier:
             await change_requests(connection, earlier, scheduled_for=request.scheduled_for)
         else:
             await add_requests(connection, [request], run_id=row.id, repository_id=identity)
-        await apply_requests(connection, row, [*live, request], scheduled_for=request.scheduled_for)
+        await apply_requests(connection, row, scheduled_for=request.scheduled_for)
 
 
 async def _latest(connection: AsyncConnection, identities: Collection[str], now: datetime) -> dict[str, datetime]:
-    """Ignores ticks in the future. Programs before 0.2 write their ticks into the log alone."""
-    # One index probe for each repository; grouping would read their whole history.
-    newest = select(func.max(RUNS.c.scheduled_for)).where(RUNS.c.repository_id == REPOSITORIES.c.id, ~_is_future(now))
-    handled = case((REPOSITORIES.c.last_tick_at <= now + _AHEAD, REPOSITORIES.c.last_tick_at))
-    query = select(REPOSITORIES.c.id, handled, newest.scalar_subquery()).where(REPOSITORIES.c.id.in_(identities))
-    rows = await connection.execute(query)
-    return {row[0]: max(ticks) for row in rows if (ticks := [each for each in row[1:] if each is not None])}
+    """Ignores ticks in the future."""
+    row = REPOSITORIES.c
+    query = select(row.id, row.last_tick_at).where(row.id.in_(identities), row.last_tick_at <= now + _AHEAD)
+    return {row.id: row.last_tick_at for row in await connection.execute(query)}
 
 
 def _is_future(now: datetime) -> ColumnElement[bool]:
@@ -216,8 +212,7 @@ def _is_future(now: datetime) -> ColumnElement[bool]:
 
 
 async def _forget_future_ticks(connection: AsyncConnection, identities: Collection[str], now: datetime) -> None:
-    """Such a tick will be due again, and a tick has one run at most. Programs before 0.2, which believe any stored
-    tick, continue as well."""
+    """Such a tick will be due again, and a tick has one run at most."""
     mine = and_(RUNS.c.repository_id.in_(identities), RUNS.c.scheduled_for.is_not(None), _is_future(now))
     if await connection.scalar(select(RUNS.c.id).where(mine).limit(1)) is not None:
         await connection.execute(update(RUNS).where(mine).values(scheduled_for=None))

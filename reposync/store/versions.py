@@ -1,11 +1,7 @@
 """Index versions: which points of a repository are searched, which are being built, and which will be removed.
 
-`building -> live -> retired`. Search reads only live versions. `repositories` repeats the live version for programs
-before 0.2, which know no others; a repository that only these have synced has no version here, and its points have the
-repository's own id.
-
-Lines of `.gitattributes` (up to 13 MB) are read only by runs and audits. Programs before 0.2 have them in the
-repository's row."""
+`building -> live -> retired`. Search reads only live versions. Lines of `.gitattributes` (up to 13 MB) are read only by
+runs and audits."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import DefinitionChanged, NoEarlierVersion
@@ -39,9 +35,6 @@ from reposync.store.tables import (
 
 AttributeFiles: TypeAlias = Mapping[str, Sequence[str]]
 """Path of a `.gitattributes` file -> (blob sha, its linguist lines)."""
-
-# A change of one of these changes the definition, even if a program before 0.2 wrote it and did not count a generation.
-_DEFINED_BY = ("location", "source", "branch", "collection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +63,6 @@ class Published:
     complete: bool
     index_identity: str
     fingerprint: str
-    fingerprint_before_02: str
     attributes: AttributeFiles
     links: str | None
     branch_name: str | None
@@ -95,12 +87,9 @@ class Versions(Stored):
         return found
 
     async def attributes(self, version_id: str) -> dict[str, list[str]]:
-        """The lines of `.gitattributes` that it was published with: path -> (blob sha, lines). A first version has the
-        id of its repository, whose row has them if a program before 0.2 published it last."""
-        for table in (REPOSITORIES, VERSIONS):
-            if stored := await self._database.scalar(select(table.c.attributes).where(table.c.id == version_id)):
-                return {path: list(entry) for path, entry in stored.items()}
-        return {}
+        """The lines of `.gitattributes` that it was published with: path -> (blob sha, lines)."""
+        stored = await self._database.scalar(select(VERSIONS.c.attributes).where(VERSIONS.c.id == version_id))
+        return {path: list(entry) for path, entry in (stored or {}).items()}
 
     async def physical_collections(self) -> set[str]:
         """Every collection that has points of a version."""
@@ -109,28 +98,15 @@ class Versions(Stored):
     async def not_on(self, collection: str, physical: str) -> int:
         """How many active, indexed repositories of that collection are not live in `physical`."""
         each, version = REPOSITORIES.c, VERSIONS.c
-        own = and_(version.repository_id == each.id, version.state == VersionState.LIVE)
-        indexed = or_(version.id.is_not(None), each.last_sync_at.is_not(None))
-        elsewhere = or_(version.id.is_(None), version.physical != physical)
-        query = (
-            select(func.count())
-            .select_from(REPOSITORIES)
-            .join(VERSIONS, own, isouter=True)
-            .where(each.collection == collection, each.is_active, indexed, elsewhere)
-        )
+        joined = REPOSITORIES.join(VERSIONS, and_(version.repository_id == each.id, version.state == VersionState.LIVE))
+        query = select(func.count()).select_from(joined)
+        query = query.where(each.collection == collection, each.is_active, version.physical != physical)
         return int(await self._database.scalar(query) or 0)
 
     async def uses(self, physical: str) -> bool:
         """Whether any version has, or may have, points in that collection."""
         query = select(VERSIONS.c.id).where(VERSIONS.c.physical == physical).limit(1)
-        unversioned = select(REPOSITORIES.c.id).where(
-            func.coalesce(REPOSITORIES.c.indexed_collection, REPOSITORIES.c.collection) == physical,
-            ~select(VERSIONS.c.id).where(VERSIONS.c.repository_id == REPOSITORIES.c.id).exists(),
-        )
-        for each in (query, unversioned.limit(1)):
-            if await self._database.scalar(each) is not None:
-                return True
-        return False
+        return await self._database.scalar(query) is not None
 
     # By runs ---------------------------------------------------------------------------------------------------------
 
@@ -171,32 +147,20 @@ class Versions(Stored):
             changes = {"state": VersionState.BUILDING, "retired_at": None, "fingerprint": None, **columns}
             return await self._change(connection, version.id, changes)
 
-    async def begin_epoch(
-        self,
-        run: Run,
-        version: IndexVersion,
-        *,
-        identity: str,
-        fingerprint_before_02: str | None = None,
-        above: int | None = None,
-    ) -> int:
+    async def begin_epoch(self, run: Run, version: IndexVersion, *, identity: str, above: int | None = None) -> int:
         """A number for this attempt's writes, higher than all before it and than `above`. The version's fingerprint is
-        cleared: its manifest is mixed until the run publishes. `identity`: of the collection that is written to.
-        `fingerprint_before_02`: the fingerprint for programs before 0.2."""
+        cleared: its manifest is mixed until the run publishes. `identity`: of the collection that is written to."""
         async with self._database.write() as connection:
             await self._lock(connection, run)
             known = REPOSITORIES.c.epoch
             highest = known if above is None else case((known < above, above), else_=known)
-            changes: dict[str, Any] = {"epoch": highest + 1}
-            if version.id == run.repository_id:
-                changes |= {"content_fingerprint": fingerprint_before_02, "indexed_collection": version.collection}
-            mine = update(REPOSITORIES).where(REPOSITORIES.c.id == run.repository_id)
-            row = (await connection.execute(mine.values(**changes).returning(REPOSITORIES.c.epoch))).one()
-            begun = {"epoch": row.epoch, "index_identity": identity, "fingerprint": None}
+            mine = update(REPOSITORIES).where(REPOSITORIES.c.id == run.repository_id).values(epoch=highest + 1)
+            epoch: int = (await connection.execute(mine.returning(REPOSITORIES.c.epoch))).scalar_one()
+            begun = {"epoch": epoch, "index_identity": identity, "fingerprint": None}
             await self._change(connection, version.id, begun)
             first = and_(RUNS.c.id == run.id, RUNS.c.full_from_epoch.is_(None))
-            await connection.execute(update(RUNS).where(first).values(full_from_epoch=row.epoch - 1))
-            return int(row.epoch)
+            await connection.execute(update(RUNS).where(first).values(full_from_epoch=epoch - 1))
+            return epoch
 
     async def publish(self, run: Run, version: IndexVersion, read: Repository, published: Published) -> IndexVersion:
         """`version` holds the commit and is searched from now on; the previous live one is retired. `read`: the
@@ -205,7 +169,7 @@ class Versions(Stored):
             await self._lock(connection, run)
             query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == run.repository_id)
             row = (await connection.execute(query)).one()
-            if row.generation != read.generation or any(getattr(row, key) != getattr(read, key) for key in _DEFINED_BY):
+            if row.generation != read.generation:
                 raise DefinitionChanged(
                     f"The definition of {run.repository!r} changed during this run; its index is unchanged, and a run "
                     "for the new definition is queued."
@@ -229,9 +193,7 @@ class Versions(Stored):
             live = await self._change(connection, version.id, changes)
             repeated = _repeated(live) | {
                 "last_sync_at": now,
-                "content_fingerprint": published.fingerprint_before_02,
-                # Programs before 0.2 read `.gitattributes` again.
-                "attributes": {},
+                "content_fingerprint": None,
                 "updated_at": now,
             }
             if published.complete:
@@ -323,9 +285,6 @@ def _repeated(live: IndexVersion) -> dict[str, Any]:
         "live_version": live.id,
         "last_commit": live.commit_sha,
         "last_committed_at": live.committed_at,
-        "index_identity": live.index_identity,
-        # The name and not the physical collection: a program before 0.2 would take that for a former one, and empty it.
-        "indexed_collection": live.collection,
     }
 
 

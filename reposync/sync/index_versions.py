@@ -20,7 +20,7 @@ from reposync.store.run import Run
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import IndexHold, unwritten_version
 from reposync.sync.prepare import ContentSettings
-from reposync.sync.target import RunContext, SyncParts, SyncSettings, fingerprint_before_02, same_content_before_02
+from reposync.sync.target import RunContext, SyncParts, SyncSettings, fingerprint_of_01
 from reposync.vectors.collection import FIRST_SCHEMA, SCHEMA_REVISION, drop_if_empty, move_name, physical_collection
 
 log = logging.getLogger(__name__)
@@ -187,55 +187,24 @@ class VersionChoice:
         return made
 
     async def _adopted(self, versions: list[IndexVersion], wanted: VersionSettings) -> list[IndexVersion]:
-        """An index that programs before 0.2 made, or wrote to since this program did, becomes a version: live if a sync
-        was ever completed. Its settings are known only if its fingerprint is that of the current settings."""
+        """Of an index of 0.1, which became a version at the upgrade of the database, the settings are known only if its
+        fingerprint is that of the current settings."""
         row = self.repository
-        first = next((each for each in versions if each.id == row.id), None)
-        if first is None:
-            written = not versions and row.epoch > 0
-        else:
-            written = first.state is not VersionState.RETIRED and all(each.epoch != row.epoch for each in versions)
-        if not written:
+        made = next((each for each in versions if each.id == row.id and not each.settings), None)
+        if made is None or row.content_fingerprint is None or made.generation != row.generation:
             return versions
-        if first is not None and row.indexed_collection == first.collection:
-            physical = first.physical
-        else:
-            name = row.indexed_collection or row.collection
-            behind = await self.parts.open_index(name).resolve()
-            physical = name if behind is None else behind.physical
-        attributes = await self.parts.versions.attributes(row.id)
-        today = await asyncio.to_thread(fingerprint_before_02, self.settings, attributes)
-        same = (
-            same_content_before_02(row.content_fingerprint, today)
-            and physical == wanted.physical
-            and (row.last_commit is not None or row.last_sync_at is None)
-        )
-        made = replace(wanted, schema=FIRST_SCHEMA) if same else None
-        synced = row.last_sync_at is not None
-        columns: dict[str, Any] = {
-            "settings_key": made.key if made is not None else None,
-            "settings": asdict(made) if made is not None else {},
-            "collection": row.collection,
-            "physical": physical,
-            "index_identity": row.index_identity,
-            "fingerprint": None,
-            "epoch": row.epoch,
-            "commit_sha": row.last_commit,
-            "committed_at": row.last_committed_at,
-            "partial_commit": None,
-            # After it is retired, it is kept as long as any other version.
-            "live_at": row.last_sync_at if first is None else first.live_at or row.last_sync_at,
-        }
-        if first is None:
-            state = VersionState.LIVE if synced else VersionState.BUILDING
-            return [await self._add(state, generation=row.generation, **columns)]
-        if first.state is VersionState.BUILDING:
-            columns = columns | {"state": VersionState.LIVE} if synced else {"epoch": row.epoch, "fingerprint": None}
+        attributes = await self.parts.versions.attributes(made.id)
+        today = await asyncio.to_thread(fingerprint_of_01, self.settings, attributes)
+        is_same = row.content_fingerprint.rpartition(":")[2] == today and made.physical == wanted.physical
+        if not is_same or (made.commit_sha is None and made.live_at is not None):
+            return versions
+        settings = replace(wanted, schema=FIRST_SCHEMA)
+        columns: dict[str, Any] = {"settings_key": settings.key, "settings": asdict(settings)}
         if self.run is not None:
-            changed = await self.parts.versions.set_columns(self.run, first.id, **columns)
+            changed = await self.parts.versions.set_columns(self.run, made.id, **columns)
         else:
-            changed = first.model_copy(update=columns)
-        return [changed if each.id == changed.id else each for each in versions]
+            changed = made.model_copy(update=columns)
+        return [changed if each is made else each for each in versions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,20 +213,6 @@ class Retirement:
     collections that they leave empty."""
 
     context: RunContext
-
-    async def remove_unversioned(self, situation: Situation) -> None:
-        """Programs before 0.2 write under the repository's own id, even if no version has that id any more. Call this
-        before the run begins an epoch: until then no search finds these points (see `Served`). Raises LeaseLost, and
-        what index and store raise."""
-        row, versions = self.context.repository, situation.versions
-        if not versions or any(version.id == row.id for version in versions):
-            return
-        names = {version.physical for version in versions} | {row.collection, row.indexed_collection or row.collection}
-        for name in sorted(names):
-            await self.remove_points(name, row.id)
-        if await self.context.parts.manifests.counts([row.id]):
-            self.context.lease.check()
-            await self.context.parts.manifests.clear(self.context.run, row.id)
 
     async def remove_elsewhere(self, situation: Situation) -> int:
         """Remove points of the repository from collections of other repositories; returns how many there were."""

@@ -3,7 +3,6 @@ nothing (`reposync sync --plan`)."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -26,7 +25,6 @@ from reposync.sync.target import (
     SyncParts,
     SyncSettings,
     TargetTree,
-    fingerprint_before_02,
     read_target,
     rules_fingerprint,
 )
@@ -76,7 +74,6 @@ class SyncRun:
             await versions.record_head(run, head.sha, self._repository.head_commit)
         target = None if run.repair else await self._words_first(head)
         situation = await self._choice.situation()
-        await self._retirement.remove_unversioned(situation)
         strays = await self._retirement.remove_elsewhere(situation)
         state = await self._inspect(situation)
         attributes = await versions.attributes(situation.working.id)
@@ -170,7 +167,6 @@ class SyncRun:
         # An approved deletion may be due to a new default branch.
         is_known = version.branch_name is not None and not self._run.approved
         fingerprint = await rules_fingerprint(self._context.settings, attributes)
-        before_02 = await asyncio.to_thread(fingerprint_before_02, self._context.settings, attributes)
         self._context.lease.check()
         await self._parts.versions.publish(
             self._run,
@@ -182,7 +178,6 @@ class SyncRun:
                 complete=totals.failed == 0,
                 index_identity=state.identity,
                 fingerprint=fingerprint,
-                fingerprint_before_02=before_02,
                 attributes=attributes,
                 links=links,
                 branch_name=version.branch_name if is_known else await source.branch(),

@@ -26,8 +26,8 @@ from reposync.vectors.port import Index
 
 # Time slice of matching paths in a thread: long enough to hide the hop (0.1 ms), short enough to cancel promptly.
 _SLICE_SECONDS = 0.1
-# The revision of the path rules and of reading in programs before 0.2.
-_REVISION_BEFORE_02 = 1
+# The revision of reading in 0.1.
+_REVISION_OF_01 = 1
 # Bounds on `.gitattributes`: a hostile repository may hold one in every folder; real ones hold a handful.
 _MAX_ATTRIBUTE_FILES = 200
 _MAX_ATTRIBUTE_BYTES = 64 * 1024
@@ -192,15 +192,8 @@ async def rules_fingerprint(settings: SyncSettings, attributes: AttributeFiles) 
     return rules.fingerprint
 
 
-def fingerprint_before_02(settings: SyncSettings, attributes: AttributeFiles) -> str:
-    """The fingerprint of programs before 0.2: `<of the path rules>:<of reading and chunking>`. With it they know
-    whether our index has the current settings, and we know the same about theirs."""
+def fingerprint_of_01(settings: SyncSettings, attributes: AttributeFiles) -> str:
+    """The second half of the fingerprint that 0.1 stored with an index, which is of reading and chunking."""
     kept = [(path, text) for path, (_, text) in sorted(attributes.items()) if "linguist-generated" in text]
-    reading = repr((_REVISION_BEFORE_02, settings.content, settings.include, kept))
-    content = hashlib.sha256(reading.encode()).hexdigest()[:16]
-    return f"{_path_rules(settings, attributes).fingerprint_of(_REVISION_BEFORE_02)}:{content}"
-
-
-def same_content_before_02(recorded: str | None, current: str) -> bool:
-    """Whether two such fingerprints are of the same reading and chunking."""
-    return recorded is not None and recorded.rpartition(":")[2] == current.rpartition(":")[2]
+    reading = repr((_REVISION_OF_01, settings.content, settings.include, kept))
+    return hashlib.sha256(reading.encode()).hexdigest()[:16]

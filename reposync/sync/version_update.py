@@ -30,7 +30,7 @@ from reposync.sync.prepare import (
     stored_symbols,
 )
 from reposync.sync.progress import RunProgress
-from reposync.sync.target import RunContext, SyncParts, TargetTree, fingerprint_before_02, same_content_before_02
+from reposync.sync.target import RunContext, SyncParts, TargetTree
 from reposync.sync.writer import Writer
 from reposync.vectors.port import Index, StoredPoint, WriteScope
 
@@ -142,15 +142,10 @@ class VersionUpdate:
         """Begin the epoch of this attempt's writes. From now on the manifest is a mixture of old and new."""
         context, version = self.context, self.situation.working
         context.lease.check()
-        # Programs before 0.2 read every file again if this fingerprint is not theirs.
-        today = fingerprint_before_02(context.settings, self.target.attributes)
-        recorded = context.repository.content_fingerprint
-        is_todays = version.commit_sha is None or same_content_before_02(recorded, today)
         epoch = await context.parts.versions.begin_epoch(
             context.run,
             version,
             identity=state.identity,
-            fingerprint_before_02=today if is_todays else None,
             # After the database was restored to an older state, deletes with its epoch would miss newer points.
             above=await index.later_epoch(version.id, context.repository.epoch),
         )

@@ -12,7 +12,7 @@ import pytest
 from reposync.store.schema import HEAD, REVISIONS
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import PostgresqlDatabases
-from tests.fixtures.earlier_versions import RELEASE_BEFORE, earlier_version
+from tests.fixtures.earlier_versions import FIRST_RELEASE, RELEASE_BEFORE, earlier_version
 from tests.fixtures.pods import ExecutionLog, Pod, stored_points, until
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
@@ -33,10 +33,10 @@ def qdrant(tmp_path: Path) -> Generator[QdrantServer, None, None]:
         yield server
 
 
-def test_what_the_version_before_made_is_taken_over(person: Person, repository: GitRepository, before: Path):
+def test_what_the_first_release_made_is_taken_over(person: Person, repository: GitRepository, tmp_path: Path):
     repository.commit({"a.py": b"def first(): pass\n", "b.py": b"def second(): pass\n"})
     person.configures(f"embedding: {{provider: none}}\nrepositories: [{{name: app, path: '{repository.path}'}}]\n")
-    person.environment["PYTHONPATH"] = str(before)
+    person.environment["PYTHONPATH"] = str(earlier_version(FIRST_RELEASE, tmp_path / "earlier"))
     (earlier,) = person.asks("sync", "app")
 
     del person.environment["PYTHONPATH"]

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
@@ -146,7 +145,6 @@ class Store:
             "complete": True,
             "index_identity": "index-1",
             "fingerprint": "rules-1",
-            "fingerprint_before_02": "settings-1",
             "attributes": {},
             "links": None,
             "branch_name": None,
@@ -161,13 +159,6 @@ class Store:
         first = await self.publishes(run)
         second = await self.building(run, settings_key="settings-2", **columns)
         return first, await self.publishes(run, second, commit="d" * 40)
-
-    async def synced_by_an_old_pod(self, name: str) -> None:
-        """By a program before 0.2."""
-        row = await self.repository(name)
-        written = {"epoch": REPOSITORIES.c.epoch + 1, "last_sync_at": WHEN, "indexed_collection": "code"}
-        async with self.database.write() as connection:
-            await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == row.id).values(**written))
 
     async def taken_over(self, run: Run, *, worker: str = "worker-2") -> Run:
         """The run as another worker has it after the lease of the first ran out."""

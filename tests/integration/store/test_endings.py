@@ -10,7 +10,7 @@ import pytest
 
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REQUESTS, RUNS
+from reposync.store.tables import RUNS
 from tests.integration.store.conftest import ON_SQLITE, TICK, Store
 
 pytestmark = ON_SQLITE
@@ -95,22 +95,6 @@ async def test_what_a_completed_run_did_not_do_is_queued_again(store: Store, ask
     again = await store.runs.get(waits.id)
     assert (again.status, again.brake, again.error_code) == (RunStatus.QUEUED, None, None)
     assert (again.full, again.repair) == (asked.get("full", False), asked.get("repair", False))
-
-
-async def test_blocked_runs_that_an_earlier_program_left_become_one(store: Store) -> None:
-    await store.repository()
-    for number in range(3):
-        await store.tick(TICK + number * timedelta(minutes=30))
-        run = await store.runs.claim("worker-1", 60.0)
-        async with store.database.write() as connection:
-            await connection.execute(REQUESTS.delete())
-            gone = RUNS.update().where(RUNS.c.id == run.id)
-            await connection.execute(gone.values(status="blocked", completed_at=run.started_at, full=number == 1))
-    await store.tick(TICK + timedelta(hours=3))
-    await stops(store)
-
-    (waits,) = await blocked_runs(store)
-    assert waits.full, "what one of them was to do"
 
 
 async def test_an_approval_covers_what_the_run_stopped_at_and_names_its_author(store: Store) -> None:

@@ -52,7 +52,7 @@ async def test_an_attempt_that_was_taken_over_changes_nothing(store: Store, succ
         store.building(stale),
         store.versions.set_columns(stale, second.id, links="late"),
         store.versions.build_again(stale, first),
-        store.versions.begin_epoch(stale, second, identity="late", fingerprint_before_02="late"),
+        store.versions.begin_epoch(stale, second, identity="late"),
         store.publishes(stale, second, read=read, commit="e" * 40),
         store.publishes(stale, first, read=read, commit="e" * 40),
         store.versions.remove(stale, first.id),

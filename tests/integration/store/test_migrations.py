@@ -17,7 +17,7 @@ from reposync.store.database import Database
 from reposync.store.indexes import SCHEMA
 from reposync.store.repository import repository_id
 from reposync.store.schema import HEAD, OLDEST_PROGRAM, REVISIONS, alembic_config
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import ACTIVE, RunStatus, RunTrigger
 from tests.fixtures.released_schemas import RELEASED, Rows, make, make_tables, rows
 from tests.integration.store.conftest import Store
 
@@ -45,7 +45,7 @@ SQLITE_DEFINITIONS = """
 """
 
 # Columns that the migration fills from others.
-FILLED = {"repositories": {"last_tick_at", "by_hand"}, "run_attempts": {"times"}}
+FILLED = {"repositories": {"last_tick_at", "by_hand", "live_version"}, "run_attempts": {"times"}}
 
 
 @pytest.fixture
@@ -119,7 +119,9 @@ async def test_an_upgrade_loses_no_row_and_new_columns_have_their_default(empty_
 
     assert await rows(empty_database_url) == after
     assert restricted(after, before) == before
-    assert {table: present for table, present in after.items() if table not in before and present} == {}
+    assert {table for table, present in after.items() if table not in before and present} == {
+        *("index_versions", "run_requests")
+    }
     for table, present in before.items():
         for column in set(after[table][0]) - set(present[0]) - FILLED.get(table, set()):
             assert {row[column] for row in after[table]} <= {None, 0}
@@ -153,6 +155,9 @@ async def test_the_program_works_on_the_rows_of_a_released_version(empty_databas
         payments = await store.repositories.get("payments-api")
         manifest = await store.manifests.load(payments.id)
         handbook = await store.repositories.get("handbook")
+        indexed = [row for row in await store.repositories.list() if row.last_sync_at is not None]
+        live = {each.id: each for every in (await store.versions.all()).values() for each in every}
+        askers = await store.runs.requests([run.id for run in history])
 
     assert len(history) >= 8
     assert {run.id for run in claimed if run} == waiting | {abandoned.id}, "the lease of the killed pod has ended"
@@ -160,6 +165,10 @@ async def test_the_program_works_on_the_rows_of_a_released_version(empty_databas
     assert (queued.status, is_new) == (RunStatus.QUEUED, True)
     assert (payments.id, payments.project_id, payments.epoch) == (repository_id("payments-api"), 4711, 7)
     assert payments.last_sync_at is not None
+    if revision == RELEASED:
+        for row in indexed:
+            assert row.live_version is not None and live[row.live_version].commit_sha == row.last_commit
+        assert all(askers.get(run.id) for run in history if run.status in (*ACTIVE, RunStatus.BLOCKED))
     assert payments.last_sync_at.isoformat() == "2026-03-01T12:30:02.417311+00:00"
     assert {path for path in manifest if len(path) < 100} == {
         *("billing/charge.py", "logo.png", "src/日本/ümlaut é.bin", "current", "run.sh")

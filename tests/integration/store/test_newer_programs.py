@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reposync.errors import RunStateConflict
-from reposync.store.index_queries import search_scope, searched_repository
+from reposync.store.index_queries import search_scope, searched_versions
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
 from tests.fixtures.newer_rows import STATE, STATUS, TRIGGER, newer_run, newer_versions
@@ -68,6 +68,6 @@ async def test_a_version_in_an_unknown_state_is_listed_and_not_searched(store: S
     assert (seen.id, seen.state) == (version.id, STATE)
     assert [each.state for each in (await store.versions.all())[run.repository_id]] == [STATE]
     assert version.id in (await search_scope(store.database)).hidden_in("code")
-    assert (await searched_repository(store.database, "payments")).versions == {STATE: ("code", version.id)}
+    assert (await searched_versions(store.database, "payments")) == {STATE: ("code", version.id)}
     # A run of this program builds its own beside it.
     assert (await store.publishes(run, await store.building(run))).number == 2

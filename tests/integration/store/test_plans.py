@@ -15,7 +15,7 @@ from sqlalchemy import event
 from reposync.config.database_url import sqlite_url
 from reposync.errors import RunNotFound
 from reposync.store.database import Database
-from reposync.store.index_queries import search_scope, searched_repository
+from reposync.store.index_queries import search_scope, searched_versions
 from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures
 from reposync.store.status import WAITING, RunStatus, RunTrigger
@@ -56,7 +56,6 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "enqueue": (lambda store: store.runs.enqueue("payments", RunTrigger.HTTP), {BY_REPOSITORY, BY_ID}),
     "pause": (lambda store: store.repositories.pause("payments", "why"), {BY_REPOSITORY}),
     "tick": (lambda store: store.tick(NOW), {BY_REPOSITORY, BY_TICK, BY_ID}),
-    "latest ticks": (lambda store: store.ticks.latest([PAYMENTS]), {BY_TICK}),
     "first runs": (lambda store: store.ticks.first_runs([PAYMENTS]), {BY_TICK}),
     "remove": (lambda store: store.repositories.remove("payments"), {BY_REPOSITORY, OVER, BY_ID}),
     "finish": (finished, {BY_REPOSITORY, OVER, BY_ID, RUNNING, WAITING_IN_ORDER, ACTIVE}),
@@ -168,7 +167,7 @@ PLACE = "https://gitlab.example.com/platform/payments"
             lambda store: search_scope(store.database, ["1", "2"]),
             {"ix_index_versions_physical", "ix_index_versions_live_at"},
         ),
-        (lambda store: searched_repository(store.database, "payments"), set()),
+        (lambda store: searched_versions(store.database, "payments"), set()),
         (
             lambda store: store.repositories.of_project(1, [PLACE, f"{PLACE}.git"]),
             {"ix_repositories_project_id", "ix_repositories_location"},

@@ -37,7 +37,7 @@ async def test_a_project_is_found_by_its_number_and_by_its_place_as_long_as_it_h
     await registered(database, "unnumbered", "https://gitlab.example.com/A/B")
     await registered(database, "another", project_id=8)
     await registered(database, "cloned", f"{HERE}.git", source="git")
-    await registered(database, "by-hand", HERE, cron_expression=None, origin="command", definition={"name": "by-hand"})
+    await registered(database, "by-hand", cron_expression=None, origin="command", by_hand=True)
 
     assert await found(database, 7, HERE, f"{HERE}.git") == ["cloned", "numbered", "unnumbered"]
     assert await found(database, 8, HERE) == ["another", "unnumbered"]

@@ -6,14 +6,12 @@ import asyncio
 from datetime import timedelta, timezone
 
 import pytest
-from sqlalchemy import update
 
 from reposync.errors import RepositoryExists, RepositoryNotFound, UsageError
 from reposync.store.manifest import ManifestRow
 from reposync.store.repository import Repository, repository_id
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES
 from tests.integration.store.conftest import COMMIT, ON_EVERY_DATABASE, WHEN, Store
 
 FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
@@ -67,25 +65,6 @@ async def test_another_definition_is_another_generation_and_the_live_version_kee
     assert (await store.repository(**change)).generation == 1, "the same once more is no change"
     assert (changed.live_version, changed.last_commit) == (before.live_version, COMMIT)
     assert await store.manifests.load(changed.id) == {"a.py": FILE}
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
-async def test_an_index_of_0_1_is_compared_again_after_a_change_of_the_definition(store: Store, change: dict) -> None:
-    row = await store.repository()
-    await indexed_before_versions(store, row)
-
-    moved = await store.repository(**change)
-
-    assert moved.last_commit == (COMMIT if "definition" in change else None)
-    assert (moved.generation, moved.live_version) == (1, None)
-    assert moved.indexed_collection == "code", "its points are there"
-
-
-async def indexed_before_versions(store: Store, row: Repository) -> None:
-    """What such a program writes when it publishes."""
-    synced = {"last_commit": COMMIT, "last_sync_at": WHEN, "epoch": 1, "indexed_collection": "code"}
-    async with store.database.write() as connection:
-        await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == row.id).values(**synced))
 
 
 async def test_a_row_of_before_that_gets_its_whole_definition_is_the_same_generation(store: Store) -> None:
@@ -256,17 +235,7 @@ async def test_what_a_run_publishes_is_what_the_repository_shows(store: Store) -
     assert shown.last_sync_at is not None and run.started_at <= shown.last_sync_at <= store.runs.now()
     assert (shown.last_committed_at, shown.project_id) == (committed, 4711)
     assert shown.last_committed_at.utcoffset() == timedelta(0), "whatever zone it was said in"
-    # For pods of the version before: the name of the collection, and the fingerprint as they make it.
-    assert (shown.index_identity, shown.content_fingerprint) == ("index-1", "settings-1")
-    assert shown.indexed_collection == "code"
     assert await store.versions.attributes(live.id) == attributes
     assert await store.versions.attributes("unknown") == {}
     for each in (live, shown, *await store.versions.of(run.repository_id)):
         assert "linguist" not in repr(each), "up to 13 MB are read only by runs"
-
-    of_an_older_program = {"lib/.gitattributes": ["f" * 40, ""]}
-    async with store.database.write() as connection:
-        await connection.execute(update(REPOSITORIES).values(attributes=of_an_older_program))
-    assert await store.versions.attributes(live.id) == of_an_older_program
-    await store.publishes(run, live, attributes=attributes)
-    assert await store.versions.attributes(live.id) == attributes

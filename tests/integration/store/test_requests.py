@@ -7,7 +7,6 @@ from typing import Any
 
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REQUESTS, RUNS
 from tests.integration.store.conftest import TICK, Store
 
 MINE = "11111111-1111-4111-8111-111111111111"
@@ -160,49 +159,6 @@ async def test_a_run_that_is_taken_over_has_waited_since_its_lease_was_over(stor
     assert taken.id == run.id
     assert taken.not_before == run.lease_until > run.queued_at - timedelta(seconds=600)
     assert taken.started_at - max(taken.queued_at, taken.not_before) < timedelta(seconds=60)
-
-
-# What a program that knows no requests wrote ------------------------------------------------------------------------
-
-
-async def forget_requests(store: Store, run_id: str, **columns: Any) -> None:
-    async with store.database.write() as connection:
-        await connection.execute(REQUESTS.delete().where(REQUESTS.c.run_id == run_id))
-        await connection.execute(RUNS.update().where(RUNS.c.id == run_id).values(**columns or {"attempt": 0}))
-
-
-async def test_a_run_that_an_earlier_program_queued_keeps_what_it_is_to_do(store: Store) -> None:
-    run = await store.queued(trigger=RunTrigger.WEBHOOK)
-    await forget_requests(store, run.id, full=True, approved=True)
-
-    same = await clicked(store, request_id=MINE)
-    assert (same.id, same.full, same.approved, same.trigger) == (run.id, True, True, RunTrigger.HTTP)
-
-    left = await store.runs.withdraw(MINE, by="token 1")
-    assert left is not None
-    assert (left.status, left.full, left.approved, left.trigger) == (RunStatus.QUEUED, True, True, RunTrigger.WEBHOOK)
-
-
-async def test_what_an_earlier_program_added_to_a_run_survives_a_pause(store: Store) -> None:
-    await store.ticked()
-    (run,) = await store.runs.history()
-    async with store.database.write() as connection:  # its `enqueue` for a person with --full
-        await connection.execute(RUNS.update().values(full=True, priority=0))
-
-    await store.repositories.pause("payments", "being moved")
-
-    left = await store.runs.get(run.id)
-    assert (left.status, left.full, left.priority) == (RunStatus.QUEUED, True, 0)
-
-
-async def test_the_tick_of_an_earlier_program_is_cancelled_by_a_pause(store: Store) -> None:
-    await store.ticked()
-    (run,) = await store.runs.history()
-    await forget_requests(store, run.id)
-
-    await store.repositories.pause("payments", "being moved")
-
-    assert (await store.runs.get(run.id)).error_code == "REPOSITORY_PAUSED"
 
 
 async def test_hand_backs_do_not_raise_the_number_of_failures(store: Store) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from reposync.errors import RepositoryNotFound
-from reposync.store.index_queries import SearchScope, search_scope, searched_repository
+from reposync.store.index_queries import SearchScope, search_scope, searched_versions
 from reposync.store.tables import VersionState
 from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 
@@ -60,40 +60,11 @@ async def test_points_of_versions_that_are_not_live_are_hidden_in_the_collection
 
     found = await search_scope(store.database)
 
-    assert (found.collections, found.names) == ({"code", "code--2"}, set())
+    assert found.collections == {"code", "code--2"}
     assert {name: found.hidden_in(name) for name in ("code", "code--2", "code--3")} == {
         "code": {first.id},
         "code--2": set(),
         "code--3": {building.id},
-    }
-
-
-async def test_a_repository_that_older_programs_alone_have_synced_is_searched_by_the_name_of_its_collection(
-    store: Store,
-) -> None:
-    await store.repository("never synced", collection="empty")
-    await store.synced_by_an_old_pod("payments")
-    row = await store.repositories.get("payments")
-
-    found = await search_scope(store.database)
-
-    assert (found.names, found.collections) == ({"code"}, set())
-    assert (await search_scope(store.database, [row.id])).findable == {row.id: True}
-    assert (await searched_repository(store.database, "payments")).collection == "code"
-    assert (await searched_repository(store.database, "never synced")).collection is None
-
-
-async def test_what_an_old_pod_writes_is_not_found_if_no_version_has_that_id_any_more(store: Store) -> None:
-    run = await store.running()
-    first, second = await store.replaced(run, physical="code--2")
-    await store.versions.remove(run, first.id)
-    assert (first.id, run.repository_id) == (run.repository_id, run.repository_id)
-
-    await store.synced_by_an_old_pod("payments")
-
-    assert (await search_scope(store.database, [run.repository_id, second.id])).findable == {
-        run.repository_id: False,
-        second.id: True,
     }
 
 
@@ -118,10 +89,9 @@ async def test_a_search_within_a_repository_uses_the_requested_version(store: St
     _, live = await store.replaced(run, physical="code--2")
     building = await store.building(run, settings_key="settings-3", physical="code--3")
 
-    found = await searched_repository(store.database, "payments")
+    found = await searched_versions(store.database, "payments")
 
-    assert found.collection is None
-    assert found.versions[VersionState.LIVE] == ("code--2", live.id)
-    assert found.versions[VersionState.BUILDING] == ("code--3", building.id)
+    assert found[VersionState.LIVE] == ("code--2", live.id)
+    assert found[VersionState.BUILDING] == ("code--3", building.id)
     with pytest.raises(RepositoryNotFound):
-        await searched_repository(store.database, "payment")
+        await searched_versions(store.database, "payment")

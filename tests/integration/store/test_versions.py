@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import DefinitionChanged, RepositoryNotFound, StoreUnavailable, UsageError
@@ -13,7 +13,7 @@ from reposync.store.index_queries import indexed_meaning
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
-from reposync.store.tables import REPOSITORIES, VERSIONS, VersionState
+from reposync.store.tables import VERSIONS, VersionState
 from reposync.store.versions import IndexHold
 from tests.integration.store.conftest import COMMIT, WHEN, Store
 
@@ -103,24 +103,11 @@ async def test_the_fingerprint_is_cleared_until_a_run_publishes(store: Store) ->
     version = await store.publishes(run, branch_name="main")
     assert (version.fingerprint, version.commit_sha) == ("rules-1", COMMIT)
 
-    epoch = await store.versions.begin_epoch(run, version, identity="index-2", fingerprint_before_02="settings-0")
+    epoch = await store.versions.begin_epoch(run, version, identity="index-2")
 
     (begun,) = await store.versions.of(run.repository_id)
     assert (begun.fingerprint, begun.commit_sha, begun.branch_name) == (None, COMMIT, "main")
     assert (begun.epoch, begun.index_identity) == (epoch, "index-2")
-    row = await store.repositories.get("payments")
-    assert (row.content_fingerprint, row.indexed_collection) == ("settings-0", "code")
-
-
-async def test_pods_of_the_version_before_do_not_see_where_a_later_version_is_written(store: Store) -> None:
-    run = await store.running()
-    await store.publishes(run)
-    other = await store.building(run, collection="other", physical="other--1")
-
-    await store.versions.begin_epoch(run, other, identity="index-2", fingerprint_before_02=None)
-
-    row = await store.repositories.get("payments")
-    assert (row.content_fingerprint, row.indexed_collection) == ("settings-1", "code")
 
 
 async def test_a_full_run_remembers_the_epoch_that_it_began_after(store: Store) -> None:
@@ -168,13 +155,7 @@ async def is_defined_otherwise(store: Store) -> None:
     await store.repository(definition={"name": "payments", "include": ["src"]})  # type: ignore[arg-type]
 
 
-async def moves_by_an_old_pod(store: Store) -> None:
-    """Which counts no generation."""
-    async with store.database.write() as connection:
-        await connection.execute(update(REPOSITORIES).values(branch="develop"))
-
-
-@pytest.mark.parametrize("change", [moves, is_defined_otherwise, moves_by_an_old_pod])
+@pytest.mark.parametrize("change", [moves, is_defined_otherwise])
 async def test_a_run_that_read_another_definition_publishes_nothing(
     store: Store, change: Callable[[Store], Awaitable[None]]
 ) -> None:
@@ -222,7 +203,7 @@ async def test_a_rollback_makes_the_version_before_live_and_keeps_its_settings_f
     assert (now_live.id, retired.id) == (first.id, second.id)
     assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED)]
     row = await store.repositories.get("payments")
-    assert (row.live_version, row.last_commit, row.content_fingerprint) == (first.id, COMMIT, None)
+    assert (row.live_version, row.last_commit) == (first.id, COMMIT)
     assert row.index_hold is not None
     hold = IndexHold(**row.index_hold)
     assert hold.reason == "rolled back from version 2"
@@ -264,19 +245,15 @@ async def test_a_hold_is_set_and_lifted_for_those_that_are_named(store: Store) -
 async def test_a_name_may_move_when_every_active_repository_of_the_collection_is_live_there(store: Store) -> None:
     runs = {name: await store.running(name) for name in ("a", "b", "c")}
     await store.repository("never synced")
-    await store.synced_by_an_old_pod("old")
     for run in runs.values():
         await store.publishes(run)
-    assert await store.versions.not_on("code", "code--2") == 4
+    assert await store.versions.not_on("code", "code--2") == 3
 
     for name in ("a", "b"):
         built = await store.building(runs[name], settings_key="settings-2", physical="code--2")
-        assert await store.versions.not_on("code", "code--2") == (4 if name == "a" else 3)
+        assert await store.versions.not_on("code", "code--2") == (3 if name == "a" else 2)
         await store.publishes(runs[name], built)
     await store.repositories.pause("c", "holidays")
-    assert await store.versions.not_on("code", "code--2") == 1
-    await store.repositories.remove("old")
-
     assert await store.versions.not_on("code", "code--2") == 0
     assert await store.versions.not_on("other", "code--2") == 0
 
@@ -293,5 +270,3 @@ async def test_a_collection_is_used_as_long_as_any_version_may_have_points_there
     await store.versions.remove(again, first.id)
 
     assert not await store.versions.uses("code")
-    await store.synced_by_an_old_pod("old")
-    assert await store.versions.uses("code")

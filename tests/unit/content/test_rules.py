@@ -184,7 +184,6 @@ def test_an_upgrade_decides_again_where_there_are_patterns_and_nowhere_else() ->
     """The constants are what programs wrote that matched patterns otherwise."""
     assert PathRules([], []).fingerprint == "bd51c2dc35f9ccfbbe25fe3ee18bf54d"
     assert PathRules(["src/*"], []).fingerprint != "979c78e4d075b1b81fa69c11e251ea33"
-    assert PathRules(["src/*"], []).fingerprint_of(1) == "3de26423d025adac9944295c2537b577"
 
 
 def test_the_fingerprint_changes_with_everything_that_changes_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
