@@ -6,6 +6,7 @@ the unique index over running runs ensure that one of them gets it.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from itertools import takewhile
 from typing import Any
@@ -61,17 +62,13 @@ def fence(run: Run) -> Guard:
 # Rows of attempts ----------------------------------------------------------------------------------------------------
 
 
-async def begin_attempt(connection: AsyncConnection, run: Any) -> list[LostAttempt]:
-    """`run` was just claimed: a row of `sync_runs`. Returns the previous attempt if it never ended."""
-    lost = await lose_attempt(connection, run, run.started_at)
-    same = {"attempt": run.attempt, "worker": run.worker, "started_at": run.started_at}
-    await connection.execute(ATTEMPTS.insert().values(run_id=run.id, **same, **dict.fromkeys(COUNTS, 0)))
-    return lost
-
-
-async def record_figures(connection: AsyncConnection, run: Run, figures: RunFigures) -> dict[str, int]:
-    """What the attempt did so far: all that remains known if its worker dies. Returns the `total_counts`."""
-    await connection.execute(update(ATTEMPTS).where(_is(run)).values(**_counts(figures)))
+async def change_attempt(
+    connection: AsyncConnection, run: Run | Row[Any], figures: RunFigures | None, **columns: Any
+) -> dict[str, int]:
+    """`figures`: what the attempt did so far, which is all that remains known if its worker dies. Returns the
+    `total_counts`."""
+    counts = _counts(figures) if figures is not None else {}
+    await connection.execute(update(ATTEMPTS).where(is_attempt(run)).values(**counts, **columns))
     return await total_counts(connection, run.id)
 
 
@@ -82,43 +79,25 @@ async def total_counts(connection: AsyncConnection, run_id: str) -> dict[str, in
     sums = {name: func.sum(ATTEMPTS.c[name]) for name in COUNTS} | {_LATEST: latest}
     totals = select(*(func.coalesce(total, 0).label(name) for name, total in sums.items()))
     row = (await connection.execute(totals.where(mine))).one()
-    return {name: int(getattr(row, name)) for name in COUNTS}
-
-
-async def end_attempt(
-    connection: AsyncConnection,
-    database: Database,
-    run: Run | Row[Any],
-    outcome: str,
-    figures: RunFigures | None,
-    error_code: str | None = None,
-    error_message: str | None = None,
-) -> dict[str, int]:
-    """Returns the `total_counts`. `figures` None: the recorded ones are final."""
-    ending = {"outcome": outcome, "ended_at": database.moment(), "error_code": error_code}
-    counts = _counts(figures) if figures is not None else {}
-    await connection.execute(update(ATTEMPTS).where(_is(run)).values(**ending, **counts, error_message=error_message))
-    return await total_counts(connection, run.id)
+    return {name: int(value) for name, value in _counts(row).items()}
 
 
 async def lose_attempt(connection: AsyncConnection, run: Any, now: datetime) -> list[LostAttempt]:
     """The unfinished attempt of `run`, a row, has no worker any more. Empty if there is no such attempt."""
-    goes_on = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.ended_at.is_(None))
-    rows = await connection.execute(goes_on.values(outcome=LOST, ended_at=now).returning(*ATTEMPTS.c))
     return [
-        LostAttempt(
-            Run.of(run),
-            max(0.0, (now - row.started_at).total_seconds()),
-            RunFigures(**{name: getattr(row, name) for name in COUNTS}),
-        )
-        for row in rows
+        LostAttempt(Run.of(run), max(0.0, (now - row.started_at).total_seconds()), RunFigures(**_counts(row)))
+        for row in await cancel_attempts(connection, [run.id], now, LOST)
     ]
 
 
-async def explain_attempt(connection: AsyncConnection, run: Run, code: str, message: str | None) -> None:
-    """Record why an attempt ended, unless a reason is recorded already."""
-    unknown = update(ATTEMPTS).where(_is(run), ATTEMPTS.c.error_code.is_(None))
-    await connection.execute(unknown.values(error_code=code, error_message=message))
+async def cancel_attempts(
+    connection: AsyncConnection, run_ids: Collection[str], now: Any, outcome: str, **reason: str
+) -> Sequence[Row[Any]]:
+    """End the unfinished attempts of these runs; returns their rows."""
+    go_on = update(ATTEMPTS).where(ATTEMPTS.c.run_id.in_(run_ids), ATTEMPTS.c.ended_at.is_(None))
+    return (
+        await connection.execute(go_on.values(outcome=outcome, ended_at=now, **reason).returning(*ATTEMPTS.c))
+    ).all()
 
 
 async def fold_attempt(connection: AsyncConnection, run: Run | Row[Any]) -> None:
@@ -126,36 +105,26 @@ async def fold_attempt(connection: AsyncConnection, run: Run | Row[Any]) -> None
     no work was done since. A lock that is held for a day causes 1,440 attempts."""
     latest = select(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id).order_by(ATTEMPTS.c.attempt.desc())
     idle = list(takewhile(_did_nothing, await connection.execute(latest.limit(_REASONS))))
-    if not idle:
-        return
-    mine, *earlier = idle
-    same = next((each for each in earlier if each.error_code == mine.error_code), None)
-    if same is None:
+    mine = idle[0] if idle else None
+    same = next((each for each in idle[1:] if mine and each.error_code == mine.error_code), None)
+    if mine is None or same is None:
         return
     last = {"worker": mine.worker, "ended_at": mine.ended_at, "error_message": mine.error_message}
     row = and_(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == same.attempt)
     await connection.execute(update(ATTEMPTS).where(row).values(times=same.times + mine.times, **last))
-    await connection.execute(delete(ATTEMPTS).where(_is(run)))
+    await connection.execute(delete(ATTEMPTS).where(is_attempt(run)))
 
 
 def _did_nothing(row: Any) -> bool:
-    return row.outcome == RELEASED and row.error_code is not None and not any(getattr(row, name) for name in COUNTS)
+    return row.outcome == RELEASED and row.error_code is not None and not any(_counts(row).values())
 
 
-async def cancel_attempts(
-    connection: AsyncConnection, runs: Select[tuple[str]], now: ColumnElement[datetime], **reason: str
-) -> None:
-    """End the unfinished attempts of these runs (by id)."""
-    go_on = update(ATTEMPTS).where(ATTEMPTS.c.run_id.in_(runs), ATTEMPTS.c.ended_at.is_(None))
-    await connection.execute(go_on.values(outcome=RunStatus.CANCELLED, ended_at=now, **reason))
-
-
-def _is(run: Run | Row[Any]) -> ColumnElement[bool]:
+def is_attempt(run: Run | Row[Any]) -> ColumnElement[bool]:
     return and_(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == run.attempt)
 
 
-def _counts(figures: RunFigures) -> dict[str, int]:
-    return figures.model_dump(include=set(COUNTS))
+def _counts(of: Any) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in COUNTS}
 
 
 # Claiming ------------------------------------------------------------------------------------------------------------
@@ -269,5 +238,7 @@ async def take(
         # It has waited since its lease ended, and not since it was queued.
         claimed["not_before"] = chosen.lease_until
     row = await move(connection, database, chosen, Event.CLAIM, **claimed)
-    lost = await begin_attempt(connection, row)
+    lost = await lose_attempt(connection, row, row.started_at)
+    begun = {"attempt": row.attempt, "worker": row.worker, "started_at": row.started_at}
+    await connection.execute(ATTEMPTS.insert().values(run_id=row.id, **begun, **dict.fromkeys(COUNTS, 0)))
     return Run.of(row), lost

@@ -15,8 +15,6 @@ from reposync.errors import StoreUnavailable, UsageError
 from reposync.store.database_errors import describe
 
 LOCK_SECONDS = 10.0
-# Instructions of SQLite between two looks at whether the copy was cancelled.
-_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +39,20 @@ async def back_up(address: SqliteAddress | PostgresqlAddress, target: Path) -> B
         raise UsageError(f"There is no database {address.where} yet.", remedy="A sync creates it.")
     if not target.parent.is_dir():
         raise UsageError(f"There is no folder {target.parent}.", remedy="Create it, or name a different file.")
-    _refuse_existing(target)
-    cancelled: list[bool] = []
-    work = asyncio.ensure_future(asyncio.to_thread(_copy, address, target, cancelled))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        cancelled.append(True)
-        await asyncio.wait({work})
-        raise
+    return await asyncio.to_thread(_copy, address, target)
 
 
-def _refuse_existing(target: Path) -> None:
-    if os.path.lexists(target):
-        raise UsageError(f"{target} exists, and a back-up overwrites nothing.", remedy="Name a different file.")
-
-
-def _copy(address: SqliteAddress, target: Path, cancelled: list[bool]) -> Backup:
+def _copy(address: SqliteAddress, target: Path) -> Backup:
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
-        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        if os.path.lexists(target):
+            raise FileExistsError
+        _create(partial)
         # `mode=rw`: creates no database, and can read one that no other process has open.
         uri = f"{address.path.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=LOCK_SECONDS)) as source:
-            source.set_progress_handler(lambda: bool(cancelled), _STEPS)
             # One read transaction: in WAL mode it does not block writers.
             source.execute("VACUUM INTO ?", (str(partial),))
-        if cancelled:
-            raise sqlite3.OperationalError("interrupted")
         with closing(sqlite3.connect(partial)) as copy:
             (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
@@ -76,8 +60,13 @@ def _copy(address: SqliteAddress, target: Path, cancelled: list[bool]) -> Backup
             has_tables = copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
             row = copy.execute("SELECT version_num FROM alembic_version").fetchone() if has_tables else None
         _flush(partial)
-        _publish(partial, target)
+        _create(target)  # a rename alone would replace a file
+        partial.rename(target)
+        _flush(target.parent)
         return Backup(target, target.stat().st_size, row[0] if row else None)
+    except FileExistsError as error:
+        message = f"{target} exists, and a back-up overwrites nothing."
+        raise UsageError(message, remedy="Name a different file.") from error
     except (OSError, sqlite3.Error) as error:
         reason, remedy = describe(error)
         if isinstance(error, OSError):  # of the copy: SQLite reads the database itself
@@ -89,13 +78,8 @@ def _copy(address: SqliteAddress, target: Path, cancelled: list[bool]) -> Backup
         partial.unlink(missing_ok=True)
 
 
-def _publish(partial: Path, target: Path) -> None:
-    try:
-        os.link(partial, target)  # unlike a rename, never replaces a file
-    except OSError:  # it exists, or the file system has no hard links
-        _refuse_existing(target)
-        partial.rename(target)
-    _flush(target.parent)
+def _create(path: Path) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _flush(path: Path) -> None:

@@ -27,7 +27,6 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
@@ -102,22 +101,19 @@ class DatabaseClock:
         return 0.0 if self._since is None else (self._clock.now() - self.now()).total_seconds()
 
     async def measure(self) -> None:
-        """Ask the database, at most three times, and use the fastest exchange. Its answer counts for the midpoint of
-        the exchange, so the error is half of its duration at most. Raises StoreUnavailable."""
+        """Ask the database, again if that was slow. Its answer counts for the midpoint of the exchange, so the error is
+        half of its duration at most: what is known already stays if it is within that. Raises StoreUnavailable."""
         if self._ask is None:
             return
-        shortest = float("inf")
         for _ in range(_MEASUREMENTS):
             began = elapsed_seconds()
-            answer = await self._ask()
-            took = elapsed_seconds() - began
-            if took < shortest:
-                shortest, moment, midpoint = took, answer, began + took / 2
-            if took <= _FAST_SECONDS:
+            moment = await self._ask()
+            half = (elapsed_seconds() - began) / 2
+            if half <= _FAST_SECONDS:
                 break
-        off_seconds = (self.now() - moment).total_seconds() - (elapsed_seconds() - midpoint)
-        if self._since is None or abs(off_seconds) > shortest / 2:
-            self._since = moment, midpoint
+        off_seconds = (self.now() - moment).total_seconds() - half
+        if self._since is None or abs(off_seconds) > half:
+            self._since = moment, began + half
 
 
 class Database:
@@ -132,19 +128,17 @@ class Database:
         writer: AsyncEngine | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._engine = engine
+        self._engine = self._reader = engine
         self._make_engine = make_engine  # for a migration, which has different timeouts
         self._lock_seconds = lock_seconds
         self._write_lock = asyncio.Lock()
         self._writer = (writer or engine).execution_options(**{_WRITES: True})
-        self._reader = engine
         self._announced: dict[AsyncConnection, set[str]] = {}
         self._subscribers: list[Callable[[str], None]] = []
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self.connect: Callable[[], Awaitable[Any]] | None = None
         """Opens a connection of asyncpg outside the pool; None on SQLite."""
-        self.where = where
-        """Names the database for people, without user and password."""
+        self.where = where  # for people, without user and password
         self.clock = DatabaseClock(clock or Clock(), self._ask_time if self.is_postgresql else None)
 
     @classmethod
@@ -173,11 +167,6 @@ class Database:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def read_without_transactions(self) -> None:
-        """Saves two exchanges for statements that only read. Not for a pool that gives each transaction a different
-        connection (PgBouncer): a statement would be prepared on one and executed on the other."""
-        self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @property
     def is_postgresql(self) -> bool:
@@ -242,14 +231,7 @@ class Database:
             raise sqlite3.OperationalError("database is locked") from error
         try:
             async with self._writer.connect() as connection:
-                while True:
-                    try:
-                        await connection.begin()
-                        break
-                    except DBAPIError as error:
-                        if not is_locked(error) or elapsed_seconds() > deadline:
-                            raise
-                    await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311
+                await _while_locked(connection.begin, deadline)
                 yield connection
                 await connection.commit()
         finally:
@@ -373,28 +355,31 @@ async def _turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
     hence the loop: two processes may open a new file at once."""
     async with engine.connect() as connection:
         driver: Any = (await connection.get_raw_connection()).driver_connection
-        deadline = asyncio.get_running_loop().time() + lock_seconds
-        while True:
-            try:
-                async with driver.execute("PRAGMA journal_mode") as cursor:
-                    (mode,) = await cursor.fetchone()
-                if mode != "wal":
-                    await driver.execute("PRAGMA journal_mode=WAL")
-                return
-            except Exception as error:
-                if not is_locked(error) or asyncio.get_running_loop().time() > deadline:
-                    raise
-                await asyncio.sleep(random.uniform(0.005, 0.05))  # noqa: S311
+
+        async def switch() -> None:
+            async with driver.execute("PRAGMA journal_mode") as cursor:
+                (mode,) = await cursor.fetchone()
+            if mode != "wal":
+                await driver.execute("PRAGMA journal_mode=WAL")
+
+        await _while_locked(switch, elapsed_seconds() + lock_seconds)
+
+
+async def _while_locked(attempt: Callable[[], Awaitable[object]], deadline: float) -> None:
+    """Again and again until a different process gives up SQLite's lock."""
+    while True:
+        try:
+            await attempt()
+            return
+        except Exception as error:
+            if not is_locked(error) or elapsed_seconds() > deadline:
+                raise
+        await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311
 
 
 async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, clock: Clock | None) -> Database:
     # Imported only here: SQLite needs no asyncpg.
-    from reposync.store.postgresql import (
-        STATEMENT_SECONDS,
-        Connector,
-        check_idle_connections,
-        leave_read_only_servers,
-    )
+    from reposync.store.postgresql import STATEMENT_SECONDS, Connector, watch_connections
 
     connector = Connector(address, lock_seconds)
 
@@ -408,11 +393,12 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, cloc
         )
 
     engine = make_engine(STATEMENT_SECONDS, **POOL)
-    check_idle_connections(engine)
-    leave_read_only_servers(engine)
+    watch_connections(engine)
     database = Database(engine, address.where, lambda: make_engine(None, poolclass=NullPool), clock=clock)
     if address.statement_cache_size:
-        database.read_without_transactions()
+        # Saves two exchanges for statements that only read. Not for a pool that gives each transaction a different
+        # connection (PgBouncer): a statement would be prepared on one and executed on the other.
+        database._reader = engine.execution_options(isolation_level="AUTOCOMMIT")
     database.connect = connector.connect
     database._connections = connector.connections
     return await _checked(database, lambda _: database.clock.measure())

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import sqlite3
 import ssl
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -28,8 +26,10 @@ UPGRADE = Remedy("Run `reposync db upgrade`.", "The administrator of this server
 # Reason and remedy.
 _Words: TypeAlias = tuple[str, str | Remedy]
 LOCK_TIMEOUT, READ_ONLY = "55P03", "25006"
+_NO_TABLES = "its tables are missing, or lack a column", UPGRADE
+_LOCKED = "a different process holds the write lock for too long", _TRY_AGAIN
 
-# https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest matching prefix wins.
+# https://www.postgresql.org/docs/current/errcodes-appendix.html: a code, or its class.
 _POSTGRESQL: dict[str, _Words] = {
     "08": ("the connection broke", _TRY_AGAIN),
     READ_ONLY: ("it is read-only (a standby, or a primary that was demoted)", _PROMOTE),
@@ -38,32 +38,22 @@ _POSTGRESQL: dict[str, _Words] = {
     "3D000": ("there is no database of that name", "Create it, or name a different one in DATABASE_URL."),
     "40": ("it aborted the transaction because of a conflicting one", _TRY_AGAIN),
     "42501": ("the user lacks a privilege", "Grant it the privileges on the schema."),
-    "42703": ("its tables lack a column", UPGRADE),
-    "42P01": ("its tables are missing", UPGRADE),
+    "42703": _NO_TABLES,
+    "42P01": _NO_TABLES,
     "53": ("it ran out of connections, memory or disk", _TRY_AGAIN),
-    "54": ("a limit of the server was exceeded", "See the server's log."),
-    "55": ("it is not in the required state", _TRY_AGAIN),
-    LOCK_TIMEOUT: ("a different process holds a lock for too long", _TRY_AGAIN),
+    LOCK_TIMEOUT: _LOCKED,
     "57": ("it is starting, stopping or cancelled the query", _TRY_AGAIN),
-    "58": ("its disk failed", "See the server's log."),
-    "XX": ("its data is damaged", "See the server's log."),
 }
-_FULL = "the disk is full", "Make room."
-_FAILED = "the disk failed", "Check the disk and its permissions."
-_LEAST_ROOM_BYTES = 1_000_000
-_SQLITE: tuple[tuple[str, str, str | Remedy], ...] = (
-    ("locked", "a different process holds the write lock for too long", _TRY_AGAIN),
-    ("busy", "a different process holds the write lock for too long", _TRY_AGAIN),
-    ("no such table", "its tables are missing", UPGRADE),
-    ("no such column", "its tables lack a column", UPGRADE),
-    ("has no column", "its tables lack a column", UPGRADE),
-    ("unable to open", "the file cannot be opened", "Check that its folder exists and can be written."),
-    ("readonly", "the file cannot be written", "Check its permissions and those of its folder."),
-    ("not a database", "the file is not an SQLite database", "Move it away, or name a different one in DATABASE_URL."),
-    ("malformed", "the file is damaged", "Restore it from a backup, or move it away to start afresh."),
-    ("full", *_FULL),
-    ("disk i/o", *_FAILED),
-)
+_SQLITE: dict[str, _Words] = {
+    "locked|busy": _LOCKED,
+    "no such table|no such column|has no column": _NO_TABLES,
+    "unable to open": ("the file cannot be opened", "Check that its folder exists and can be written."),
+    "readonly": ("the file cannot be written", "Check its permissions and those of its folder."),
+    "not a database": ("the file is not an SQLite database", "Move it away, or name a different one in DATABASE_URL."),
+    "malformed": ("the file is damaged", "Restore it from a backup, or move it away to start afresh."),
+    # SQLite reports an error of the disk if it cannot extend its files.
+    "full|disk i/o": ("the disk is full, or it failed", "Make room, or check the disk."),
+}
 
 
 @contextmanager
@@ -78,20 +68,15 @@ def translated(where: str) -> Iterator[None]:
     except (DBAPIError, PoolTimeout, sqlite3.Error, OSError) as error:
         if isinstance(error, DBAPIError) and not _is_expected(error):
             raise _unexpected(where, error) from error
-        raise connection_failure(where, error) from error
+        raise _failure(where, error) from error
     except Exception as error:
         if type(error).__module__.startswith("asyncpg"):
-            raise connection_failure(where, error) from error
+            raise _failure(where, error) from error
         raise
 
 
-def connection_failure(where: str, error: BaseException) -> StoreUnavailable:
-    """What to raise from `error`."""
+def _failure(where: str, error: BaseException) -> StoreUnavailable:
     reason, remedy = describe(error)
-    if (reason, remedy) == _FAILED:  # also if SQLite cannot extend its files
-        with suppress(OSError):
-            free_bytes = shutil.disk_usage(Path(where.removeprefix("in ")).parent).free
-            reason, remedy = _FULL if free_bytes < _LEAST_ROOM_BYTES else _FAILED
     return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
 
 
@@ -108,11 +93,11 @@ def _unexpected(where: str, error: DBAPIError) -> StoreUnavailable:
 def is_locked(error: BaseException) -> bool:
     """A different process holds SQLite's lock."""
     driver_error = _driver_error(error)
-    return isinstance(driver_error, sqlite3.OperationalError) and bool(re.search("locked|busy", str(driver_error)))
+    return isinstance(driver_error, sqlite3.Error) and _words(driver_error) == _LOCKED
 
 
 def is_missing_table(error: DBAPIError) -> bool:
-    return sqlstate(error) == "42P01" or "no such table" in str(_driver_error(error))
+    return _words(_driver_error(error)) == _NO_TABLES
 
 
 def _is_expected(error: DBAPIError) -> bool:
@@ -122,9 +107,7 @@ def _is_expected(error: DBAPIError) -> bool:
 
 
 def _driver_error(error: BaseException) -> BaseException:
-    if isinstance(error, DBAPIError) and error.orig is not None:
-        return error.orig
-    return error
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
 
 
 def sqlstate(error: BaseException) -> str:
@@ -154,6 +137,6 @@ def describe(error: BaseException) -> _Words:
 def _words(error: BaseException) -> _Words | None:
     if isinstance(error, sqlite3.Error):
         message = str(error).lower()
-        return next(((reason, remedy) for part, reason, remedy in _SQLITE if part in message), None)
+        return next((words for parts, words in _SQLITE.items() if re.search(parts, message)), None)
     state = sqlstate(error)
     return _POSTGRESQL.get(state) or _POSTGRESQL.get(state[:2])

@@ -5,9 +5,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, case, delete, func, or_, select, true, tuple_
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    desc,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+)
 
 from reposync.store.attempts import fence
 from reposync.store.columns import path_key, sanitize_text
@@ -49,25 +63,8 @@ class ManifestRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestTotals:
-    """`files` have no skip reason, `skipped` have one, `failed` could not be read or embedded. `max_epoch`: the newest
-    epoch that wrote a present point (0: none), `chunks_of_max_epoch`: how many points it wrote."""
-
-    files: int
-    chunks: int
-    skipped: int
-    max_epoch: int
-    chunks_of_max_epoch: int
-    failed: int
-
-
-_WRITTEN = (FILES.c.epoch, FILES.c.wanted_sha, FILES.c.reader)
-_VALUES = (FILES.c.blob_sha, FILES.c.mode, FILES.c.size_bytes, FILES.c.chunks, FILES.c.skip_reason, FILES.c.language)
-
-
-@dataclass(frozen=True, slots=True)
 class ManifestCounts:
-    """Indexed files, skipped files, points, and how many files could not be read."""
+    """Files without a skip reason, files with one, points, and how many files could not be read or embedded."""
 
     files: int = 0
     skipped: int = 0
@@ -75,8 +72,48 @@ class ManifestCounts:
     failed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ManifestTotals(ManifestCounts):
+    """`max_epoch`: the newest epoch that wrote a present point (0: none); `chunks_of_max_epoch`: how many."""
+
+    max_epoch: int = 0
+    chunks_of_max_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """A file or a folder, of which `files` is None or the number of files in it. `name` ends with `/` for a folder.
+    `size_bytes`: of files whose size is known. `indexed`, `failed`: files. `skip_reason`, `language`: of a file."""
+
+    name: str
+    files: int | None
+    indexed: int
+    failed: int
+    chunks: int
+    size_bytes: int
+    skip_reason: str | None
+    language: str | None
+
+
+_WRITTEN = (FILES.c.epoch, FILES.c.wanted_sha, FILES.c.reader)
+_VALUES = (FILES.c.blob_sha, FILES.c.mode, FILES.c.size_bytes, FILES.c.chunks, FILES.c.skip_reason, FILES.c.language)
+# A long path is stored as its beginning and a hash (`path_key`).
+_PATH = func.coalesce(FILES.c.long_path, FILES.c.path)
 _OUTDATED = and_(FILES.c.wanted_sha.is_not(None), FILES.c.wanted_sha != FILES.c.blob_sha)
-IS_FAILED = or_(FILES.c.skip_reason == "failed", _OUTDATED)
+_IS_FAILED = or_(FILES.c.skip_reason == "failed", _OUTDATED)
+
+
+def _sum(column: ColumnElement[Any]) -> ColumnElement[int]:
+    # PostgreSQL's sum of such numbers is a decimal.
+    return cast(func.coalesce(func.sum(column), 0), BigInteger)
+
+
+_COUNTS = (
+    func.count().filter(FILES.c.skip_reason.is_(None)),
+    func.count(FILES.c.skip_reason),
+    _sum(FILES.c.chunks),
+    func.count().filter(_IS_FAILED),
+)
 
 
 class Manifests(Stored):
@@ -85,9 +122,7 @@ class Manifests(Stored):
 
     async def load(self, version_id: str) -> dict[str, ManifestRow]:
         """All rows by path. 50,000 take about 20 MB."""
-        query = select(func.coalesce(FILES.c.long_path, FILES.c.path), *_VALUES, *_WRITTEN).where(
-            FILES.c.repository_id == version_id
-        )
+        query = select(_PATH, *_VALUES, *_WRITTEN).where(FILES.c.repository_id == version_id)
         rows: dict[str, ManifestRow] = {}
         # Values that most rows share are kept in memory once.
         shared: dict[str | None, str | None] = {}
@@ -120,8 +155,8 @@ class Manifests(Stored):
         then those of its folder with a similar one."""
         wanted = path.strip("/")
         folder, name = wanted.rpartition("/")[0], wanted.rpartition("/")[2]
-        full, low = func.coalesce(FILES.c.long_path, FILES.c.path), func.lower(FILES.c.path)
-        indexed = select(full).where(FILES.c.repository_id == version_id, FILES.c.chunks > 0)
+        low = func.lower(FILES.c.path)
+        indexed = select(_PATH).where(FILES.c.repository_id == version_id, FILES.c.chunks > 0)
         beneath = indexed.where(FILES.c.path.startswith(f"{wanted}/", autoescape=True)).order_by(FILES.c.path)
         if found := await self._database.scalars(beneath.limit(limit)):
             return list(found)
@@ -158,31 +193,17 @@ class Manifests(Stored):
 
     async def counts(self, identities: Collection[str] | None = None) -> dict[str, ManifestCounts]:
         """By id, of every version that has rows. `identities`: only of these."""
-        query = select(
-            FILES.c.repository_id,
-            func.count().filter(FILES.c.skip_reason.is_(None)),
-            func.count(FILES.c.skip_reason),
-            func.coalesce(func.sum(FILES.c.chunks), 0),
-            func.count().filter(IS_FAILED),
-        ).group_by(FILES.c.repository_id)
+        query = select(FILES.c.repository_id, *_COUNTS).group_by(FILES.c.repository_id)
         if identities is not None:
             query = query.where(FILES.c.repository_id.in_(identities))
-        return {row[0]: ManifestCounts(*map(int, row[1:])) for row in await self._database.rows(query)}
+        return {row[0]: ManifestCounts(*row[1:]) for row in await self._database.rows(query)}
 
     async def totals(self, version_id: str) -> ManifestTotals:
         """What the index should hold, in one query."""
         mine = FILES.c.repository_id == version_id
         newest = select(func.coalesce(func.max(FILES.c.epoch), 0)).where(mine, FILES.c.chunks > 0).scalar_subquery()
-        query = select(
-            func.count().filter(FILES.c.skip_reason.is_(None)),
-            func.coalesce(func.sum(FILES.c.chunks), 0),
-            func.count(FILES.c.skip_reason),
-            newest,
-            func.coalesce(func.sum(case((FILES.c.epoch == newest, FILES.c.chunks), else_=0)), 0),
-            func.count().filter(IS_FAILED),
-        ).where(mine)
-        row = (await self._database.rows(query))[0]
-        return ManifestTotals(*(int(value) for value in row))
+        of_newest = _sum(case((FILES.c.epoch == newest, FILES.c.chunks), else_=0))
+        return ManifestTotals(*(await self._database.rows(select(*_COUNTS, newest, of_newest).where(mine)))[0])
 
     async def outdated(self, files: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
         """Those of these (version id, path) whose points belong to an older blob than the commit's."""
@@ -193,6 +214,39 @@ class Manifests(Stored):
             tuple_(FILES.c.repository_id, FILES.c.path).in_(sorted(keys)), _OUTDATED
         )
         return {keys[row[0], row[1]] for row in await self._database.rows(query)}
+
+    async def folder(self, version_id: str, path: str, limit: int) -> list[TreeEntry]:
+        """What is in the folder `path` ("": at the top): folders first, then files, by name."""
+        column, prefix = FILES.c.path, sanitize_text(f"{path}/" if path else "")
+        rest = func.substr(column, len(prefix) + 1)
+        slash = (func.strpos if self._database.is_postgresql else func.instr)(rest, "/")
+        name = case((slash > 0, func.substr(rest, 1, slash)), else_=_PATH)
+        query = (
+            select(
+                *(name.label("name"), func.max(case((slash > 0, 1), else_=0)).label("is_folder"), func.count()),
+                *(func.count().filter(FILES.c.chunks > 0), func.count().filter(_IS_FAILED)),
+                *(_sum(FILES.c.chunks), _sum(FILES.c.size_bytes)),
+                *(func.max(FILES.c.skip_reason), func.max(FILES.c.language)),
+            )
+            .where(FILES.c.repository_id == version_id, func.substr(column, 1, len(prefix)) == prefix)
+            # By their labels: PostgreSQL takes the same expression with other parameters for a different one.
+            .group_by("name")
+            .order_by(desc("is_folder"), "name")
+            .limit(limit)
+        )
+        rows = await self._database.rows(query)
+        return [
+            TreeEntry(name, files, indexed, failed, chunks, size, None, None)
+            if is_folder
+            else TreeEntry(name.removeprefix(prefix), None, indexed, failed, chunks, size, skip_reason, language)
+            for name, is_folder, files, indexed, failed, chunks, size, skip_reason, language in rows
+        ]
+
+    async def skip_counts(self, version_id: str) -> dict[str, int]:
+        """How many files of an index version are not indexed, by reason; the most frequent one first."""
+        reason, number = FILES.c.skip_reason, func.count()
+        mine = select(reason, number).where(FILES.c.repository_id == version_id, reason.is_not(None))
+        return dict(await self._database.rows(mine.group_by(reason).order_by(number.desc())))
 
 
 def _reader_of(stored: str | None, epoch: int) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import ssl
 import time
 import weakref
@@ -30,8 +29,7 @@ POSTGRESQL_SETTINGS = """
     SET application_name = 'reposync'"""
 
 TRUSTED_SECONDS = 5.0
-"""An idle connection is not checked for this long, unless its socket is readable: a server that was stopped or killed
-closes it. Only if the server or the network fell silent does a dead connection look alive."""
+"""An idle connection is not checked for this long."""
 _IDLE_SINCE = "reposync_idle_since"
 
 
@@ -94,49 +92,29 @@ class Connector:
         return connection
 
 
-def leave_read_only_servers(engine: AsyncEngine) -> None:
-    """Treat a server that refuses to write as disconnected, so that the pool drops its connections. They would survive
-    a demotion without a restart, and never reach the promoted server."""
+def watch_connections(engine: AsyncEngine) -> None:
+    """Treat a server that refuses to write as disconnected, so that the pool drops its connections: they would survive
+    a demotion without a restart, and never reach the promoted server. And ping connections that were idle for a while;
+    one that is found dead invalidates all idle ones, and is replaced. SQLAlchemy's `pool_pre_ping` pings each time,
+    with three exchanges on asyncpg, and most work of the daemon is one exchange."""
+    pool = engine.sync_engine
 
     def failed(context: ExceptionContext) -> None:
         if context.original_exception is not None and sqlstate(context.original_exception) == READ_ONLY:
             context.is_disconnect = True
 
-    event.listen(engine.sync_engine, "handle_error", failed)
-
-
-def check_idle_connections(engine: AsyncEngine) -> None:
-    """Ping only connections that were idle for a while. SQLAlchemy's `pool_pre_ping` pings each time, with three
-    exchanges on asyncpg, and most work of the daemon is one exchange. A connection that is found dead invalidates all
-    idle ones, and is replaced."""
-    pool = engine.sync_engine
-
     def returned(_connection: Any, record: Any) -> None:
         record.info[_IDLE_SINCE] = time.monotonic()
 
     def handed_out(connection: Any, record: Any, _proxy: Any) -> None:
-        since = record.info.pop(_IDLE_SINCE, None)
-        if since is None:  # it is new
-            return
-        if time.monotonic() - since < TRUSTED_SECONDS and _is_quiet(connection.driver_connection):
+        idle_since = record.info.pop(_IDLE_SINCE, float("inf"))
+        if time.monotonic() - idle_since < TRUSTED_SECONDS and not connection.driver_connection.is_closed():
             return
         try:
             pool.dialect.do_ping(connection)
         except pool.dialect.loaded_dbapi.Error as error:
             raise InvalidatePoolError("no answer") from error
 
+    event.listen(pool, "handle_error", failed)
     event.listen(pool, "checkin", returned)
     event.listen(pool, "checkout", handed_out)
-
-
-def _is_quiet(connection: Any) -> bool:
-    """Whether the socket of an idle connection has nothing to read, such as its end."""
-    if connection.is_closed():
-        return False
-    # asyncpg has no public access to its socket, and learns of the end only from the event loop.
-    socket = connection._transport.get_extra_info("socket")
-    if socket is None or socket.fileno() < 0:
-        return False
-    readable = select.poll()
-    readable.register(socket, select.POLLIN)
-    return not readable.poll(0)

@@ -35,7 +35,7 @@ from reposync.store.repository import (
 )
 from reposync.store.run import Run
 from reposync.store.run_state import Event, lock_unfinished, locked, move, withdraw
-from reposync.store.status import WAITING, RunTrigger
+from reposync.store.status import WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
     FILES,
     REPOSITORIES,
@@ -309,8 +309,8 @@ class Repositories(Stored):
         error = {"error_code": "REPOSITORY_REMOVED", "error_message": "The repository was removed."}
         found = await lock_unfinished(connection, self._database, identity)
         rows = [row for row in found if by is None or row.id != by.id]
-        ids = select(RUNS.c.id).where(RUNS.c.id.in_([row.id for row in rows]))
-        await cancel_attempts(connection, ids, self._database.moment(), **error)
+        ended = self._database.moment(), RunStatus.CANCELLED
+        await cancel_attempts(connection, [row.id for row in rows], *ended, **error)
         for row in rows:
             await move(connection, self._database, row, Event.STOP, **error)
 

@@ -12,15 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from reposync.errors import DefinitionChanged, RepoSyncError, RunCancelled
 from reposync.store.attempts import (
     anything_to_claim,
+    change_attempt,
     end_abandoned,
-    end_attempt,
-    explain_attempt,
     fence,
     fold_attempt,
     held_by,
+    is_attempt,
     lease_lost,
     others_claimable,
-    record_figures,
     shorten_leases,
     take,
 )
@@ -42,7 +41,7 @@ from reposync.store.run_state import (
     transfer_requests,
 )
 from reposync.store.status import FINAL, RELEASED, RunStatus
-from reposync.store.tables import PROBLEMS, REPOSITORIES, REQUESTS, RUNS, is_over, status_is
+from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, REQUESTS, RUNS, is_over, status_is
 
 CLAIM_TRIES = 5
 MAX_DETAIL_CHARS = 1_000
@@ -118,7 +117,7 @@ class Runs(RunQueue):
             answer = await connection.execute(query.returning(RUNS.c.lease_until, RUNS.c.cancel_requested))
             row = answer.one_or_none()
             if row is not None and figures is not None:
-                totals = await record_figures(connection, run, figures)
+                totals = await change_attempt(connection, run, figures)
                 await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(**totals))
         if row is None:
             raise lease_lost(run)
@@ -134,8 +133,8 @@ class Runs(RunQueue):
     async def explain_lost(self, run: Run, reason: RepoSyncError) -> None:
         """Record why the attempt was lost, unless a reason is recorded already. For reasons that could not be written
         earlier because the database was unavailable."""
-        async with self._database.write() as connection:
-            await explain_attempt(connection, run, reason.code, self._message(str(reason)))
+        unknown = update(ATTEMPTS).where(is_attempt(run), ATTEMPTS.c.error_code.is_(None))
+        await self._database.change(unknown.values(**self._error(reason.code, str(reason))))
 
     async def finish(
         self,
@@ -295,9 +294,8 @@ class Runs(RunQueue):
         columns: Mapping[str, Any],
         counts: bool,
     ) -> Run:
-        code, message = columns.get("error_code"), columns.get("error_message")
-        totals = await end_attempt(connection, self._database, row, outcome, figures, code, message)
-        if event is Event.HAND_BACK and code is not None:
+        totals = await self._end_attempt(connection, row, outcome, figures, columns)
+        if event is Event.HAND_BACK and "error_code" in columns:
             await fold_attempt(connection, row)
         handed_back = row.handed_back if counts else row.handed_back + 1
         row = await move(connection, self._database, row, event, **columns, **totals, handed_back=handed_back)
@@ -332,10 +330,20 @@ class Runs(RunQueue):
                 await self._block_again(connection, row, blocked, changes)
                 message = f"{changes['error_message'] or ''} Run {blocked.id} waits for a person."
                 changes["error_message"] = truncate(message.strip())
-        why = changes.get("error_code"), changes.get("error_message")
-        totals = await end_attempt(connection, self._database, row, _STATUS[event], figures, *why)
+        totals = await self._end_attempt(connection, row, _STATUS[event], figures, changes)
         commits = {"commit_before": figures.commit_before, "commit_after": figures.commit_after}
         return Run.of(await move(connection, self._database, row, event, **changes, **commits, **totals))
+
+    async def _end_attempt(
+        self,
+        connection: AsyncConnection,
+        row: Row[Any],
+        outcome: str,
+        figures: RunFigures | None,
+        error: Mapping[str, Any],
+    ) -> dict[str, int]:
+        why = {key: error[key] for key in ("error_code", "error_message") if key in error}
+        return await change_attempt(connection, row, figures, outcome=outcome, ended_at=self._database.moment(), **why)
 
     async def _block_again(
         self, connection: AsyncConnection, stopped: Row[Any], blocked: Row[Any], changes: Mapping[str, Any]

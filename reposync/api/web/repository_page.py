@@ -23,8 +23,8 @@ from reposync.catalog.overview import repository_detail
 from reposync.config.schedule import Schedule, ScheduleError
 from reposync.content.model import REMEDIES
 from reposync.errors import RepositoryNotFound
-from reposync.store.file_tree import TreeEntry, folder, skip_counts
 from reposync.store.index_queries import commit_pages
+from reposync.store.manifest import TreeEntry
 from reposync.store.repository import Repository
 from reposync.store.ticks import Ticks
 from reposync.words import file_address
@@ -47,7 +47,7 @@ async def show_repository(page: Page) -> Response:
         return Response(status_code=303, headers={"Location": f"{page.root}/runs?{urlencode({'repository': name})}"})
     version = row.live_version or row.id
     path = page.query.get("folder", "").strip("/")
-    entries = await folder(app.database, version, path, PAGE_ENTRIES + 1)
+    entries = await app.manifests.folder(version, path, PAGE_ENTRIES + 1)
     runs = await app.runs.history(repository=row.name, limit=CHART_RUNS)
     address = f"{page.root}/repositories/{path_of(row.name)}"
 
@@ -80,7 +80,7 @@ async def show_repository(page: Page) -> Response:
         folders=[(each.rpartition("/")[2], in_folder(each)) for each in above],
         entries=[(each, link(each)) for each in entries[:PAGE_ENTRIES]],
         more_entries=len(entries) > PAGE_ENTRIES,
-        skipped=await skip_counts(app.database, version),
+        skipped=await app.manifests.skip_counts(version),
         remedies=REMEDIES,
         back=address,
         refresh_seconds=IDLE_REFRESH_SECONDS if runs and not runs[0].is_final else SLOW_REFRESH_SECONDS,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from reposync.errors import StoreUnavailable, UsageError
 from reposync.store.backup import back_up
 from reposync.store.database import Database
 from reposync.store.schema import HEAD
-from tests.fixtures.released_schemas import RELEASED, execute, make, rows
 from tests.integration.store.conftest import Store
 
 
@@ -54,22 +51,6 @@ async def test_a_copy_holds_what_was_committed_and_nothing_of_what_was_not(
     assert (found.id, found.worker) == (run.id, None)
 
 
-async def test_a_copy_of_an_earlier_schema_is_of_that_schema_and_tells_what_can_work_with_it(
-    path: Path, target: Path
-) -> None:
-    path.parent.mkdir()
-    await make(sqlite_url(path), RELEASED)
-    await execute(sqlite_url(path), "PRAGMA user_version = 4")
-    before = await rows(sqlite_url(path))
-
-    made = await back_up(SqliteAddress(path), target)
-
-    assert made.revision == RELEASED
-    with closing(sqlite3.connect(target)) as copy:
-        assert copy.execute("PRAGMA user_version").fetchone() == (4,)
-    assert await rows(sqlite_url(target)) == before
-
-
 @pytest.mark.parametrize("there", ["file", "dangling link"])
 async def test_nothing_is_overwritten(store: Store, path: Path, target: Path, there: str) -> None:
     if there == "file":
@@ -81,15 +62,6 @@ async def test_nothing_is_overwritten(store: Store, path: Path, target: Path, th
         await back_up(SqliteAddress(path), target)
 
     assert target.is_symlink() or target.read_bytes() == b"of last week"
-    assert [each.name for each in target.parent.iterdir()] == [target.name]
-
-
-async def test_of_two_copies_to_one_file_one_is_made(store: Store, path: Path, target: Path) -> None:
-    ended = await asyncio.gather(*(back_up(SqliteAddress(path), target) for _ in range(2)), return_exceptions=True)
-
-    assert len([each for each in ended if isinstance(each, Exception)]) == 1
-    with closing(sqlite3.connect(target)) as copy:
-        assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert [each.name for each in target.parent.iterdir()] == [target.name]
 
 
@@ -108,18 +80,4 @@ async def test_a_failed_copy_reports_the_reason_and_leaves_nothing(tmp_path: Pat
 
     assert "pg_dump" in str(told.value.remedy)
     assert "secret" not in f"{told.value} {told.value.remedy}"
-    assert list(target.parent.iterdir()) == []
-
-
-async def test_a_copy_that_is_interrupted_leaves_nothing(store: Store, path: Path, target: Path) -> None:
-    async with store.database.write() as connection:
-        await connection.exec_driver_sql("CREATE TABLE heavy AS SELECT randomblob(64000000) AS bytes")
-    copying = asyncio.create_task(back_up(SqliteAddress(path), target))
-    while not list(target.parent.iterdir()):
-        await asyncio.sleep(0.001)
-
-    copying.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await copying
-
     assert list(target.parent.iterdir()) == []
