@@ -26,7 +26,7 @@ from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
 from reposync.store.registry import ContentState, RegistryFiles
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration, Repository, belongs_to_another, definition_digest
+from reposync.store.repository import Registration, Repository, belongs_to_another
 from reposync.store.tables import RegistryFile
 
 Keys = Mapping[str, tuple[Any, Any]]
@@ -297,5 +297,4 @@ def _differs(registration: Registration, row: Repository | None) -> bool:
     if row is None or row.has_left:
         return True
     said = {key: value for key, value in registration.model_dump().items() if key not in ("project_id", "origin_host")}
-    said["resolved_from"] = definition_digest(registration.definition)
     return any(getattr(row, key) != value for key, value in said.items())

@@ -31,7 +31,7 @@ from reposync.outgoing import Timeouts
 from reposync.sources.port import Commit
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration, Repository, definition_digest
+from reposync.store.repository import Registration, Repository
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
@@ -153,7 +153,7 @@ class Catalog:
     def of_row(self, row: Repository) -> SyncTarget:
         """Raises RepositoryNotFound if an earlier version registered it from a file that was not applied since, and
         ConfigError if its GitLab server is in no applied file."""
-        if row.resolved is not None and row.resolved_from == definition_digest(row.definition):
+        if row.resolved is not None:
             try:
                 resolved = repository_of(self.registry, row.resolved, os.environ, self.clear)
             except ValueError as error:  # pydantic's: a newer version of the program may have written more into it

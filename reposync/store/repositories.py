@@ -1,4 +1,4 @@
-"""The registered repositories: registering, reading, pausing, renaming and removing them."""
+"""The registered repositories: registering, reading, pausing and removing them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import (
     RegistryConflict,
     Remedy,
     RepositoryChanged,
-    RepositoryExists,
     RepositoryNotFound,
     UsageError,
 )
@@ -29,7 +27,6 @@ from reposync.store.repository import (
     Repository,
     RepositoryState,
     belongs_to_another,
-    definition_digest,
     no_such_repository,
     repository_id,
 )
@@ -167,7 +164,6 @@ class Repositories(Stored):
         columns = registration.model_dump(exclude={"name"}) | {
             "location": sanitize_text(registration.location),
             "branch": None if registration.branch is None else sanitize_text(registration.branch),
-            "resolved_from": definition_digest(registration.definition),
         }
         if registration.project_id is None:
             del columns["project_id"]
@@ -216,7 +212,7 @@ class Repositories(Stored):
                 return row
         raise _RegisteredMeanwhile
 
-    # Pausing, renaming, removing -------------------------------------------------------------------------------------
+    # Pausing, removing -----------------------------------------------------------------------------------------------
 
     async def deactivate(self, name: str, *, guard: Guard | None = None) -> Repository:
         """It left the registry: no more ticks, the index stays. A new registration activates it again. `guard`: see
@@ -257,26 +253,6 @@ class Repositories(Stored):
             row = await _change(connection, row.id, changes)
             await self._database.announce(connection, REGISTRATIONS)
             return Repository.of(row)
-
-    async def rename(self, identity: str, name: str) -> Repository:
-        """Change the name of the repository with this id, in its history too. Raises RepositoryNotFound,
-        RepositoryExists if a different one has the name, UsageError if it is empty or too long."""
-        _checked_name(name)
-        try:
-            async with self._database.write() as connection:
-                row = await _locked(connection, REPOSITORIES.c.id == identity, identity)
-                if row.name == sanitize_text(name):
-                    return Repository.of(row)
-                # Without a lock: two repositories that swap names would wait for each other.
-                if await connection.scalar(select(REPOSITORIES.c.id).where(REPOSITORIES.c.name == name)) is not None:
-                    raise _name_taken(name)
-                # The runs first: a writer of manifest rows holds its run, and then needs the repository's key.
-                await connection.execute(update(RUNS).where(RUNS.c.repository_id == identity).values(repository=name))
-                row = await _change(connection, identity, {"name": name, "updated_at": self._database.moment()})
-                await self._database.announce(connection, REGISTRATIONS)
-                return Repository.of(row)
-        except IntegrityError as error:
-            raise _name_taken(name) from error
 
     async def remove(self, name: str, *, by: Run | None = None) -> None:
         """Delete the repository and its manifest; its history stays. Unfinished runs are cancelled, and their workers
@@ -383,7 +359,3 @@ def _checked_name(name: str) -> str:
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise UsageError(f"A repository's name has 1 to {MAX_NAME_CHARS} characters; this one has {len(name)}.")
     return name
-
-
-def _name_taken(name: str) -> RepositoryExists:
-    return RepositoryExists(f"A different repository has the name {name!r}.")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -56,13 +54,6 @@ class Registration(Record):
     by_hand: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
 
 
-def definition_digest(definition: Mapping[str, Any] | None) -> str | None:
-    """Of the entry that `resolved` was made of: programs before 0.2 change the entry alone."""
-    if definition is None:
-        return None
-    return hashlib.sha256(json.dumps(definition, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-
 class Repository(Registration):
     """A row of `repositories`. Times are aware UTC.
 
@@ -70,7 +61,7 @@ class Repository(Registration):
     of 0.1, until a run publishes. `head_commit`: the newest head of its source that a run or a push reported;
     `lag_since`: see `behind_since`. `generation` counts changes of the definition. `live_version`: the id of the live
     index version. `index_hold`: why other settings are not built (see `IndexHold`). `last_tick_at`: the latest tick of
-    its schedule that was handled. `resolved_from`: the `definition_digest` of what `resolved` was made of.
+    its schedule that was handled.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -87,7 +78,6 @@ class Repository(Registration):
     generation: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
     live_version: str | None = Field(default=None, sa_type=SafeText)
     index_hold: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
-    resolved_from: str | None = Field(default=None, sa_type=SafeText)
     last_tick_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     created_at: datetime = Field(sa_type=UTCDateTime)
     updated_at: datetime = Field(sa_type=UTCDateTime)
@@ -173,7 +163,6 @@ def unregistered(registration: Registration) -> Repository:
     return Repository(
         **registration.model_dump(),
         id=repository_id(registration.name),
-        resolved_from=definition_digest(registration.definition),
         scheduled_since=now,
         created_at=now,
         updated_at=now,

@@ -177,6 +177,11 @@ class RunRequest(Record):
     def is_live(self) -> bool:
         return self.withdrawn_at is None
 
+    def wants_same(self, other: RunRequest) -> bool:
+        """Whether the same client asks for the same."""
+        what = ("trigger", "asked_by", "scheduled_for", "full", "repair", "removal", "approval")
+        return all(getattr(self, name) == getattr(other, name) for name in what)
+
     @property
     def is_tick(self) -> bool:
         """A tick and nothing else: one of these asks for what all of them do."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import uuid
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Row, Select, and_, exists, insert, literal, or_, select, update
+from sqlalchemy import Row, Select, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.store.attempts import take
-from reposync.store.columns import sanitize_text
 from reposync.store.database import QUEUE
 from reposync.store.history import RunHistory, no_such_run
 from reposync.store.repositories import lock_repository, lock_repository_by_id
@@ -24,11 +20,10 @@ from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.run_state import (
     MAX_ATTEMPTS,
-    MAX_REQUESTER_CHARS,
     Event,
     add_requests,
     apply_requests,
-    change_requests,
+    live_requests,
     lock_unfinished,
     locked,
     move,
@@ -47,6 +42,7 @@ from reposync.store.tables import (
     status_is,
 )
 
+_KEYED = uuid.UUID("3d7c0f52-8f0e-4bb4-9d0a-4c1f0f1c7a6e")
 KEY_SECONDS = 24 * 3600.0
 """How long an `Idempotency-Key` is kept."""
 
@@ -56,15 +52,6 @@ class IdempotencyKeyReused(RepoSyncError):
 
     code = "IDEMPOTENCY_KEY_REUSED"
     status = 422
-
-
-@dataclass(frozen=True, slots=True)
-class IdempotentAnswer:
-    """`answer`: the answer to the first request with the key; `is_repeat`: this is not the first."""
-
-    run_id: str
-    answer: Mapping[str, Any]
-    is_repeat: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +70,10 @@ class Asked(TypedDict, total=False):
     max_attempts: int
 
 
-def _stored_key(key: str, credential: str) -> str:
-    """`asked_by` does not identify the client: a token's place in the list may be that of a different token later."""
-    return hashlib.sha256(f"{credential}\n{key}".encode()).hexdigest() if credential else key
+def keyed_request(asked_by: str, credential: str, key: str) -> str:
+    """The id of the request that a client sends with this `Idempotency-Key`. `asked_by` alone does not identify it: a
+    token's place in the list may be that of a different token later."""
+    return str(uuid.uuid5(_KEYED, f"{asked_by}\n{credential}\n{key}"))
 
 
 class RunQueue(RunHistory):
@@ -104,15 +92,17 @@ class RunQueue(RunHistory):
         repair: bool = False,
         priority: int | None = None,
         max_attempts: int = MAX_ATTEMPTS,
+        fingerprint: str | None = None,
         within: AsyncConnection | None = None,
     ) -> tuple[Run, bool]:
         """Request a run of the repository with this name. Returns the run, and whether it is new (for ticks see
         `Ticks`).
 
-        A run that waits already is returned instead; the request is added to it, with the better priority and no
-        further wait before a retry. A removal (of the repository) withdraws all other requests for it. `request_id`: a
-        UUID with which the caller can withdraw the request. `within`: as part of that transaction. Raises
-        RepositoryNotFound.
+        A run that waits already is returned instead; the request is added to it, unless the client has sent the same
+        one, with the better priority and no further wait before a retry. A removal (of the repository) withdraws all
+        other requests for it. `request_id`: a UUID with which the caller can withdraw the request. `fingerprint`: of
+        what is requested by an `Idempotency-Key` (see `keyed_request`); the run of an earlier request is returned.
+        `within`: as part of that transaction. Raises RepositoryNotFound, IdempotencyKeyReused.
         """
         async with self._database.write() if within is None else nullcontext(within) as connection:
             identity = await lock_repository(connection, repository)
@@ -120,12 +110,23 @@ class RunQueue(RunHistory):
             asked: dict[str, Any] = {"id": request_id, "priority": priority, "max_attempts": max_attempts}
             asked |= {"full": full, "repair": repair, "removal": removal, "approval": {} if approved else None}
             request = new_request(trigger, now, asked_by=asked_by, **asked)
+            if request_id is not None and fingerprint is not None:
+                if before := await self._repeated(connection, request_id, fingerprint):
+                    return before, False
+                expired = update(REQUESTS).where(REQUESTS.c.id == request_id)
+                await connection.execute(expired.values(id=str(uuid.uuid4()), fingerprint=None))
             row = await self._next(connection, identity)
             await self._database.announce(connection, QUEUE)
             if is_new := row is None:
                 new = insert(RUNS).values(**new_run(identity, repository, now, [request])).returning(*RUNS.c)
                 row = (await connection.execute(new)).one()
-            await add_requests(connection, [request], run_id=row.id, repository_id=identity)
+            known = [] if is_new or request_id is not None else await live_requests(connection, row.id)
+            if not any(each.wants_same(request) for each in known):
+                of = {"run_id": row.id, "repository_id": identity, "fingerprint": fingerprint}
+                try:
+                    await add_requests(connection, [request], **of)
+                except IntegrityError as error:  # the key was sent for a different repository at the same time
+                    raise _key_reused() from error
             if removal and not repair:
                 by = f"the removal by {request.asked_by}"
                 for each in await lock_unfinished(connection, self._database, identity):
@@ -201,105 +202,21 @@ class RunQueue(RunHistory):
         except IntegrityError:
             return None  # it was registered, and a sync was requested, at the same time
 
-    # Fast path and idempotency ---------------------------------------------------------------------------------------
-
-    async def waiting_run(
-        self, repository: str, trigger: RunTrigger, *, asked_by: str = "", full: bool = False
-    ) -> Run | None:
-        """Fast path: the queued run that already covers the same request of this client, without a write. None if there
-        is none, or if the repository left the registry. The run had not begun when this was called, so it will see
-        whatever the caller saw in the source."""
-        waits = and_(
-            RUNS.c.repository_id == REPOSITORIES.c.id,
-            is_active(),
-            status_is(*WAITING),
-            RUNS.c.not_before <= self._database.moment(),
-        )
-        same = exists().where(
-            REQUESTS.c.run_id == RUNS.c.id,
-            REQUESTS.c.withdrawn_at.is_(None),
-            REQUESTS.c.asked_by == (asked_by or trigger),
-            REQUESTS.c.trigger == trigger,
-            or_(REQUESTS.c.full, literal(not full)),
-        )
-        # A repository that left the registry is not synced any more; `enqueue` reports that.
-        stays = or_(REPOSITORIES.c.is_active, REPOSITORIES.c.paused_reason.is_not(None))
-        query = select(*RUNS.c).join_from(REPOSITORIES, RUNS, and_(waits, same))
-        query = query.where(REPOSITORIES.c.name == sanitize_text(repository), stays)
-        return next(iter(await self._runs(query.order_by(*CLAIM_ORDER).limit(1))), None)
-
-    async def enqueue_once(
-        self,
-        key: str,
-        fingerprint: str,
-        repository: str,
-        trigger: RunTrigger,
-        *,
-        asked_by: str = "",
-        credential: str = "",
-        answer: Callable[[Run], Mapping[str, Any]],
-        full: bool = False,
-        approved: bool = False,
-        max_attempts: int,
-    ) -> IdempotentAnswer:
-        """`enqueue`, once for each key of this credential in 24 hours. `fingerprint`: of the request that the key is
-        for; `answer`: the JSON answer for the run, stored for repeats.
-
-        Raises IdempotencyKeyReused, and RepositoryNotFound, which does not consume the key.
-        """
-        requester, stored = (asked_by or trigger)[:MAX_REQUESTER_CHARS], _stored_key(key, credential)
-        expired = {"idempotency_key": None, "fingerprint": None, "answer": None}
-        mine = and_(REQUESTS.c.asked_by == requester, REQUESTS.c.idempotency_key == stored)
-        request_id = str(uuid.uuid4())
-        try:
-            async with self._database.write() as connection:
-                await lock_repository(connection, repository)
-                if before := await self._answer(connection, key, fingerprint, requester, credential):
-                    return before
-                await connection.execute(update(REQUESTS).where(mine).values(**expired))
-                run, _ = await self.enqueue(
-                    repository,
-                    trigger,
-                    asked_by=asked_by,
-                    request_id=request_id,
-                    full=full,
-                    approved=approved,
-                    max_attempts=max_attempts,
-                    within=connection,
-                )
-                text = json.dumps(answer(run))
-                kept = {"idempotency_key": stored, "fingerprint": fingerprint, "answer": text}
-                await change_requests(connection, [request_id], **kept)
-                return IdempotentAnswer(run.id, json.loads(text), False)
-        except IntegrityError:  # the key was sent for a different repository at the same time
-            if before := await self.answered(key, fingerprint, asked_by=requester, credential=credential):
-                return before
-            raise
-
-    async def answered(
-        self, key: str, fingerprint: str, *, asked_by: str, credential: str = ""
-    ) -> IdempotentAnswer | None:
-        """The answer to an earlier request of this credential with this key; None if the key is unused. Raises
-        IdempotencyKeyReused."""
+    async def repeated(self, request_id: str, fingerprint: str) -> Run | None:
+        """The run of the request with this id, if it was sent in the last 24 hours. Raises IdempotencyKeyReused if its
+        fingerprint is a different one."""
         async with self._database.read() as connection:
-            return await self._answer(connection, key, fingerprint, asked_by, credential)
+            return await self._repeated(connection, request_id, fingerprint)
 
-    async def _answer(
-        self, connection: AsyncConnection, key: str, fingerprint: str, asked_by: str, credential: str
-    ) -> IdempotentAnswer | None:
-        since = self._database.moment(-KEY_SECONDS)
-        same_key = REQUESTS.c.idempotency_key == _stored_key(key, credential)
-        mine = and_(REQUESTS.c.asked_by == asked_by, same_key, REQUESTS.c.asked_at >= since)
-        query = select(REQUESTS.c.run_id, REQUESTS.c.fingerprint, REQUESTS.c.answer).where(mine)
-        row = (await connection.execute(query)).one_or_none()
-        if row is None:
-            return None
-        if row.fingerprint != fingerprint:
-            raise IdempotencyKeyReused(
-                "This Idempotency-Key was sent with a different request before.",
-                remedy="Send a new key with each new request, and the same one only to repeat it.",
-            )
-        return IdempotentAnswer(row.run_id, json.loads(row.answer), True)
+    async def _repeated(self, connection: AsyncConnection, request_id: str, fingerprint: str) -> Run | None:
+        joined: Select[Any] = select(*RUNS.c, REQUESTS.c.fingerprint).join_from(
+            REQUESTS, RUNS, REQUESTS.c.run_id == RUNS.c.id
+        )
+        lately = REQUESTS.c.asked_at >= self._database.moment(-KEY_SECONDS)
+        row = (await connection.execute(joined.where(REQUESTS.c.id == request_id, lately))).one_or_none()
+        if row is not None and row.fingerprint != fingerprint:
+            raise _key_reused()
+        return None if row is None else Run.of(row)
 
     # Withdrawing -----------------------------------------------------------------------------------------------------
 
@@ -368,6 +285,13 @@ class RunQueue(RunHistory):
         if row is None:  # purged in between
             raise no_such_run(run_id)
         return row
+
+
+def _key_reused() -> IdempotencyKeyReused:
+    return IdempotencyKeyReused(
+        "This Idempotency-Key was sent with a different request before.",
+        remedy="Send a new key with each new request, and the same one only to repeat it.",
+    )
 
 
 def _repeated_flags(row: Row[Any], event: Event) -> dict[str, Any]:

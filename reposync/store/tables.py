@@ -150,12 +150,12 @@ def _owner(column: str, target: str) -> Column[str]:
     return Column(column, SafeText(), ForeignKey(target, ondelete="CASCADE"), nullable=False)
 
 
-# Those three describe an index of 0.1; its version has them since the upgrade.
+# Those are not used any more: they are of 0.1, whose index became a version at the upgrade, and of 0.2.
 REPOSITORIES = _table(
     "repositories",
     Repository,
     *_columns(JsonText, "attributes"),
-    *(Column(name, SafeText()) for name in ("indexed_collection", "index_identity")),
+    *(Column(name, SafeText()) for name in ("indexed_collection", "index_identity", "resolved_from")),
 )
 # Lines of `.gitattributes` are up to 13 MB.
 VERSIONS = _table("index_versions", IndexVersion, *_columns(JsonText, "attributes"))

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
-from pydantic_core import to_jsonable_python
 
 from reposync.api.auth import admitted
 from reposync.api.documents import page_of_names, run_document
@@ -42,6 +41,7 @@ from reposync.errors import (
 from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
 from reposync.store.run import Run
+from reposync.store.run_queue import keyed_request
 from reposync.store.status import RunTrigger
 from reposync.store.ticks import Ticks
 from reposync.words import suggestion
@@ -161,32 +161,17 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             "approved": options.allow_mass_delete,
             "max_attempts": app.configuration.registry.daemon.max_attempts,
         }
-        if key is None:
-            run = None
-            if not options.allow_mass_delete:
-                run = await app.runs.waiting_run(name, RunTrigger.HTTP, asked_by=asked_by, full=options.full)
-            if run is None:
-                row = await syncable(app.repositories, name)
-                run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, **how)
-            return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
-        request_parts = json.dumps(("sync", name, options.full, options.allow_mass_delete))
-        fingerprint = hashlib.sha256(request_parts.encode()).hexdigest()
-        credential = admitted(request).credential
-        answered = await app.runs.answered(key, fingerprint, asked_by=asked_by, credential=credential)
-        if answered is None:
+        run = None
+        if key is not None:
+            request_parts = json.dumps(("sync", name, options.full, options.allow_mass_delete))
+            how["fingerprint"] = hashlib.sha256(request_parts.encode()).hexdigest()
+            how["request_id"] = keyed_request(asked_by, admitted(request).credential, key)
+            if (run := await app.runs.repeated(how["request_id"], how["fingerprint"])) is not None:
+                response.headers["Idempotency-Replayed"] = "true"
+        if run is None:
             row = await syncable(app.repositories, name)
-
-            def answer(run: Run) -> dict[str, Any]:
-                document: dict[str, Any] = to_jsonable_python({**run.document, "asked_by": [asked_by]})
-                return document
-
-            how |= {"answer": answer, "credential": credential}
-            answered = await app.runs.enqueue_once(key, fingerprint, row.name, RunTrigger.HTTP, **how)
-        if answered.is_repeat:
-            response.headers["Idempotency-Replayed"] = "true"
-        # Answers of earlier versions lack keys that were added since.
-        run_then = {"files_failed": 0, "asked_by": [], **answered.answer}
-        return await run_response(request, response, run_then, waiting.wait)
+            run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, **how)
+        return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
 
     @routes.get(
         "/repositories/{name:path}",

@@ -8,6 +8,7 @@ import pytest
 
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
+from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository, repository_id
 from reposync.store.run import Run
@@ -82,6 +83,11 @@ class Store:
             **changes,
         }
         return await self.repositories.register(Registration(**registration))  # type: ignore[arg-type]
+
+    async def renamed(self, row: Repository, name: str) -> Repository:
+        """As its group does it."""
+        await GroupRepositories(self.database).apply_changes([RepositoryChange(row, {"name": name})])
+        return await self.repositories.by_id(row.id)
 
     async def database_rows(self, names: list[str]) -> None:
         """Repositories, many at a time."""

@@ -14,6 +14,7 @@ import pytest
 from reposync.errors import DefinitionChanged, LeaseLost, UsageError
 from reposync.store.database import Database
 from reposync.store.manifest import ManifestRow
+from reposync.store.registry import RegistrationsChanged
 from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
@@ -125,8 +126,8 @@ class Pod:
 
     async def rename(self, turn: int) -> None:
         name = NAMES[0] if turn % 2 else "another name"
-        with suppress(UsageError):
-            await self.store.repositories.rename(self.identities[0], name)
+        with suppress(UsageError, RegistrationsChanged):
+            await self.store.renamed(await self.store.repositories.by_id(self.identities[0]), name)
 
     async def tidy(self, _: int) -> None:
         for run in (await self.store.runs.history(status={RunStatus.FAILED, RunStatus.BLOCKED}, limit=3))[1:]:

@@ -267,7 +267,7 @@ async def test_what_had_a_run_here_is_known_by_its_latest_name(store: Store) -> 
     row = await store.repository()
     run, _ = await store.runs.enqueue(row.name, RunTrigger.COMMAND)
     await store.runs.request_cancel(run.id)
-    await store.repositories.rename(row.id, "renamed")
+    await store.renamed(row, "renamed")
     await store.repositories.remove("renamed")
 
     assert await store.runs.past_names([row.id, "unheard of"]) == {row.id: "renamed"}

@@ -206,7 +206,7 @@ async def test_what_a_person_changed_meanwhile_has_to_be_looked_at_again(
     if change == "pause":
         await store.repositories.pause("b", "mine")
     elif change == "rename":
-        await store.repositories.rename(second.id, "c")
+        await store.renamed(second, "c")
     else:
         await store.repositories.remove("b")
 

@@ -192,12 +192,12 @@ async def test_the_latest_run_of_a_repository_is_not_that_of_an_earlier_one_with
     silent = await store.repository("silent")
     await finished(store, "name")
     await store.repositories.remove("name")
-    await store.repositories.rename(old.repository_id, "name")
+    await store.renamed(await store.repositories.get("old"), "name")
 
     assert [(key, run.id) for key, run in (await store.runs.latest()).items()] == [(old.repository_id, old.id)]
 
     await store.repositories.remove("name")
-    await store.repositories.rename(silent.id, "name")
+    await store.renamed(silent, "name")
     assert await store.runs.latest() == {}
 
 

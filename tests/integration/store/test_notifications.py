@@ -94,8 +94,7 @@ async def test_changes_of_registrations_are_announced_and_repetitions_are_not(st
     assert await announced(store.repositories.resume("payments"))
     assert await announced(store.repositories.deactivate("payments"))
     row = await store.repository(cron_expression="0 3 * * *")
-    assert await announced(store.repositories.rename(row.id, "billing"))
-    assert not await announced(store.repositories.rename(row.id, "billing"))
+    assert await announced(store.renamed(row, "billing"))
     assert await announced(store.repositories.remove("billing"))
 
 

@@ -12,55 +12,28 @@ from tests.integration.store.conftest import TICK, Store
 MINE = "11111111-1111-4111-8111-111111111111"
 
 
-async def joined(store: Store, **asked: Any) -> str | None:
-    """The run that a client gets without a write."""
-    run = await store.runs.waiting_run("payments", RunTrigger.HTTP, **asked)
-    return None if run is None else run.id
-
-
 async def clicked(store: Store, asked_by: str = "token 1", **asked: Any) -> Run:
     run, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by=asked_by, **asked)
     return run
 
 
-# Without a write ----------------------------------------------------------------------------------------------------
+async def test_the_same_request_of_the_same_client_is_no_further_one(store: Store) -> None:
+    run = await clicked_first(store)
+    again = [await clicked(store), await clicked(store, "token 2"), await clicked(store, full=True)]
+
+    assert {each.id for each in again} == {run.id}
+    assert (again[-1].full, again[0]) == (True, run)
+    requests = (await store.runs.requests([run.id]))[run.id]
+    assert [(each.asked_by, each.full) for each in requests] == [
+        ("token 1", False),
+        ("token 2", False),
+        ("token 1", True),
+    ]
 
 
-async def test_the_same_request_of_the_same_client_returns_the_waiting_run_without_a_write(store: Store) -> None:
-    run = await store.queued(trigger=RunTrigger.HTTP)
-
-    assert await joined(store) == run.id
-    assert await store.runs.get(run.id) == run, "as it was"
-
-
-async def test_a_run_that_has_begun_or_ended_is_not_joined(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.HTTP)
-    run = await store.runs.claim("worker-1", 60.0)
-    assert await joined(store) is None
-
-    await store.runs.release(run)
-    assert await joined(store) == run.id
-    await store.runs.request_cancel(run.id)
-    assert await joined(store) is None
-
-
-async def test_a_run_of_a_repository_that_left_the_registry_is_not_joined_but_a_paused_one_is(store: Store) -> None:
-    run = await store.queued(trigger=RunTrigger.HTTP)
-    await store.repositories.pause("payments", "being moved")
-    assert await joined(store) == run.id
-
-    await store.repositories.deactivate("payments")
-    assert await joined(store) is None
-
-
-async def test_a_request_for_a_full_sync_does_not_join_an_ordinary_run(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.HTTP)
-    assert await joined(store, full=True) is None
-
-    more = await clicked(store, "http", full=True)
-
-    assert await joined(store, full=True) == more.id
-    assert await joined(store) == more.id, "who asks for less is"
+async def clicked_first(store: Store) -> Run:
+    await store.repository()
+    return await clicked(store)
 
 
 # Taking it back -----------------------------------------------------------------------------------------------------
