@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, func, or_, select, update
@@ -24,8 +23,6 @@ from reposync.store.tables import ATTEMPTS, CLAIM_ORDER, REPOSITORIES, RUNS, is_
 
 # A state and not an amount of work: that of the latest attempt counts.
 _LATEST = "files_failed"
-# More than there are reasons for which runs are handed back, each of which has a row.
-_REASONS = 10
 
 
 # The fence -----------------------------------------------------------------------------------------------------------
@@ -101,22 +98,17 @@ async def cancel_attempts(
 
 
 async def fold_attempt(connection: AsyncConnection, run: Run | Row[Any]) -> None:
-    """The attempt was just handed back for a reason: merge its row with that of an earlier one with the same reason if
-    no work was done since. A lock that is held for a day causes 1,440 attempts."""
-    latest = select(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id).order_by(ATTEMPTS.c.attempt.desc())
-    idle = list(takewhile(_did_nothing, await connection.execute(latest.limit(_REASONS))))
-    mine = idle[0] if idle else None
-    same = next((each for each in idle[1:] if mine and each.error_code == mine.error_code), None)
-    if mine is None or same is None:
+    """The attempt was just handed back for a reason: if it did nothing, merge its row with an earlier one of the same
+    reason. A lock that is held for a day causes 1,440 attempts."""
+    did_nothing = [ATTEMPTS.c[name] == 0 for name in COUNTS]
+    mine = (await connection.execute(select(ATTEMPTS).where(is_attempt(run), *did_nothing))).one_or_none()
+    if mine is None:
         return
+    same = and_(ATTEMPTS.c.outcome == RELEASED, ATTEMPTS.c.error_code == mine.error_code, *did_nothing)
+    earlier = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt < mine.attempt, same)
     last = {"worker": mine.worker, "ended_at": mine.ended_at, "error_message": mine.error_message}
-    row = and_(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == same.attempt)
-    await connection.execute(update(ATTEMPTS).where(row).values(times=same.times + mine.times, **last))
-    await connection.execute(delete(ATTEMPTS).where(is_attempt(run)))
-
-
-def _did_nothing(row: Any) -> bool:
-    return row.outcome == RELEASED and row.error_code is not None and not any(_counts(row).values())
+    if (await connection.execute(earlier.values(times=ATTEMPTS.c.times + 1, **last))).rowcount:
+        await connection.execute(delete(ATTEMPTS).where(is_attempt(run)))
 
 
 def is_attempt(run: Run | Row[Any]) -> ColumnElement[bool]:
@@ -132,16 +124,19 @@ def _counts(of: Any) -> dict[str, Any]:
 REMOVED_BEFORE = "An earlier attempt removed the repository, and its worker died before it could report that."
 
 
-def _expired(now: ColumnElement[datetime]) -> ColumnElement[bool]:
-    return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until < now)
+def _expired(database: Database) -> ColumnElement[bool]:
+    """Also of leases that end later than any can: the database's clock was set back since they were taken."""
+    longest = database.moment(LONGEST_LEASE_SECONDS + AHEAD_SECONDS)
+    over = or_(RUNS.c.lease_until < database.moment(), RUNS.c.lease_until > longest)
+    return and_(status_is(RunStatus.RUNNING), over)
 
 
 def _exhausted_or_cancelled() -> ColumnElement[bool]:
     return or_(RUNS.c.cancel_requested, RUNS.c.attempt >= RUNS.c.max_attempts)
 
 
-def _orphaned(now: ColumnElement[datetime]) -> ColumnElement[bool]:
-    return and_(_expired(now), ~_exhausted_or_cancelled())
+def _orphaned(database: Database) -> ColumnElement[bool]:
+    return and_(_expired(database), ~_exhausted_or_cancelled())
 
 
 def _due(database: Database) -> ColumnElement[bool]:
@@ -154,16 +149,10 @@ def _due(database: Database) -> ColumnElement[bool]:
     return and_(is_active(), status_is(*WAITING), due, alone)
 
 
-def _unbelievable(database: Database) -> ColumnElement[bool]:
-    """Leases that end later than any can: the database's clock was set back since they were taken."""
-    longest = database.moment(LONGEST_LEASE_SECONDS + AHEAD_SECONDS)
-    return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until > longest)
-
-
 async def anything_to_claim(database: Database, run_id: str | None) -> bool:
-    """Whether there is work for `shorten_leases`, `end_abandoned` or `take`. Checked first, because it takes no lock:
-    most polls find nothing."""
-    expired = or_(_expired(database.moment()), _unbelievable(database))
+    """Whether there is work for `end_abandoned` or `take`. Checked first, because it takes no lock: most polls find
+    nothing."""
+    expired = _expired(database)
     query = select(RUNS.c.id).where(is_active(), or_(_due(database), expired))
     if run_id is not None:
         # An expired run of the same repository blocks this one, so it counts as well.
@@ -171,15 +160,9 @@ async def anything_to_claim(database: Database, run_id: str | None) -> bool:
     return await database.scalar(query.limit(1)) is not None
 
 
-async def shorten_leases(connection: AsyncConnection, database: Database) -> None:
-    """A living worker renews its lease at the next heartbeat; that of a dead one ends after the longest possible."""
-    cut = update(RUNS).where(is_active(), _unbelievable(database))
-    await connection.execute(cut.values(lease_until=database.moment(LONGEST_LEASE_SECONDS)))
-
-
 async def others_claimable(database: Database, identity: str) -> bool:
     """Whether `take` would find a run of a different repository than this one."""
-    claimable = or_(_due(database), _orphaned(database.moment()))
+    claimable = or_(_due(database), _orphaned(database))
     query = select(RUNS.c.id).where(is_active(), claimable, RUNS.c.repository_id != identity)
     return await database.scalar(query.limit(1)) is not None
 
@@ -188,7 +171,7 @@ async def end_abandoned(connection: AsyncConnection, database: Database) -> list
     """End the runs whose worker died and that are not taken over: they were to be cancelled, or killed their worker so
     often that the next one would die as well. Returns their last attempts."""
     lost: list[LostAttempt] = []
-    query = locked(database, _expired(database.moment()), _exhausted_or_cancelled()).with_for_update(skip_locked=True)
+    query = locked(database, _expired(database), _exhausted_or_cancelled()).with_for_update(skip_locked=True)
     for row in (await connection.execute(query)).all():
         lost += await lose_attempt(connection, row, row.now)
         counts = await total_counts(connection, row.id)
@@ -218,7 +201,7 @@ async def take(
     repository at the same time."""
     chosen: Row[Any] | None = None
     # Separate queries, each with its index: one condition for both would sort the whole queue.
-    for which in (_orphaned(database.moment()), _due(database)):
+    for which in (_orphaned(database), _due(database)):
         query: Select[Any] = select(*RUNS.c, database.moment().label("now")).where(which)
         if run_id is not None:
             query = query.where(RUNS.c.id == run_id)
@@ -236,7 +219,7 @@ async def take(
     }
     if chosen.status == RunStatus.RUNNING:
         # It has waited since its lease ended, and not since it was queued.
-        claimed["not_before"] = chosen.lease_until
+        claimed["not_before"] = min(chosen.lease_until, chosen.now)
     row = await move(connection, database, chosen, Event.CLAIM, **claimed)
     lost = await lose_attempt(connection, row, row.started_at)
     begun = {"attempt": row.attempt, "worker": row.worker, "started_at": row.started_at}

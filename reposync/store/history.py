@@ -174,17 +174,12 @@ class RunHistory(Stored):
     async def askers(self, run_ids: Collection[str]) -> dict[str, list[str]]:
         """The distinct `asked_by` of the requests of each run, oldest first: the first ones, and how many more there
         are, in words."""
-        same = REQUESTS.c.run_id, REQUESTS.c.asked_by
-        query = select(*same).where(REQUESTS.c.run_id.in_(run_ids)).group_by(*same)
-        found: dict[str, list[str]] = {}
-        for row in await self._database.rows(query.order_by(func.min(REQUESTS.c.asked_at), REQUESTS.c.asked_by)):
-            found.setdefault(row.run_id, []).append(row.asked_by)
-        return {
-            run_id: [*names[:REQUESTERS_SHOWN], f"{len(names) - REQUESTERS_SHOWN:,} more"]
-            if len(names) > REQUESTERS_SHOWN
-            else names
-            for run_id, names in found.items()
-        }
+        found = {}
+        for run_id, requests in (await self.requests(run_ids)).items():
+            names = list(dict.fromkeys(each.asked_by for each in requests))
+            more = [f"{len(names) - REQUESTERS_SHOWN:,} more"] if len(names) > REQUESTERS_SHOWN else []
+            found[run_id] = [*names[:REQUESTERS_SHOWN], *more]
+        return found
 
     async def queue(self) -> QueueFigures:
         """How many runs wait, run or are blocked, and how long the oldest due run has waited."""
@@ -249,13 +244,8 @@ class RunHistory(Stored):
 
     async def past_names(self, identities: Collection[str]) -> dict[str, str]:
         """The latest name in the log of each of these repository ids that has runs."""
-        names: dict[str, str] = {}
-        for identity in identities:
-            latest = select(RUNS.c.repository).where(RUNS.c.repository_id == identity)
-            name = await self._database.scalar(latest.order_by(RUNS.c.queued_at.desc()).limit(1))
-            if name is not None:
-                names[identity] = str(name)
-        return names
+        mine = select(RUNS.c.repository_id, RUNS.c.repository).where(RUNS.c.repository_id.in_(identities))
+        return {row[0]: row[1] for row in await self._database.rows(mine.order_by(RUNS.c.queued_at))}
 
     async def purge(self, before: datetime, *, batch: int = PURGE_BATCH) -> int:
         """Delete the runs that ended before that time, with their attempts, requests and problems, and the missed ticks

@@ -272,41 +272,34 @@ class SimilarIndexes:
 
 async def similar_indexes(database: Database, *, count_chunks: bool) -> list[SimilarIndexes]:
     """Of all active repositories with an index."""
-    each, live = REPOSITORIES.c, VERSIONS.c
-    building = VERSIONS.alias("building")
-    is_building = select(building.c.id).where(
-        building.c.repository_id == each.id, building.c.state == literal_column("'building'")
-    )
-    groups = (
-        each.collection.label("collection"),
-        live.collection.label("live_collection"),
-        cast(live.settings["spec"], Text).label("spec"),
-        each.index_hold.is_not(None).label("is_held"),
-        is_building.exists().label("is_building"),
+    each, live, building = REPOSITORIES.c, VERSIONS.c, VERSIONS.alias("building").c
+    is_building = select(building.id).where(
+        building.repository_id == each.id, building.state == literal_column("'building'")
     )
     joined = REPOSITORIES.join(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
-    chunks: Any = null()
+    chunks: ColumnElement[Any] = literal_column("0")
     if count_chunks:
         held = select(FILES.c.repository_id, func.sum(FILES.c.chunks).label("chunks")).group_by(FILES.c.repository_id)
         counts = held.subquery()
         joined = joined.outerjoin(counts, counts.c.repository_id == live.id)
-        chunks = counts.c.chunks
-    indexed = select(*groups, chunks.label("chunks")).select_from(joined).where(each.is_active).subquery()
-    keys = [indexed.c[column.name] for column in groups]
-    total = func.coalesce(func.sum(indexed.c.chunks), 0) if count_chunks else literal_column("0")
-    query = select(*keys, func.count().label("repositories"), total.label("chunks")).group_by(*keys)
-    rows = await database.rows(query)
-    return [
-        SimilarIndexes(
-            row.collection,
-            row.live_collection,
-            None if row.spec is None else json.loads(row.spec),
-            bool(row.is_held),
-            bool(row.is_building),
-            row.repositories,
-            int(row.chunks),
+        chunks = func.coalesce(counts.c.chunks, 0)
+    indexed = (
+        select(
+            *(each.collection, live.collection.label("live_collection")),
+            cast(live.settings["spec"], Text).label("spec"),
+            each.index_hold.is_not(None).label("is_held"),
+            is_building.exists().label("is_building"),
+            chunks.label("chunks"),
         )
-        for row in rows
+        .select_from(joined)
+        .where(each.is_active)
+        .subquery()
+    )
+    *keys, chunks = indexed.c
+    query = select(*keys, func.count(), func.sum(chunks)).group_by(*keys)
+    return [
+        SimilarIndexes(name, live_name, spec and json.loads(spec), bool(held), bool(built), number, int(total))
+        for name, live_name, spec, held, built, number, total in await database.rows(query)
     ]
 
 

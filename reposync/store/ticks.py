@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, exists, func, or_, select, update
+from sqlalchemy import Row, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.database import AHEAD_SECONDS, QUEUE, DatabaseClock, Stored
@@ -125,7 +125,6 @@ class Ticks(Stored):
         names = await _lock_active(connection, sorted(due))
         now = await self._now(connection)
         fresh = await _unhandled(connection, {key: tick for key, tick in due.items() if key in names}, now)
-        await _forget_future_ticks(connection, fresh, now)
         waiting = await _waiting(connection, fresh)
         requests = {
             identity: new_request(RunTrigger.SCHEDULE, now, scheduled_for=tick, max_attempts=max_attempts)
@@ -203,19 +202,6 @@ async def _latest(connection: AsyncConnection, identities: Collection[str], now:
     row = REPOSITORIES.c
     query = select(row.id, row.last_tick_at).where(row.id.in_(identities), row.last_tick_at <= now + _AHEAD)
     return {row.id: row.last_tick_at for row in await connection.execute(query)}
-
-
-def _is_future(now: datetime) -> ColumnElement[bool]:
-    """A run with a future tick: it was queued by a pod whose clock was ahead, or before the database's clock was set
-    back."""
-    return or_(RUNS.c.scheduled_for > now + _AHEAD, RUNS.c.queued_at > now + _AHEAD)
-
-
-async def _forget_future_ticks(connection: AsyncConnection, identities: Collection[str], now: datetime) -> None:
-    """Such a tick will be due again, and a tick has one run at most."""
-    mine = and_(RUNS.c.repository_id.in_(identities), RUNS.c.scheduled_for.is_not(None), _is_future(now))
-    if await connection.scalar(select(RUNS.c.id).where(mine).limit(1)) is not None:
-        await connection.execute(update(RUNS).where(mine).values(scheduled_for=None))
 
 
 async def _unhandled(connection: AsyncConnection, due: Mapping[str, datetime], now: datetime) -> dict[str, datetime]:

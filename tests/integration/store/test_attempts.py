@@ -52,20 +52,6 @@ async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(st
     assert counts(done) == (11, 22, 33, 44, 55)
 
 
-async def test_what_a_run_has_done_so_far_is_seen_while_it_does_it(store: Store) -> None:
-    run = await store.running()
-    await store.runs.heartbeat(run, 60.0, figures=SOME)
-    assert counts(await store.runs.get(run.id)) == counts(SOME)
-    taken = await store.taken_over(run)
-    assert counts(taken) == counts(SOME)
-
-    await store.runs.heartbeat(taken, 60.0, figures=MORE)
-    await store.runs.heartbeat(taken, 60.0)
-
-    assert counts(await store.runs.get(run.id)) == (11, 22, 33, 44, 55)
-    assert [counts(each) for each in await store.runs.attempts(run.id)] == [counts(SOME), counts(MORE)]
-
-
 async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yielded(
     store: Store,
 ) -> None:
@@ -137,43 +123,6 @@ async def test_workers_that_cannot_for_different_reasons_share_a_row_a_reason(st
         ("pod-1", "SECRET_MISSING", 10),
         ("pod-2", "LOCK_HELD", 10),
     ]
-
-
-async def test_an_attempt_that_did_something_has_a_row_of_its_own(store: Store) -> None:
-    await store.queued()
-    run = await looked_at(store, LockHeld("pod-9 holds it."))
-    run = await looked_at(store, LockHeld("pod-9 took it."), figures=SOME)
-    for _ in range(3):
-        run = await looked_at(store, LockHeld("pod-9 holds it."))
-    await store.runs.retry_later(await store.claimed("pod-1"), -1.0, "SOURCE_UNAVAILABLE", "503")
-    run = await looked_at(store, LockHeld("pod-9 holds it."))
-
-    attempts = await store.runs.attempts(run.id)
-
-    assert [(each.attempt, each.times, each.outcome) for each in attempts] == [
-        (1, 1, RELEASED),
-        (2, 1, RELEASED),
-        (3, 3, RELEASED),
-        (6, 1, "retrying"),
-        (7, 1, RELEASED),
-    ]
-    assert counts(run) == counts(SOME)
-
-
-async def test_a_run_that_killed_every_worker_shows_all_of_them_and_what_they_did(store: Store) -> None:
-    run = await store.running(worker="pod-1")
-    for number in range(2, MAX_ATTEMPTS + 2):
-        await store.runs.heartbeat(run, 60.0, figures=SOME)
-        await store.runs.expire(run)
-        run = await store.runs.claim(f"pod-{number}", 60.0) or run
-
-    abandoned = await store.runs.get(run.id)
-
-    assert (abandoned.status, abandoned.error_code) == (RunStatus.FAILED, "RUN_ABANDONED")
-    assert "pod-3" in str(abandoned.error_message) and abandoned.duration_seconds is not None
-    assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", LOST), (3, "pod-3", LOST)]
-    assert counts(abandoned) == (3, 6, 9, 12, 15)
-    assert (await store.runs.attempts(run.id))[-1].ended_at == abandoned.completed_at
 
 
 async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(store: Store) -> None:

@@ -74,17 +74,6 @@ DROP_CONNECTIONS = """
 """
 
 
-async def test_a_connection_that_breaks_in_a_transaction_can_be_tried_again(upgraded_url: str) -> None:
-    async with await Database.open(upgraded_url) as database:
-        with pytest.raises(StoreUnavailable) as caught:
-            async with database.write() as connection:
-                await _execute(upgraded_url, DROP_CONNECTIONS)
-                await connection.execute(text("SELECT 1"))
-
-        assert caught.value.retryable
-        assert await Runs(database).history() == []
-
-
 async def _execute(url: str, *statements: str) -> None:
     connection = await asyncpg.connect(url)
     try:
@@ -105,16 +94,6 @@ async def test_a_database_file_may_have_any_name(tmp_path: Path, name: str) -> N
         await database.upgrade()
 
     assert path.is_file()
-
-
-async def test_a_database_file_is_opened_for_many_processes(tmp_path: Path) -> None:
-    async with await Database.open(sqlite_url(tmp_path / "x.db")) as database, database.read() as connection:
-        settings = {
-            name: (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar_one()
-            for name in ("journal_mode", "busy_timeout", "foreign_keys", "synchronous")
-        }
-
-    assert settings == {"journal_mode": "wal", "busy_timeout": 10_000, "foreign_keys": 1, "synchronous": 1}
 
 
 async def test_a_new_file_that_another_process_is_just_making_is_waited_for(tmp_path: Path) -> None:
@@ -164,24 +143,6 @@ async def test_many_writers_of_one_process_take_turns(tmp_path: Path) -> None:
         await asyncio.gather(*(write(number) for number in range(30)))
 
     assert order == list(range(30))
-
-
-async def test_a_writer_that_is_cancelled_while_it_waits_for_its_turn_leaves_it_to_the_next(tmp_path: Path) -> None:
-    async with await Database.open(sqlite_url(tmp_path / "x.db")) as database:
-
-        async def write() -> bool:
-            async with database.write() as connection:
-                await connection.execute(text("SELECT 1"))
-            return True
-
-        async with database.write():
-            impatient, patient = asyncio.create_task(write()), asyncio.create_task(write())
-            await asyncio.sleep(0)
-            impatient.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await impatient
-
-        assert await patient
 
 
 async def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import RUNS
 from tests.integration.store.conftest import ON_SQLITE, TICK, Store
 
 pytestmark = ON_SQLITE
@@ -111,18 +110,6 @@ async def test_an_approval_covers_what_the_run_stopped_at_and_names_its_author(s
     assert (worse.id, worse.status, worse.approved, worse.brake) == (waits.id, RunStatus.BLOCKED, False, brake(812))
 
 
-async def test_an_approved_run_is_not_cancelled_by_an_earlier_request(store: Store) -> None:
-    await store.ticked()
-    waits = await stops(store)
-    async with store.database.write() as connection:  # as an earlier program left it
-        await connection.execute(RUNS.update().values(cancel_requested=True))
-
-    await store.runs.approve(waits.id)
-
-    run = await store.runs.claim("worker-1", 60.0)
-    assert not (await store.runs.heartbeat(run, 60.0)).cancel_requested
-
-
 async def test_saying_twice_that_a_run_stopped_beside_a_blocked_one_changes_nothing(store: Store) -> None:
     await store.ticked()
     await stops(store)
@@ -135,40 +122,9 @@ async def test_saying_twice_that_a_run_stopped_beside_a_blocked_one_changes_noth
     assert twice == once
 
 
-async def test_a_run_of_a_tick_that_was_overtaken_is_followed_by_one_for_that_tick(store: Store) -> None:
-    await store.ticked()
-    run = await store.runs.claim("worker-1", 60.0)
-
-    await store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), "SUPERSEDED", "anew", followed_up=True)
-
-    (follower,) = await store.runs.active(run.repository_id)
-    assert await live(store, follower) == [("schedule", "schedule")]
-    assert (await store.tick(TICK)).handled == 1
-
-
 # Ends ----------------------------------------------------------------------------------------------------------------
 
 BRAKE = brake(812)
-
-
-async def test_a_blocked_run_shows_what_it_stopped_at_and_needs_a_new_approval(store: Store) -> None:
-    queued = await store.queued(trigger=RunTrigger.COMMAND, approved=True)
-    run = await store.runs.claim("worker-1", 60.0)
-    assert run is not None and run.id == queued.id and run.approved
-
-    blocked = await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "812", brake=BRAKE)
-
-    assert (blocked.status, blocked.brake, blocked.approved) == (RunStatus.BLOCKED, BRAKE, False)
-    again = await store.runs.approve(run.id)
-    assert (again.brake, again.approved) == (BRAKE, True)
-
-
-async def test_what_an_approval_beforehand_turned_out_to_be_is_noted_while_the_run_goes_on(store: Store) -> None:
-    run = await store.running()
-
-    await store.runs.record_brake(run, BRAKE)
-
-    assert (await store.runs.get(run.id)).brake == BRAKE
 
 
 @pytest.mark.parametrize("asked", [{}, {"full": True, "approved": True}])
@@ -254,20 +210,3 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
     await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
     claimed = await store.runs.claim("another", 60.0)
     assert claimed is not None and claimed.id == sync.id
-
-
-async def test_there_is_none_for_what_is_registered(store: Store) -> None:
-    row = await store.repository()
-
-    assert await store.runs.claim_orphan_removal(row.id, row.name, WORKER, 60.0) is None
-    assert await store.runs.history() == []
-
-
-async def test_what_had_a_run_here_is_known_by_its_latest_name(store: Store) -> None:
-    row = await store.repository()
-    run, _ = await store.runs.enqueue(row.name, RunTrigger.COMMAND)
-    await store.runs.request_cancel(run.id)
-    await store.renamed(row, "renamed")
-    await store.repositories.remove("renamed")
-
-    assert await store.runs.past_names([row.id, "unheard of"]) == {row.id: "renamed"}

@@ -91,19 +91,6 @@ async def test_a_server_that_was_made_read_only_is_waited_for_in_words(
     await database.ping()
 
 
-async def test_a_standby_is_refused_until_it_is_promoted(
-    primary: PostgresqlServer, standby: PostgresqlServer, database: Database
-) -> None:
-    await well(database)
-    async with await Database.open(standby.url) as other:
-        assert "read-only" in await refused(other)
-
-        await asyncio.to_thread(standby.executes, "SELECT pg_promote()")
-
-        await well(other)
-        await other.ping()
-
-
 async def test_of_several_servers_the_one_that_can_be_written_to_is_found_and_found_again(
     primary: PostgresqlServer, standby: PostgresqlServer, database: Database
 ) -> None:
@@ -150,25 +137,6 @@ async def test_behind_a_server_that_fell_silent_the_next_one_is_reached(
         url = f"postgresql://postgres@{silent.host}:{silent.port},{other.host}:{other.port}/postgres"
         async with await Database.open(url) as both:
             await both.ping()
-
-
-async def test_a_caller_that_does_not_wait_for_a_silent_server_reaches_the_next_one_the_next_time(
-    primary: PostgresqlServer, database: Database
-) -> None:
-    """As a heartbeat does, which has a third of its lease."""
-    with TcpProxy(primary.url) as first, TcpProxy(primary.url) as other:
-        url = f"postgresql://postgres@{first.host}:{first.port},{other.host}:{other.port}/postgres"
-        async with await Database.open(url) as both:
-            assert both.connect is not None
-            first.stall()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await both.connect()
-
-            connection = await both.connect()
-
-            assert await connection.fetchval("SELECT 1") == 1
-            connection.terminate()
 
 
 async def test_a_refused_statement_is_retried_like_an_outage_and_reported_without_the_statement(

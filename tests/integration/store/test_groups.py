@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
@@ -64,16 +63,6 @@ async def test_a_declared_group_is_due_until_it_is_recorded(groups: ProjectGroup
     await groups.declare(["not asked for"])
     for among in ([A, B], []):
         assert await groups.claim_due("w3", 60, among=among) is None
-
-
-async def test_to_declare_a_group_again_makes_it_due_and_keeps_what_is_known(groups: ProjectGroups) -> None:
-    await groups.declare([A])
-    await groups.record(await due(groups, "w1", A), in_an_hour, projects=7)
-
-    await groups.declare([A])
-
-    assert (await groups.list())[0].projects == 7
-    assert (await due(groups, "w1", A)).key == A
 
 
 async def takes_over(store: Store, worker: str) -> GroupClaim:
@@ -227,17 +216,3 @@ async def test_a_repository_that_goes_on_has_missed_no_tick(store: Store, follow
     assert row.scheduled_since is not None
     assert back.scheduled_since is not None
     assert back.scheduled_since > row.scheduled_since
-
-
-async def test_two_who_move_the_same_repositories_do_not_wait_for_each_other_for_ever(
-    store: Store, followed: GroupRepositories
-) -> None:
-    rows = [await project(store, f"p{number}", number) for number in range(20)]
-    ways = [[RepositoryChange(row, {"name": f"{row.name}-{way}"}) for row in rows] for way in "xy"]
-
-    ended = await asyncio.gather(
-        followed.apply_changes(ways[0]), followed.apply_changes(list(reversed(ways[1]))), return_exceptions=True
-    )
-
-    assert [type(each) for each in ended].count(RegistrationsChanged) == 1
-    assert len({row.name[-1] for row in await followed.list()}) == 1

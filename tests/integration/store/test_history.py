@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
-from reposync.errors import RunAmbiguous, RunNotFound
 from reposync.store.columns import MAX_MESSAGE_CHARS
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import MAX_DETAIL_CHARS, Runs
 from reposync.store.status import FINAL, RunStatus, RunTrigger
-from reposync.store.ticks import TickOutcome
 from tests.integration.store.conftest import Store
 
 
@@ -42,15 +37,6 @@ async def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
 
     assert await store.runs.get(run.id[:8]) == run
     assert await store.runs.get(f" {run.id.upper()} ") == run
-
-
-async def test_a_beginning_that_fits_several_runs_is_refused(store: Store) -> None:
-    runs = [await finished(store, f"r{number}") for number in range(17)]
-    first = [run.id[0] for run in runs]
-    shared = next(digit for digit in first if first.count(digit) > 1)
-
-    with pytest.raises(RunAmbiguous, match="several runs"):
-        await store.runs.get(shared)
 
 
 async def test_each_file_with_a_problem_has_one_row(store: Store) -> None:
@@ -106,22 +92,6 @@ async def test_a_long_history_is_shortened_a_few_runs_at_a_time(store: Store) ->
     assert len(await store.runs.attempts(blocked.id)) == 1
 
 
-async def test_a_shortened_history_still_knows_which_ticks_were_handled(store: Store) -> None:
-    await store.repository("a")
-    tick = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-    for number in range(3):
-        await store.tick(tick + number * timedelta(hours=1), "a")
-        run = await store.runs.claim("worker-1", 60.0)
-        await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-
-    assert await store.runs.purge(tomorrow) == 3
-
-    assert await store.tick(tick + 2 * timedelta(hours=1), "a") == TickOutcome(handled=1)
-    assert await store.tick(tick + timedelta(hours=1), "a") == TickOutcome(handled=1)
-    assert await store.tick(tick + 3 * timedelta(hours=1), "a") == TickOutcome(queued=1)
-
-
 async def test_two_pods_that_shorten_the_history_at_once_do_not_get_in_each_others_way(
     store: Store, open_database
 ) -> None:
@@ -135,44 +105,6 @@ async def test_two_pods_that_shorten_the_history_at_once_do_not_get_in_each_othe
     assert sum(counts) <= 9
     assert sum(counts) + await store.runs.purge(tomorrow) == 9
     assert await store.runs.history() == []
-
-
-async def test_a_run_that_is_sent_back_while_the_history_is_shortened_is_kept_or_gone(
-    store: Store, open_database
-) -> None:
-    runs = [await finished(store, f"r{number}", RunStatus.FAILED) for number in range(10)]
-    other = Runs(await open_database())
-
-    async def retry_all() -> list[str]:
-        kept = []
-        for run in runs:
-            with contextlib.suppress(RunNotFound):
-                kept.append((await other.retry(run.id)).id)
-        return kept
-
-    kept, gone = await asyncio.gather(retry_all(), store.runs.purge(datetime.now(UTC) + timedelta(days=1), batch=1))
-
-    assert {run.id for run in await store.runs.history()} == set(kept)
-    assert len(kept) + gone == 10
-
-
-async def test_history_of_several_states_is_one_list_in_pages(store: Store) -> None:
-    states = [RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.FAILED, RunStatus.BLOCKED]
-    runs = [await finished(store, f"r{number}", status) for number, status in enumerate(states * 2)]
-    wanted = {RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.QUEUED}
-    runs.append(await store.queued("waits"))
-
-    seen = page = await store.runs.history(status=wanted, limit=2)
-    while page:
-        page = await store.runs.history(status=wanted, limit=2, before=page[-1].cursor)
-        seen = seen + page
-
-    assert seen == [run for run in reversed(runs) if run.status in wanted]
-    assert await store.runs.history(status=set()) == []
-    assert await store.runs.history("r1", status=set()) == []
-    assert await store.runs.history("r1", wanted) == [
-        run for run in reversed(runs) if run.repository == "r1" and run.status in wanted
-    ]
 
 
 async def test_the_latest_run_of_each_repository_is_known_at_once(store: Store) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import timedelta
 from itertools import count
 
 import pytest
@@ -77,33 +76,6 @@ async def test_two_who_lock_many_repositories_wait_for_each_other(
 
     runs = await store.runs.history()
     assert {run.repository for run in runs} == set(names)
-
-
-async def test_two_files_that_name_new_repositories_in_another_order_are_both_applied(
-    store: Store, open_database: Callable[[], Awaitable[Database]]
-) -> None:
-    """Many rounds at a time: which of the two inserts a name first is chance."""
-    pods = [Store(await open_database()) for _ in range(3)]
-    known = [f"known-{number}" for number in range(10)]
-    await store.repositories.register_all([_registration(name) for name in known])
-
-    async def applies(pod: Store, number: int) -> None:
-        for turn in range(ROUNDS):
-            names = [*known, *(f"new-{turn}-{each}" for each in range(10))]
-            names = names[number:] + names[:number]
-            await pod.repositories.register_all([_registration(name, branch=f"{number}-{turn}") for name in names])
-
-    async def ticks() -> None:
-        for turn in range(ROUNDS):
-            due = {row.id: TICK + turn * timedelta(minutes=1) for row in await store.repositories.list()}
-            await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(ticks())
-        for number, pod in enumerate(pods):
-            group.create_task(applies(pod, 7 * number))
-
-    assert len(await store.repositories.list()) == len(known) + 10 * ROUNDS
 
 
 def _against_their_ids() -> list[str]:

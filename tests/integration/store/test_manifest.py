@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import update
 
 from reposync.store.manifest import ManifestRow, ManifestTotals
-from reposync.store.tables import FILES
 from tests.integration.store.conftest import Store
 
 
@@ -29,17 +27,6 @@ async def test_what_is_recorded_is_loaded(store: Store) -> None:
     again = [indexed("src/a.py", blob_sha="2" * 40, chunks=5, epoch=2), indexed("logo.png", epoch=2)]
     await store.manifests.record(run, run.repository_id, again)
     assert await store.manifests.load(run.repository_id) == {row.path: row for row in [*rows, *again]}
-
-
-async def test_one_repository_does_not_see_the_files_of_another(store: Store) -> None:
-    mine, other = await store.running("mine"), await store.running("other")
-    await store.manifests.record(mine, mine.repository_id, [indexed("README.md")])
-    await store.manifests.record(other, other.repository_id, [indexed("README.md", chunks=9)])
-
-    await store.manifests.clear(other, other.repository_id)
-
-    assert await store.manifests.load(mine.repository_id) == {"README.md": indexed("README.md")}
-    assert await store.manifests.load(other.repository_id) == {}
 
 
 async def test_totals_count_what_the_index_should_hold(store: Store) -> None:
@@ -72,18 +59,6 @@ async def test_files_that_could_not_be_read_count_as_failed_whether_the_index_ha
     assert await store.manifests.outdated([]) == set()
     await store.manifests.record(run, version, [indexed("old.py", blob_sha="f" * 40, epoch=2)])
     assert (await store.manifests.totals(version)).failed == 2
-
-
-async def test_how_a_file_was_read_is_valid_until_an_older_program_writes_its_row(store: Store) -> None:
-    run = await store.running()
-    read = indexed("a.py", epoch=4)._replace(reader="1k")
-    await store.manifests.record(run, run.repository_id, [read])
-    assert await store.manifests.load(run.repository_id) == {"a.py": read}
-
-    async with store.database.write() as connection:  # as a program before 0.2 does, which leaves `reader` as it was
-        await connection.execute(update(FILES).values(blob_sha="2" * 40, epoch=5))
-
-    assert await store.manifests.load(run.repository_id) == {"a.py": indexed("a.py", epoch=5, blob_sha="2" * 40)}
 
 
 async def test_long_paths_that_begin_alike_are_different_files(store: Store) -> None:

@@ -177,13 +177,6 @@ async def test_the_program_works_on_the_rows_of_a_released_version(empty_databas
     assert handbook.paused_reason == 'Umzug des Servers – until "Friday"'
 
 
-async def test_pods_of_the_released_version_can_write_to_the_newest_schema(empty_database_url: str) -> None:
-    await make(empty_database_url, HEAD, rows_of=RELEASED)
-
-    async with await Database.open(empty_database_url) as database:
-        assert len(await Store(database).runs.history(limit=100)) >= 8
-
-
 async def test_a_migration_only_adds(empty: Database, empty_database_url: str) -> None:
     await make_tables(empty_database_url, RELEASED, is_postgresql=empty.is_postgresql)
     before = await described(empty)

@@ -6,9 +6,8 @@ import pytest
 
 from reposync.errors import RunStateConflict
 from reposync.store.index_queries import search_scope, searched_versions
-from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
-from tests.fixtures.newer_rows import STATE, STATUS, TRIGGER, newer_run, newer_versions
+from tests.fixtures.newer_rows import STATE, STATUS, newer_run, newer_versions
 from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 
 
@@ -16,22 +15,6 @@ from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 def database_kind() -> str:
     """Little here depends on the database."""
     return "sqlite"
-
-
-async def test_a_run_with_an_unknown_trigger_is_claimed_kept_and_finished(store: Store) -> None:
-    waiting = await store.queued()
-    await newer_run(store.database, waiting.id, trigger=TRIGGER)
-
-    run = await store.runs.claim("worker-1", 60.0)
-
-    assert run is not None
-    assert (run.id, run.trigger) == (waiting.id, TRIGGER)
-    await store.runs.heartbeat(run, 60.0, {"phase": "indexing"}, RunFigures())
-    handed_back = await store.runs.release(run)
-    assert (handed_back.status, handed_back.trigger) == (RunStatus.QUEUED, TRIGGER)
-    again = await store.claimed()
-    ended = await store.runs.finish(again, RunStatus.COMPLETED, RunFigures())
-    assert (ended.status, ended.trigger) == (RunStatus.COMPLETED, TRIGGER)
 
 
 @ON_EVERY_DATABASE

@@ -190,13 +190,3 @@ async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(pods:
         await quiet(news)
         await Repositories(store.database).pause("payments", "being moved")
         assert await news.wait(REGISTRATIONS, LONG_SECONDS), "it listens as before"
-
-
-async def test_a_listener_that_is_cancelled_leaves_no_connection(pods: tuple[Store, Database, str]) -> None:
-    _, other, url = pods
-    news = Notifications(other)
-    async with listening(news):
-        await listener(url)
-
-    while await listeners(url):
-        await asyncio.sleep(0.01)

@@ -46,22 +46,6 @@ async def test_connections_that_the_server_closed_are_replaced_without_an_error(
         assert len(await store.runs.history()) == 6
 
 
-async def test_what_only_reads_holds_no_transaction_open(database: Database, database_url: str) -> None:
-    async with database.read() as connection:
-        await connection.exec_driver_sql("SELECT 1")
-        server = await asyncpg.connect(database_url)
-        try:
-            states = await server.fetch(
-                "SELECT state FROM pg_stat_activity "
-                "WHERE application_name = 'reposync' AND datname = current_database()"
-            )
-        finally:
-            await server.close()
-
-    assert states
-    assert {row["state"] for row in states} == {"idle"}
-
-
 async def test_connections_that_a_silent_server_does_not_let_end_are_cut(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

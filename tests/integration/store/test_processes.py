@@ -68,23 +68,6 @@ async def test_two_processes_share_the_queue_without_a_repetition(
     assert sorted(claimed) == sorted(queued)
 
 
-async def test_the_run_of_a_killed_process_is_taken_over_after_its_lease(
-    store: Store, database_url: str, start: Start
-) -> None:
-    run = await store.queued()
-    process = start(database_url, "hold")
-    go(process)
-    assert line(process) == run.id
-
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert await store.runs.claim("survivor", 60.0) is None, "its lease is not over yet"
-    await store.runs.expire(await store.runs.get(run.id))
-
-    taken = await store.runs.claim("survivor", 60.0)
-    assert (taken.id, taken.attempt, taken.worker) == (run.id, 2, "survivor")
-
-
 async def test_a_process_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(
     store: Store, database_url: str, start: Start
 ) -> None:

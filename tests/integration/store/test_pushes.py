@@ -44,16 +44,6 @@ async def test_a_project_is_found_by_its_number_and_by_its_place_as_long_as_it_h
     assert await found(database, 9) == []
 
 
-async def test_a_push_concerns_repositories_whose_schedule_is_never(database: Database) -> None:
-    said = {"name": "x", "schedule": "never"}
-    await registered(database, "file", cron_expression=None)
-    await registered(database, "group", cron_expression=None, origin="group", definition=said)
-    await registered(database, "added", cron_expression=None, origin="command", definition=said, resolved=said)
-    await registered(database, "scheduled", origin="command", definition={"name": "scheduled"})
-
-    assert await found(database, 7, HERE) == ["added", "file", "group", "scheduled"]
-
-
 async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(database: Database) -> None:
     await registered(database, "app")
     pushed, runs = await one(database), Runs(database)

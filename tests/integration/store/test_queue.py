@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, UsageError
+from reposync.errors import LeaseLost, RunNotFound, UsageError
 from reposync.store.run import RunFigures
 from reposync.store.run_state import MAX_ATTEMPTS
 from reposync.store.status import RunStatus, RunTrigger
@@ -70,24 +70,6 @@ async def test_a_person_goes_before_a_push_and_a_push_before_the_clock_and_among
 
 
 # Leases -------------------------------------------------------------------------------------------------------------
-
-
-async def test_a_heartbeat_keeps_the_run(store: Store) -> None:
-    run = await store.running(lease_seconds=-1.0)
-
-    state = await store.runs.heartbeat(run, 60.0)
-
-    assert state.lease_until > run.lease_until
-    assert await store.runs.claim("worker-2", 60.0) is None
-
-
-async def test_the_next_run_starts_at_once_when_the_one_before_killed_its_last_worker(store: Store) -> None:
-    await store.running(lease_seconds=-1.0)
-    for _ in range(2, MAX_ATTEMPTS + 1):
-        await store.runs.claim("worker-2", -1.0)
-    queued, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
-
-    assert (await store.runs.claim("worker-3", 60.0, run_id=queued.id)).id == queued.id
 
 
 # Ends ---------------------------------------------------------------------------------------------------------------
@@ -162,36 +144,6 @@ async def test_only_what_failed_or_was_cancelled_is_tried_again_and_only_what_is
             await change("no-such-run")
 
     assert (await store.runs.get(run.id)) == run
-
-
-async def test_a_run_whose_repository_was_removed_can_be_neither_tried_again_nor_approved(store: Store) -> None:
-    failed = await ended(store, await store.running(), RunStatus.FAILED)
-    blocked = await ended(store, await store.running(), RunStatus.BLOCKED)
-    await store.repositories.remove("payments")
-
-    with pytest.raises(RepositoryNotFound, match="'payments'"):
-        await store.runs.retry(failed.id)
-    with pytest.raises(RepositoryNotFound, match="'payments'"):
-        await store.runs.approve(blocked.id)
-
-
-async def test_a_run_that_had_its_share_waits_behind_the_others(store: Store) -> None:
-    huge = await store.running("huge")
-    await store.queued("small", RunTrigger.SCHEDULE)
-
-    await store.runs.release(huge, priority=20)
-
-    order = [(await store.runs.claim("worker-1", 60.0)).repository for _ in range(2)]
-    assert order == ["small", "huge"]
-
-
-async def test_a_dead_workers_run_goes_on_before_those_that_wait(store: Store) -> None:
-    await store.repository("dead")
-    await store.tick(TICK, "dead")
-    dead = await store.runs.claim("worker-1", -1.0)
-    await store.queued("clicked", RunTrigger.HTTP)
-
-    assert (await store.runs.claim("worker-2", 60.0)).id == dead.id
 
 
 async def test_others_wait_where_a_run_of_another_repository_could_be_executed_now(store: Store) -> None:

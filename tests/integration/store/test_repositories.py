@@ -66,27 +66,6 @@ async def test_another_definition_is_another_generation_and_the_live_version_kee
     assert await store.manifests.load(changed.id) == {"a.py": FILE}
 
 
-async def test_a_row_of_before_that_gets_its_whole_definition_is_the_same_generation(store: Store) -> None:
-    """A run of a pod of the version before is under way."""
-    resolved = DEFINITION | {"include": []}
-    generations = [
-        (await store.repository(**said)).generation  # type: ignore[arg-type]
-        for said in ({}, {"resolved": resolved}, {"resolved": resolved | {"include": ["*.py"]}})
-    ]
-    assert generations == [0, 0, 1]
-
-
-async def test_a_paused_repository_stays_paused_when_the_registry_is_read_again(store: Store) -> None:
-    await store.repository()
-    await store.repositories.pause("payments", "being moved")
-
-    again = await store.repository()
-
-    assert (again.is_active, again.paused_reason) == (False, "being moved")
-    resumed = await store.repositories.resume("payments")
-    assert (resumed.is_active, resumed.paused_reason) == (True, None)
-
-
 async def test_a_repository_that_returns_to_the_registry_is_active_again(store: Store) -> None:
     await store.repository()
     assert not (await store.repositories.deactivate("payments")).is_active

@@ -3,27 +3,35 @@ lost, a run does what its requests say, and at most one run of a repository exec
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
+    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 from sqlalchemy import text
 
+from reposync.errors import LeaseLost
+from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures, RunRequest
 from reposync.store.run_state import derive
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
-from tests.integration.store.conftest import ON_SQLITE
-from tests.integration.store.model import Model, keeps_its_promises
+from tests.fixtures.examples import SLOW_EXAMPLES
+from tests.integration.store.conftest import Store
 
 NAMES = ("a", "b")
 PERSONS = (RunTrigger.COMMAND, RunTrigger.HTTP)
@@ -42,20 +50,39 @@ class Wish:
     taken_back: bool = False
 
 
-class Requests(Model):
-    repositories = NAMES
+class Requests(RuleBasedStateMachine):
+    url: str
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
         super().__init__()
+        self.database: Database = self.do(Database.open(self.url))
+        self.store = Store(self.database)
+        self.clock = datetime(2026, 3, 1, tzinfo=UTC)
         self.numbers = itertools.count()
         self.wishes: dict[str, Wish] = {}
         """By request id."""
         self.held: dict[str, Run] = {}
+        self.stale: list[Run] = []
         self.paused: set[str] = set()
-        self.counted: Counter[str] = Counter()
-        self.happened: Counter[str] = Counter()
+        self.missed = 0
         self.runs: dict[str, Run] = {}
         self.requests: dict[str, list[RunRequest]] = {}
+        self.do(self._empty())
+
+    def do(self, what: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(what)
+
+    async def _empty(self) -> None:
+        async with self.database.write() as connection:
+            for table in ("run_requests", "missed_ticks", "sync_runs", "repositories"):
+                await connection.execute(text(f"DELETE FROM {table}"))
+        for name in NAMES:
+            await self.store.repository(name)
+
+    def teardown(self) -> None:
+        self.do(self.work_off())
+        self.do(self.database.close())
 
     async def work_off(self) -> None:
         for run in self.held.values():
@@ -100,7 +127,7 @@ class Requests(Model):
         moment = self.clock - back * timedelta(minutes=1)
         outcome = self.do(self.store.tick(moment, name, grace_seconds=1.0 if late else 1e10))
         assert sum((outcome.queued, outcome.joined, outcome.handled, outcome.missed)) == 1
-        self.counted["missed"] += outcome.missed
+        self.missed += outcome.missed
         if name in self.paused:
             assert outcome == TickOutcome(handled=1)
 
@@ -154,6 +181,7 @@ class Requests(Model):
     def claim(self) -> None:
         run = self.do(self.store.runs.claim(f"worker-{next(self.numbers)}", 60.0))
         if run is not None:
+            assert run.attempt == self.runs[run.id].attempt + 1
             self.held[run.id] = run
             expected = derive(self._live(self.runs[run.id]), brake=run.brake, handed_back=run.handed_back)
             assert {key: getattr(run, key) for key in expected} == expected, "it does what is asked of it"
@@ -164,9 +192,18 @@ class Requests(Model):
         run = self._one(data)
         self.do(self.store.runs.expire(run))
         taken = self.do(self.store.runs.claim(f"worker-{next(self.numbers)}", 60.0, run_id=run.id))
-        del self.held[run.id]
+        self._let_go(run)
         if taken is not None:
             self.held[run.id] = taken
+
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data())
+    def wake_after_the_lease(self, data: st.DataObject) -> None:
+        run = data.draw(st.sampled_from(self.stale))
+        with pytest.raises(LeaseLost):
+            self.do(self.store.runs.heartbeat(run, 60.0))
+        with pytest.raises(LeaseLost):
+            self.do(self.store.runs.release(run))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), how=st.sampled_from(ENDS), lost=st.integers(21, 23))
@@ -174,9 +211,8 @@ class Requests(Model):
         run = self._one(data)
         brake = {"commit": "c", "planned": {"vanished": lost}, "losses": {"vanished": lost}, "indexed": 30}
         said = {"brake": brake} if how == "blocked" else {}
-        ended = self.do(self.store.runs.finish(run, RunStatus(how), RunFigures(), "WHY", "because", **said))
-        del self.held[run.id]
-        self.happened[str(ended.status)] += 1
+        self.do(self.store.runs.finish(run, RunStatus(how), RunFigures(), "WHY", "because", **said))
+        self._let_go(run)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -190,14 +226,14 @@ class Requests(Model):
     def hand_back(self, data: st.DataObject, yields: bool) -> None:
         run = self._one(data)
         self.do(self.store.runs.release(run, priority=20 if yields else None))
-        del self.held[run.id]
+        self._let_go(run)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
         run = self._one(data)
         self.do(self.store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503"))
-        del self.held[run.id]
+        self._let_go(run)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -230,6 +266,8 @@ class Requests(Model):
         for status in (RunStatus.RUNNING, RunStatus.QUEUED, RunStatus.BLOCKED):
             assert all(counted[name, status] <= 1 for name in NAMES), status
         assert {run.id for run in self.runs.values() if run.status is RunStatus.RUNNING} == set(self.held)
+        ticks = Counter((run.repository, run.scheduled_for) for run in self.runs.values() if run.scheduled_for)
+        assert set(ticks.values()) <= {1}
 
     def a_run_that_waits_does_what_is_asked_of_it(self) -> None:
         for run in self.runs.values():
@@ -267,7 +305,7 @@ class Requests(Model):
 
     def what_is_counted_is_what_happened(self) -> None:
         missed = sum(len(self.do(self.store.ticks.missed(self._id(name), 1_000))) for name in NAMES)
-        assert missed == self.counted["missed"]
+        assert missed == self.missed
         queue = self.do(self.store.runs.queue()).counts
         expected = Counter(str(run.status) for run in self.runs.values())
         for status in ("queued", "retrying", "running", "blocked"):
@@ -288,7 +326,12 @@ class Requests(Model):
     def _one(self, data: st.DataObject) -> Run:
         return data.draw(st.sampled_from(list(self.held.values())))
 
+    def _let_go(self, run: Run) -> None:
+        del self.held[run.id]
+        self.stale.append(run)
 
-@ON_SQLITE
+
 def test_no_request_that_was_not_withdrawn_is_lost(database_url: str) -> None:
-    keeps_its_promises(Requests, database_url, steps=30)
+    with asyncio.Runner() as runner:
+        model = type("Kept", (Requests,), {"url": database_url, "loop": runner.get_loop()})
+        run_state_machine_as_test(model, settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=30))

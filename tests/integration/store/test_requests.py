@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from reposync.store.run import Run
@@ -49,20 +48,6 @@ async def test_ctrl_c_of_a_command_leaves_the_run_of_a_push(store: Store) -> Non
     assert left is not None
     assert (left.id, left.status, left.full, left.priority) == (pushed.id, RunStatus.QUEUED, False, 10)
     assert left.trigger is RunTrigger.WEBHOOK
-
-
-async def test_the_run_that_a_command_executes_for_a_push_continues_on_a_daemon_after_ctrl_c(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.WEBHOOK)
-    await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=MINE, full=True)
-    run = await store.runs.claim("laptop", 60.0)
-
-    await store.runs.withdraw(MINE, by="an interrupt")
-
-    assert not (await store.runs.heartbeat(run, 60.0)).cancel_requested
-    back = await store.runs.release(run)
-    assert (back.status, back.full, back.trigger) == (RunStatus.QUEUED, False, RunTrigger.WEBHOOK)
-    again = await store.runs.claim("daemon", 60.0)
-    assert (again.id, again.full) == (run.id, False)
 
 
 async def test_a_cancel_withdraws_all_requests_and_names_its_author(store: Store) -> None:
@@ -122,16 +107,6 @@ async def test_a_source_that_one_machine_cannot_reach_is_no_end_of_a_pushed_run(
 
 
 # Attempts and waiting -----------------------------------------------------------------------------------------------
-
-
-async def test_a_run_that_is_taken_over_has_waited_since_its_lease_was_over(store: Store) -> None:
-    run = await store.running(lease_seconds=-500.0)
-
-    taken = await store.runs.claim("worker-2", 60.0)
-
-    assert taken.id == run.id
-    assert taken.not_before == run.lease_until > run.queued_at - timedelta(seconds=600)
-    assert taken.started_at - max(taken.queued_at, taken.not_before) < timedelta(seconds=60)
 
 
 async def test_hand_backs_do_not_raise_the_number_of_failures(store: Store) -> None:

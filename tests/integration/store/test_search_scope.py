@@ -41,17 +41,6 @@ async def test_search_learns_of_every_version_that_becomes_live_or_is_retired(st
     assert await search_scope(store.database) == seen, "and of nothing else"
 
 
-async def test_search_learns_of_a_version_that_was_built_and_became_live_between_two_looks(store: Store) -> None:
-    run = await store.running()
-    first = await store.publishes(run)
-    seen = await search_scope(store.database)
-
-    await store.publishes(run, await store.building(run, settings_key="settings-2"))
-    await store.versions.remove(run, first.id)
-
-    assert not seen.still_holds(await search_scope(store.database))
-
-
 async def test_points_of_versions_that_are_not_live_are_hidden_in_the_collection_that_has_them(store: Store) -> None:
     run, other = await store.running(), await store.running("other")
     first, _ = await store.replaced(run, physical="code--2")

@@ -33,21 +33,6 @@ async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store:
     assert await store.runs.history() == [joined]
 
 
-async def test_a_tick_joins_the_run_that_is_next_where_two_wait(store: Store) -> None:
-    run = await store.running()
-    clicked, _ = await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
-    released = await store.runs.release(run, priority=20)
-    assert {run.status for run in await store.runs.active(run.repository_id)} == {
-        RunStatus.QUEUED,
-        RunStatus.RETRYING,
-    }
-
-    await store.tick(TICK)
-
-    assert (await store.runs.get(clicked.id)).scheduled_for == TICK
-    assert (await store.runs.get(released.id)).scheduled_for is None
-
-
 async def test_a_thousand_ticks_of_one_moment_are_a_thousand_runs(store: Store) -> None:
     names = [f"repository-{number}" for number in range(1_000)]
     await store.database_rows(names)
@@ -108,19 +93,6 @@ async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_n
     assert (await store.ticks.scheduled())[0].since == moments[-1], "the schedule is as it was"
 
     assert moments == sorted(set(moments))
-
-
-async def test_ticks_of_repositories_that_were_removed_or_paused_in_the_meantime_are_dropped(store: Store) -> None:
-    await store.repository()
-    await store.repositories.remove("payments")
-    paused = await store.repository("paused")
-    await store.repositories.pause("paused", "being moved")
-    due = {repository_id("payments"): TICK, paused.id: TICK, "never-registered": TICK}
-
-    outcome = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
-
-    assert outcome == TickOutcome(handled=3)
-    assert await store.runs.history() == []
 
 
 # The first run ------------------------------------------------------------------------------------------------------

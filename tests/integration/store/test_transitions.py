@@ -94,13 +94,3 @@ async def test_a_run_that_waits_again_leaves_the_place_to_one_that_is_queued(sto
 
     assert (await after(store, run, event)).status is RunStatus.RETRYING
     assert (await store.runs.get(queued.id)).status is RunStatus.QUEUED
-
-
-async def test_a_state_of_a_newer_program_is_left_as_it_is(store: Store) -> None:
-    run = await store.queued()
-    async with store.database.write() as connection:
-        await connection.execute(RUNS.update().where(RUNS.c.id == run.id).values(status="hibernating"))
-        row = (await connection.execute(locked(store.database, RUNS.c.id == run.id))).one()
-        for event in Event:
-            with pytest.raises(RunStateConflict, match="is hibernating"):
-                await move(connection, store.database, row, event)

@@ -16,15 +16,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from reposync.app.daemon import MetricsObserver
 from reposync.config.database_url import sqlite_url
-from reposync.config.settings import Settings
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.schema import HEAD, MIGRATION_LOCK
-from reposync.telemetry.health import Health
-from reposync.telemetry.metrics import Metrics
-from tests.fixtures.applied import open_applied
 from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.released_schemas import RELEASED, execute, make, rows
 from tests.integration.store.test_processes import Start, go, rest, start  # noqa: F401
@@ -170,34 +165,6 @@ async def test_a_wait_for_a_different_process_that_migrates_ends_with_a_clear_er
             assert await database.current() == RELEASED
     finally:
         await migrating.close()
-
-
-async def test_readyz_shows_that_a_daemon_waits_for_the_schema(empty_postgresql: str, tmp_path: Path) -> None:
-    await make(empty_postgresql, RELEASED)
-    variables = {"DATABASE_URL": empty_postgresql, "REPOSYNC_STATE_DIR": str(tmp_path), "HOME": str(tmp_path)}
-    health = Health()
-    telling = MetricsObserver(Metrics(version="1", run_statuses=[], run_triggers=[]), health)
-    opening = open_applied(Settings.from_environment(variables), telling)
-
-    async def is_told() -> bool:
-        found = health.snapshot()
-        return found.status == "down" and "a different process, which upgrades it" in str(
-            found.components["database"].reason
-        )
-
-    migrating = await asyncpg.connect(empty_postgresql)
-    try:
-        async with migrating.transaction():
-            await migrating.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-            entered = asyncio.create_task(opening.__aenter__())
-            await until(is_told)
-    finally:
-        await migrating.close()
-    app = await asyncio.wait_for(entered, PATIENCE_SECONDS)
-    try:
-        assert await app.database.current() == HEAD
-    finally:
-        await opening.__aexit__(None, None, None)
 
 
 async def test_a_process_that_is_killed_while_it_changes_an_sqlite_schema_leaves_it_to_the_next(

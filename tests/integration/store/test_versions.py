@@ -55,18 +55,6 @@ async def test_a_version_of_words_only_leaves_the_repositorys_id_to_the_complete
     assert await indexed_meaning(store.database, {complete.id}) == {}
 
 
-async def test_a_new_building_version_replaces_an_earlier_one_and_not_the_live_one(
-    store: Store,
-) -> None:
-    run = await store.running()
-    await store.publishes(run)
-
-    await store.building(run, settings_key="settings-2")
-    await store.building(run, settings_key="settings-3")
-
-    assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED), (3, BUILDING)]
-
-
 @pytest.mark.parametrize("state", [LIVE, BUILDING])
 async def test_no_repository_has_two_versions_that_are_live_or_two_that_are_built(
     store: Store, state: VersionState
@@ -96,41 +84,6 @@ async def test_each_attempt_writes_under_a_higher_epoch_than_any_before_it(store
     assert (await store.repositories.get("payments")).epoch == 2**52 + 1
     other = await store.building(run, settings_key="settings-2")
     assert await store.versions.begin_epoch(run, other, identity="index-1") == 2**52 + 2
-
-
-async def test_the_fingerprint_is_cleared_until_a_run_publishes(store: Store) -> None:
-    run = await store.running()
-    version = await store.publishes(run, branch_name="main")
-    assert (version.fingerprint, version.commit_sha) == ("rules-1", COMMIT)
-
-    epoch = await store.versions.begin_epoch(run, version, identity="index-2")
-
-    (begun,) = await store.versions.of(run.repository_id)
-    assert (begun.fingerprint, begun.commit_sha, begun.branch_name) == (None, COMMIT, "main")
-    assert (begun.epoch, begun.index_identity) == (epoch, "index-2")
-
-
-async def test_a_full_run_remembers_the_epoch_that_it_began_after(store: Store) -> None:
-    run = await store.running()
-    version = await store.building(run)
-    first = await store.versions.begin_epoch(run, version, identity="index-1")
-    taken = await store.taken_over(run)
-    await store.versions.begin_epoch(taken, version, identity="index-1")
-
-    assert (await store.runs.get(run.id)).full_from_epoch == first - 1
-
-
-async def test_the_version_that_becomes_live_retires_the_one_before(store: Store) -> None:
-    run = await store.running()
-
-    first, second = await store.replaced(run)
-
-    before, live = await store.versions.of(run.repository_id)
-    assert (before.id, before.state, before.commit_sha) == (first.id, RETIRED, COMMIT)
-    assert (live.id, live.state, live.commit_sha) == (second.id, LIVE, "d" * 40)
-    assert before.retired_at is not None and live.live_at is not None and live.retired_at is None
-    row = await store.repositories.get("payments")
-    assert (row.live_version, row.last_commit) == (second.id, "d" * 40)
 
 
 async def test_a_commit_that_is_held_but_for_some_files_does_not_take_the_place_of_the_complete_one(

@@ -20,19 +20,6 @@ async def silent(store: Store, name: str, seconds: float) -> None:
         await connection.execute(mine.values(seen_at=store.database.moment(-seconds)))
 
 
-async def test_a_worker_is_known_from_joining_to_leaving(store: Store) -> None:
-    workers = Workers(store.database)
-    await workers.join("pod-1:7:a", host="node-1", version="1.2.3")
-    await workers.join("pod-2:7:b", host="node-2", version="1.2.3")
-
-    first, second = await workers.alive()
-    assert (first.name, first.host, first.version) == ("pod-1:7:a", "node-1", "1.2.3")
-    assert first.started_at == first.seen_at <= second.seen_at
-
-    await workers.leave("pod-1:7:a")
-    assert await alive(store) == ["pod-2:7:b"]
-
-
 async def test_a_worker_without_heartbeat_is_not_alive_until_the_next_one(store: Store) -> None:
     workers = Workers(store.database)
     await workers.join("pod-1:7:a", host="node-1", version="1.2.3")
