@@ -137,18 +137,14 @@ class GitLabClient:
         try:
             await self.call("api_version", lambda client: client.http_get("/version"), doing=doing)
         except HttpRefused as refused:
-            refusal = Refusal.of(refused)
-            is_refused = refusal.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-            if is_refused and (self.token is None or refusal.error == "insufficient_scope"):
-                return  # only users may read the version
-            if is_refused:
-                raise SourceDenied(
-                    f"{self.url} refuses the token.{refusal.quoted}", remedy="Has it expired, or was it revoked?"
+            if refused.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise SourceError(
+                    f"{self.url} answered {refused.status} to a request for its version.",
+                    remedy="Check that the URL is that of a GitLab instance.",
                 ) from refused
-            raise SourceError(
-                f"{self.url} answered {refusal.status} to a request for its version.{refusal.quoted}",
-                remedy="Check that the URL is that of a GitLab instance.",
-            ) from refused
+            # Only users may read the version.
+            if self.token is not None and Refusal.of(refused).error != "insufficient_scope":
+                raise self.explain(refused, path="version", kind="its") from refused
 
     async def close(self) -> None:
         await self.http.close()

@@ -155,7 +155,7 @@ async def test_each_gitlab_server_is_checked_with_its_token(folder: Path) -> Non
             # Who has no token is not told the version, but that GitLab is there.
             await watched.is_("gitlab:public", "ok")
             said = await watched.is_("gitlab:strange", "degraded")
-            assert said["reason"].startswith(f"{strange.url} refuses the token.")
+            assert said["reason"].startswith(f"{strange.url} does not accept the token for its version.")
             assert TOKEN not in said["reason"]
             assert await watched.overall() == (200, "degraded")
         for server in (known, public, strange):

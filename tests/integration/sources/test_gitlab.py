@@ -8,69 +8,35 @@ import pytest
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceUnavailable
 from reposync.sources.port import Commit
-from tests.fixtures.gitlab_server import GitLabServer, Project
+from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.repositories import Executable, GitRepository, Submodule, Symlink, many_path
 from tests.integration.sources.conftest import PATH, TOKEN, Site, contents, entries_of, expected, same_tree
-
-THOUSANDS = 10_000
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> GitRepository:
-    repository = GitRepository.create(tmp_path_factory.mktemp("large") / "large.git")
-    repository.many(THOUSANDS)
-    return repository
-
-
-@pytest.fixture
-def large_project(server: GitLabServer, large: GitRepository) -> Project:
-    return server.add_project("platform/large", large.path, id=7)
-
 
 # How many requests ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("branch", [None, "main"])
-async def test_an_unchanged_project_costs_one_request(
-    site: Site, large_project: Project, large: GitRepository, branch: str | None
-) -> None:
-    head = await site.gitlab("platform/large", project_id=7, branch=branch).head()
-
-    assert head.sha == large.head()
-    assert len(site.server.log) == 1
-
-
-async def test_one_changed_file_of_ten_thousand_costs_three_requests(
-    site: Site, large_project: Project, large: GitRepository
-) -> None:
-    source = site.gitlab("platform/large", project_id=7)
-    before = {entry.path: entry.sha for entry in await entries_of(source)}
-    large.commit({many_path(1234): b"changed\n"})
-    site.server.log.forget()
-
-    head = await source.head()
-    changed = [entry for entry in (await source.tree(head)).entries if before.get(entry.path) != entry.sha]
-    found = await contents(source, changed)
-
-    assert list(found.values()) == [b"changed\n"]
-    assert len(site.server.log) == 3
-    large.force(f"{head.sha}~1")
-
-
-async def test_a_first_sync_of_ten_thousand_files_costs_three_calls_and_six_git_requests(
-    site: Site, large_project: Project, large: GitRepository
-) -> None:
-    source, head = await site.at_head("platform/large", project_id=None)
-    entries = (await source.tree(head)).entries
+async def test_ten_thousand_files_cost_few_requests_first_and_fewer_later(site: Site) -> None:
+    """The figures of docs/benchmarks.md."""
+    site.repository.many(10_000)
+    source, entries = await site.listed(project_id=None)
     found = await contents(source, entries)
+    assert same_tree(entries, site.repository)
+    assert len(found) == 10_000
+    assert found[entries[17].sha] == site.repository.read(entries[17].sha)
+    assert await source.project_id() == 42
+    assert (len(site.server.log.rest), len(site.server.log.git)) == (3, 1 + 10_000 / 2_000)
 
-    assert same_tree(entries, large)
-    assert len(found) == THOUSANDS
-    assert found[entries[17].sha] == large.read(entries[17].sha)
-    assert len(site.server.log.rest) <= 3
-    assert len(site.server.log.git) == 1 + THOUSANDS / 2000
-    assert await source.project_id() == 7
-    assert len(site.server.log.rest) <= 3, "the id is requested once"
+    site.repository.commit({many_path(1234): b"changed\n"})
+    site.server.log.forget()
+    source, changed = await site.listed()
+    changed = [entry for entry in changed if entry.sha not in found]
+    assert list((await contents(source, changed)).values()) == [b"changed\n"]
+    assert (len(site.server.log.rest), len(site.server.log.git)) == (3, 0)
+
+    for branch in (None, "main"):
+        site.server.log.forget()
+        assert (await site.gitlab(branch=branch).head()).sha == site.repository.head()
+        assert len(site.server.log) == 1, "nothing changed"
 
 
 async def test_few_contents_come_by_rest_and_many_by_git(site: Site) -> None:
