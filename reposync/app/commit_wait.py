@@ -154,7 +154,11 @@ class SearchableCommits:
             if version.state is VersionState.LIVE and (version.partial_commit or "").startswith(state.commit.lower()):
                 unread = (await app.manifests.totals(version.id)).failed
                 limit = f"{unread:,} files of this commit could not be read; the next run tries again."
-        held = f"the index holds {state.last_commit[:10]}" if state.last_commit else "no commit of it is indexed"
+        held = (
+            f"the index holds {state.last_commit[:10]}"
+            if state.last_commit
+            else "no commit of it is indexed completely"
+        )
         run = next(iter(await app.runs.active(row.id) or await app.runs.history(row.name, limit=1)), None)
         latest = "It has never been synced." if run is None else f"Its latest run {run.id} is {run.status}."
         sentences = [f"Commit {state.commit} of {state.repository!r} is not searchable yet: {held}.", latest]

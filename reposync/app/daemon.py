@@ -191,13 +191,16 @@ class Daemon:
             "registry": lambda: self._watcher.run(app, lambda: discovery.declare(app.configuration.registry)),
             "health": HealthChecks(app, self._health, self._secrets).run,
             "lag": lambda: watch_loop(self._metrics),
-            "retention": lambda: self._purge_forever(app),
+            "retention": lambda: _every(_PURGE_SECONDS, lambda: self._purge(app)),
         }
         if app.database.connect is not None:
             tasks["news"] = news.listen
         if self._roles.scheduler:
             cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
-            tasks |= {"cron": cron.run, "groups": lambda: self._discover_forever(app, discovery)}
+            tasks |= {
+                "cron": cron.run,
+                "groups": lambda: _every(DISCOVERY_SECONDS, lambda: discovery.run_due(app.configuration.registry)),
+            }
         async with asyncio.TaskGroup() as group:
             # A task that ends by a defect is started again.
             kept = [
@@ -239,21 +242,10 @@ class Daemon:
         if outcome.missed:
             log.warning("ticks were missed", missed=outcome.missed)
 
-    async def _discover_forever(self, app: Application, discovery: Discovery) -> None:
-        while True:
-            await discovery.run_due(app.configuration.registry)
-            await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
-
-    async def _purge_forever(self, app: Application) -> None:
-        """At startup and once an hour."""
-        while True:
-            days = self._config().history_days
-            if days is not None:
-                with contextlib.suppress(StoreUnavailable):
-                    gone = await app.runs.purge(app.runs.now() - timedelta(days=days))
-                    if gone:
-                        log.info("history shortened", runs=gone, older_than_days=days)
-            await asyncio.sleep(_PURGE_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+    async def _purge(self, app: Application) -> None:
+        days = self._config().history_days
+        if days is not None and (gone := await app.runs.purge(app.runs.now() - timedelta(days=days))):
+            log.info("history shortened", runs=gone, older_than_days=days)
 
     async def refresh_metrics(self) -> None:
         """Gauges that are read from the database for each scrape. Raises StoreUnavailable."""
@@ -284,6 +276,14 @@ class Daemon:
 
 
 _WATCHED = (RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING, RunStatus.BLOCKED)
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """At once, and then about that often, whether or not the database answers."""
+    while True:
+        with contextlib.suppress(StoreUnavailable):
+            await work()
+        await asyncio.sleep(seconds * random.uniform(0.8, 1.2))  # noqa: S311
 
 
 def _import_parts(registry: Registry) -> None:
