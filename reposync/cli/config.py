@@ -1,21 +1,25 @@
-"""`reposync config`: check the registry file, print its schema."""
+"""`reposync config`: the registry file, checked, and its schema. `reposync apply`: write the file to the catalogue."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, json_option, settings
+from reposync.cli.commands import Group, current_user, json_option, prints, run_with_database, settings
 from reposync.cli.output import Result, print_json
+from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
+    from reposync.catalog.apply import Plan
     from reposync.config.document import Problem
     from reposync.config.loading import LoadedRegistry
+    from reposync.store.database import Database
 
+_SIGNS = {"added": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red")}
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 
 
@@ -75,3 +79,66 @@ def _report(path: Path | None, errors: Sequence[Problem] = (), warnings: Sequenc
 
     found = {"errors": list(map(asdict, errors)), "warnings": list(map(asdict, warnings))}
     return {"ok": not errors, "file": str(path) if path else None, **found}
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
+@click.option("--take-over", is_flag=True, help="Also take over names that belong to a different file or person.")
+@prints
+def apply(file: Path | None, dry_run: bool, take_over: bool) -> Result:
+    """Write the registry FILE to the catalogue, which all pods and commands use.
+
+    Default for FILE: the file that REPOSYNC_CONFIG names, or repositories.yaml in this folder. Repositories that leave
+    the file are deactivated: their index and history stay. `serve` applies its file on start and when it changes; only
+    this command applies a content again that a later one has superseded.
+    """
+    from reposync.config.loading import load_registry
+
+    # Before the database: a file with errors changes nothing.
+    loaded = load_registry(file or settings().config_path)
+
+    async def act(database: Database) -> tuple[Plan, bool]:
+        from reposync.catalog.apply import Applying
+
+        applying = Applying(database, loaded, by=current_user())
+        plan = await applying.plan(take_over=take_over)
+        return plan, not dry_run and not plan.conflicts and await applying.write(plan, on_request=True)
+
+    plan, written = run_with_database(act)
+    return Result(plan.as_json() | {"applied": written}, _plan_lines(plan, written))
+
+
+def _plan_lines(plan: Plan, written: bool) -> Iterator[str]:
+    for change in plan.changes:
+        sign, colour = _SIGNS[change.kind]
+        yield click.style(f"{sign} {escape_unprintable(change.what)}", fg=colour)
+        for key, (before, after) in change.keys.items():
+            if change.kind == "changed":
+                yield f"    {key}: {_shown(before)} -> {_shown(after)}"
+            elif after not in (None, [], {}):
+                yield f"    {key}: {_shown(after)}"
+    for conflict in plan.conflicts:
+        what, theirs = escape_unprintable(conflict.what), escape_unprintable(conflict.theirs)
+        yield click.style(f"! {what} belongs to {theirs}", fg="red")
+    counts = [(kind, sum(each.kind == kind for each in plan.changes)) for kind in _SIGNS]
+    found = ", ".join(f"{number:,} {kind}" for kind, number in counts if number) or "no change"
+    done = "applied" if written else "would be applied"
+    yield f"{escape_unprintable(plan.path)} ({plan.digest[:12]}): {done}: {found}; {plan.unchanged:,} unchanged"
+    if plan.standing == "superseded" and not written:
+        yield "  This content was superseded by a later one; applying it reverts the catalogue."
+    plan.refuse_conflicts()
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case {"variable": str(raw)} | {"address": str(raw)}:
+            return escape_unprintable(raw)
+        case {"file": str(path)}:
+            return f"(in the clear in {escape_unprintable(path)})"
+        case dict():
+            return ", ".join(f"{escape_unprintable(str(key))} {_shown(each)}" for key, each in value.items())
+        case list():
+            return ", ".join(map(_shown, value)) or "(none)"
+        case _:
+            return "(none)" if value is None else escape_unprintable(str(value))

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.commands import Group, with_app
-from reposync.cli.output import NO_REPOSITORY, Cell, Result, short, table
+from reposync.cli.output import NO_REPOSITORY, Result, short, table
 from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.app.index_overview import BuildProgress, CollectionChange, IndexOverview, VersionOverview
-
-STYLES = {"live": "green", "building": "cyan", "retired": "dim"}
 
 
 @click.group(cls=Group)
@@ -35,8 +33,10 @@ async def status(app: Application, name: str | None) -> Result:
     changes = [each for each in await collection_changes(app) if each.collection in collections]
     if not found:
         return Result({"items": [], "collections": []}, [NO_REPOSITORY])
-    titles = ["repository", "version", "state", "model", ">chunks of", "commit", ">files", ">chunks", "since", "in"]
-    versions = table(titles, _rows(found), fold=("repository", "model", "in"))
+    rows = [_row(each.repository, version) for each in found for version in each.versions]
+    nothing = {"version": None, "state": "nothing yet"}
+    rows += [{"repository": each.repository, **nothing} for each in found if not each.versions]
+    versions = table(rows, fold=("repository", "model", "in"))
     items = [each.as_json() for each in found]
     return Result(
         items[0] if name is not None else {"items": items, "collections": [each.as_json() for each in changes]},
@@ -92,27 +92,20 @@ async def _held(app: Application, rows: Any, what: str) -> Result:
     return Result([each.as_json() for each in found], lines or ["No repository yet."])
 
 
-def _rows(found: list[IndexOverview]) -> Iterator[list[Cell]]:
-    for each in found:
-        yield from ([each.repository, *_cells(version)] for version in each.versions)
-        if not each.versions:
-            yield [each.repository, "-", "nothing yet", *["-"] * 6, each.collection]
-
-
-def _cells(version: VersionOverview) -> Iterator[Cell]:
-    yield str(version.number)
-    yield version.state, STYLES.get(version.state, "")
-    yield "words only" if version.words_only else model_words(version.provider, version.model)
-    yield "-" if version.chunk_size is None else f"{version.chunk_size}/{version.chunk_overlap}"
-    yield short(version.partial_commit or version.commit)
-    yield (f"{version.files:,} ({version.failed:,} failed)", "red") if version.failed else f"{version.files:,}"
-    yield f"{version.chunks:,}"
+def _row(repository: str, version: VersionOverview) -> dict[str, Any]:
+    since = ago(version.live_at or version.created_at)
     if version.state == "retired":
         when = until(version.removed_after)
-        yield f"{ago(version.retired_at)}, removed {'by the next run' if when in ('now', '-') else when}"
-    else:
-        yield ago(version.live_at or version.created_at)
-    yield version.physical
+        since = f"{ago(version.retired_at)}, removed {'by the next run' if when in ('now', '-') else when}"
+    return {
+        **{"repository": repository, "version": version.number, "state": version.state},
+        "model": "words only" if version.words_only else model_words(version.provider, version.model),
+        "chunks of": f"{version.chunk_size}/{version.chunk_overlap}" if version.chunk_size else None,
+        "commit": short(version.partial_commit or version.commit),
+        **{"files": version.files, "failed": version.failed, "chunks": version.chunks},
+        "since": since,
+        "in": version.physical,
+    }
 
 
 def model_words(provider: str | None, model: str | None) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reposync.cli.commands import Group, current_user, settings, with_database
-from reposync.cli.output import Cell, Result, table
+from reposync.cli.output import Result, table
 from reposync.words import duration, escape_unprintable
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from reposync.store.database import Database
     from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
-
-STYLES = {"held": "green", "database": "cyan", "stale": "yellow", "foreign": "red"}
 
 
 @click.group(cls=Group)
@@ -41,11 +39,8 @@ async def list_(database: Database) -> Result:
 
     async with _opened(database) as stores:
         found = await lock_overviews(*stores)
-    titles = ["repository", "state", "pod", "holder", "run", ">attempt", ">lock ends in", ">lease ends in"]
-    return Result(
-        [each.model_dump() for each in found],
-        [table(titles, map(_cells, found), fold=titles[:5]) if found else "No repository is locked."],
-    )
+    rows = table(list(map(_row, found)), fold=("repository", "pod", "holder", "run")) if found else None
+    return Result([each.model_dump() for each in found], [rows or "No repository is locked."])
 
 
 @locks.command()
@@ -75,12 +70,14 @@ def _sentence(done: Release) -> str:
     return f"{text}."
 
 
-def _cells(each: Lock) -> Iterator[Cell]:
-    yield each.shown_name
-    yield each.state, STYLES[each.state]
-    yield from (each.pod or "-", each.holder, each.run_id or "-", "-" if each.attempt is None else str(each.attempt))
-    yield "-" if each.state == "database" else duration(each.ttl_seconds and round(each.ttl_seconds))
-    yield "over" if each.lease_is_over else duration(each.lease_seconds and round(each.lease_seconds))
+def _row(each: Lock) -> dict[str, Any]:
+    return {
+        "repository": each.shown_name,
+        "state": each.state,
+        **{"pod": each.pod, "holder": each.holder, "run": each.run_id, "attempt": each.attempt},
+        "lock ends in": duration(each.ttl_seconds and round(each.ttl_seconds)),
+        "lease ends in": "over" if each.lease_is_over else duration(each.lease_seconds and round(each.lease_seconds)),
+    }
 
 
 @contextlib.asynccontextmanager

@@ -26,8 +26,14 @@ PIPED_WIDTH = 200
 LINE_SECONDS = 5.0
 NO_REPOSITORY = "No repository yet. `reposync sync .` adds the one of this folder."
 
-Cell = str | tuple[str, str]
-"""A text, or a text and its style."""
+STYLES = {
+    **dict.fromkeys(("completed", "live", "held"), "green"),
+    **dict.fromkeys(("failed", "foreign"), "red"),
+    **dict.fromkeys(("blocked", "cancelled", "stale"), "yellow"),
+    **dict.fromkeys(("running", "building", "database"), "cyan"),
+    "retired": "dim",
+}
+"""Of cells with these texts."""
 
 
 @dataclass(frozen=True)
@@ -78,31 +84,42 @@ def table_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
 
 
-def table(titles: Sequence[str], rows: Iterable[Iterable[Cell]], *, fold: Sequence[str] = ()) -> Table:
-    """`rows` under `titles`; a title that starts with `>` aligns its column to the right.
-
-    Cells of the columns in `fold` are folded on a narrow terminal, other cells are cut. Control characters are escaped.
-    """
+def table(rows: Sequence[Mapping[str, Any]], *, fold: Sequence[str] = ()) -> Table:
+    """The keys of the first row are the titles. Cells of the columns in `fold` are folded on a narrow terminal, other
+    cells are cut. Control characters are escaped."""
     from rich.table import Table
     from rich.text import Text
 
     made = Table(box=None, header_style="bold", pad_edge=False)
-    for title in titles:
-        name = title.removeprefix(">")
-        made.add_column(name, justify="right" if title != name else "left", no_wrap=name not in fold, overflow="fold")
+    for title, value in rows[0].items():
+        side = "right" if isinstance(value, int | float) else "left"
+        made.add_column(title, justify=side, no_wrap=title not in fold, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        pairs = (cell if isinstance(cell, tuple) else (cell, "") for cell in row)
-        made.add_row(*(Text(escape_unprintable(text), style) for text, style in pairs))
+        made.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in map(_cell, row.values())))
     return made
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case datetime():
+            return ago(value) if value <= datetime.now(UTC) else until(value)
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:.3f}"
+        case _:
+            return escape_unprintable(str(value))
 
 
 def field_lines(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     """One `name: value` per line, in the order of the document, without what is empty. Lists of things and nested
     documents follow their name, each thing indented."""
-    given = {key: value for key, value in document.items() if value not in (None, "", [], {}, False)}
+    given = {key: value for key, value in document.items() if value not in (None, "", [], {})}
     width = max(map(len, given), default=0) + 2
     for key, value in given.items():
-        name = f"{indent}{key.replace('_', ' ')}:"
+        name = f"{indent}{key}:"
         match value:
             case dict():
                 yield name
@@ -118,7 +135,7 @@ def field_lines(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 def _in_words(document: Mapping[str, Any]) -> Iterator[str]:
     for key, value in document.items():
         if value not in (None, "", [], {}, False, 0):
-            yield f"{key.replace('_', ' ')} {_shown(value)}"
+            yield f"{key} {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
@@ -130,7 +147,7 @@ def _shown(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case float():
-            return f"{value:.1f}"
+            return f"{value:g}"
         case _:
             return escape_unprintable(str(value))
 

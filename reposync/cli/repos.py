@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reposync.cli.commands import Group, current_user, prints, run_with_app, with_app, with_database
-from reposync.cli.output import NO_REPOSITORY, Cell, Result, field_lines, short, table
+from reposync.cli.output import NO_REPOSITORY, Result, field_lines, short, table
 from reposync.words import ago, escape_unprintable, until
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from reposync.app.application import Application
     from reposync.catalog.overview import Overview, RepositoryDetail
     from reposync.store.database import Database
     from reposync.store.repository import Repository
-    from reposync.store.run import Run
 
 
 @click.group(cls=Group)
@@ -37,7 +33,8 @@ async def list_(database: Database) -> Result:
     from reposync.store.runs import Runs
 
     found = await overviews(Repositories(database), Manifests(database), Runs(database))
-    return Result([each.as_json() for each in found], [_table(found) if found else NO_REPOSITORY])
+    rows = table(list(map(_row, found)), fold=("name", "source", "schedule")) if found else NO_REPOSITORY
+    return Result([each.as_json() for each in found], [rows])
 
 
 @repos.command()
@@ -84,19 +81,17 @@ def remove(name: str, yes: bool) -> Result:
             raise click.UsageError(f"There is no terminal for the question. --yes removes {shown} and its index.")
         click.confirm(f"Remove {shown} and its index?", abort=True, err=True)
 
-    async def act(app: Application) -> tuple[Run, dict[str, Any]]:
+    async def act(app: Application) -> Result:
         from reposync.api.documents import run_document
         from reposync.app.command_runs import remove_repository
 
         run = await remove_repository(app, name, asked_by=current_user())
-        return run, await run_document(app.runs, run)
+        is_done = run.status == "completed"
+        what = f"removed, with {run.files_deleted:,} indexed files" if is_done else run.status
+        message = f". {escape_unprintable(run.error_message)}" if run.error_message else ""
+        return Result(await run_document(app.runs, run), [f"{shown}: {what}{message}"], failed=not is_done)
 
-    run, document = run_with_app(act, with_engine=True)
-    message = escape_unprintable(run.error_message or "")
-    if run.status != "completed":
-        return Result(document, [f"{shown}: {run.status}: {message}"], failed=True)
-    lines = [f"{shown}: removed, with {run.files_deleted:,} indexed files", *([f"  {message}"] if message else [])]
-    return Result(document, lines)
+    return run_with_app(act, with_engine=True)
 
 
 @repos.command()
@@ -129,14 +124,15 @@ async def _detail(app: Application, name: str) -> RepositoryDetail:
     return (await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name))[0]
 
 
-def _table(overviews: list[Overview]) -> Table:
-    titles = ["name", "source", "state", "schedule", "next due", "last sync", "commit"]
-    titles += [">files", ">failed", ">chunks", "last run"]
-
-    def cells(each: Overview) -> Iterator[Cell]:
-        yield from (each.name, each.location, each.state, each.schedule or "on request only")
-        yield from (until(each.next_due_at), ago(each.last_sync_at), short(each.last_commit), f"{each.files:,}")
-        yield f"{each.failed:,}", "bold red" if each.failed else ""
-        yield from (f"{each.chunks:,}", each.last_status or "-")
-
-    return table(titles, map(cells, overviews), fold=titles[:7])
+def _row(each: Overview) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "source": each.location,
+        "state": each.state,
+        "schedule": each.schedule or "on request only",
+        "next due": until(each.next_due_at),
+        "last sync": ago(each.last_sync_at),
+        "commit": short(each.last_commit),
+        **{"files": each.files, "failed files": each.failed, "chunks": each.chunks},
+        "last run": each.last_status,
+    }

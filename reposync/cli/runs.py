@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.commands import Group, current_user, with_database
-from reposync.cli.output import Cell, Result, field_lines, open_display, reason, short, summary, table, table_console
+from reposync.cli.output import Result, field_lines, open_display, reason, short, summary, table, table_console
 from reposync.store.status import WAITING, RunStatus
-from reposync.words import ago, duration, escape_unprintable
+from reposync.words import duration, escape_unprintable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,13 +26,11 @@ DATABASE_OUTAGE_SECONDS = 60.0
 FAILED_FILE = "failed"
 """The reason of a problem with a file that could not be read or embedded (`Skip.FAILED`)."""
 
-STYLES = {"completed": "green", "failed": "red", "blocked": "yellow", "cancelled": "yellow", "running": "cyan"}
-# Titles, and the least width of a terminal that shows the column.
-COLUMNS = {
-    **{"run": 0, "repository": 0, "status": 0, "trigger": 130, "asked by": 100, "queued": 0, "took": 0},
-    **{">stored": 0, ">deleted": 0, ">skipped": 96, ">failed": 0, ">embedded": 106, ">reused": 114},
-    **{">attempt": 140, "commit": 120},
+LEAST_WIDTHS = {
+    **{"trigger": 130, "asked by": 100, "skipped": 96, "embedded": 106, "reused": 114},
+    **{"attempt": 140, "commit": 120},
 }
+"""Of a terminal that shows the column, in characters."""
 
 
 @click.command()
@@ -57,23 +55,27 @@ async def history(database: Database, repository: str | None, status: str | None
     return Result([], [f"No run{of} is {status}." if status else f"No run{of} yet.{start}"])
 
 
-def _cells(run: Run, askers: Sequence[str]) -> Iterator[Cell]:
-    yield from (run.id[:8], run.repository[:40])
-    yield run.status, "red" if run.files_failed else STYLES.get(run.status, "")
-    yield "removal" if run.removal else run.trigger
+def _row(run: Run, askers: Sequence[str]) -> dict[str, Any]:
     # The first one, and the number of others: `reposync runs show` lists all of them.
-    yield f"{escape_unprintable(askers[0])[:30]}{f' +{len(askers) - 1}' if askers[1:] else ''}" if askers else "-"
-    yield from (ago(run.queued_at), duration(run.duration_seconds))
-    yield from (f"{number:,}" for number in (run.files_processed, run.files_deleted, run.files_skipped))
-    yield f"{run.files_failed:,}", "bold red" if run.files_failed else ""
-    yield from (f"{run.chunks_embedded:,}", f"{run.chunks_reused:,}", str(run.attempt), short(run.commit_after))
+    asked_by = f"{askers[0][:30]}{f' +{len(askers) - 1}' if askers[1:] else ''}" if askers else None
+    return {
+        "run": run.id[:8],
+        "repository": run.repository[:40],
+        "status": run.status,
+        "trigger": "removal" if run.removal else run.trigger,
+        "asked by": asked_by,
+        "queued": run.queued_at,
+        "took": duration(run.duration_seconds),
+        **{"stored": run.files_processed, "deleted": run.files_deleted, "skipped": run.files_skipped},
+        **{"failed files": run.files_failed, "embedded": run.chunks_embedded, "reused": run.chunks_reused},
+        **{"attempt": run.attempt, "commit": short(run.commit_after)},
+    }
 
 
 def _history(found: list[Run], askers: dict[str, list[str]]) -> Iterator[str | Table]:
-    width, is_clean = table_console().width, not any(run.files_failed for run in found)
-    titles = [each for each, least in COLUMNS.items() if least <= width and not (is_clean and each == ">failed")]
-    rows = (dict(zip(COLUMNS, _cells(run, askers.get(run.id, [])), strict=True)) for run in found)
-    yield table(titles, ([row[title] for title in titles] for row in rows))
+    width = table_console().width
+    rows = (_row(run, askers.get(run.id, [])) for run in found)
+    yield table([{key: row[key] for key in row if LEAST_WIDTHS.get(key, 0) <= width} for row in rows])
     explained = [run for run in found if run.error_message]
     if explained:
         yield ""

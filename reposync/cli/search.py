@@ -161,13 +161,14 @@ async def _ranks(app: Application, questions: Sequence[Question]) -> dict[str, l
     return {"live": live, "building": [new.get(number, rank) for number, rank in enumerate(live)]}
 
 
-def _scores(scores: dict[str, Any], count: int) -> Table:
+def _scores(found: dict[str, Any], count: int) -> Table:
     from reposync.search.evaluation import CUTOFFS, DEPTH
 
-    rows = [[f"recall@{cutoff}", *(f"{each.recall[cutoff]:.3f}" for each in scores.values())] for cutoff in CUTOFFS]
-    rows.append([f"MRR@{DEPTH}", *(f"{each.mrr:.3f}" for each in scores.values())])
-    rows.append([f"NDCG@{DEPTH}", *(f"{each.ndcg:.3f}" for each in scores.values())])
-    return table(["1 question" if count == 1 else f"{count:,} questions", *(f">{version}" for version in scores)], rows)
+    title = "1 question" if count == 1 else f"{count:,} questions"
+    rows = [{title: f"recall@{at}", **{key: each.recall[at] for key, each in found.items()}} for at in CUTOFFS]
+    rows.append({title: f"MRR@{DEPTH}", **{key: each.mrr for key, each in found.items()}})
+    rows.append({title: f"NDCG@{DEPTH}", **{key: each.ndcg for key, each in found.items()}})
+    return table(rows)
 
 
 def _miss_lines(question: Question, ranks: dict[str, int | None]) -> str:

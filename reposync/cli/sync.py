@@ -126,18 +126,13 @@ async def _sync(app: Application, words: tuple[str, ...], *, full: bool, approve
 
 
 async def _problem_lines(app: Application, run: Run) -> list[str]:
-    """The first failed files, and the number of skipped files by reason."""
+    """The first failed files, and the number of files by reason."""
     counts = await app.runs.count_problems(run.id)
-    lines = []
-    if failed := counts.pop("failed", 0):
-        problems = await app.runs.problems(run.id, NAMED_FAILURES, reason="failed")
-        lines += [f"  failed: {escape_unprintable(each.path)}  {escape_unprintable(each.detail)}" for each in problems]
-        if failed > len(problems):
-            lines.append(f"  ... and {failed - len(problems):,} more (reposync runs show {run.id})")
-    if counts:
-        reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
-        lines.append(f"  skipped: {reasons} (reposync runs show {run.id})")
-    return lines
+    failed = await app.runs.problems(run.id, NAMED_FAILURES, reason="failed") if "failed" in counts else []
+    lines = [f"  failed: {escape_unprintable(each.path)}  {escape_unprintable(each.detail)}" for each in failed]
+    reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
+    title = "failed or skipped" if failed else "skipped"
+    return [*lines, f"  {title}: {reasons} (reposync runs show {run.id})"] if counts else []
 
 
 async def _plan(app: Application, words: tuple[str, ...], *, full: bool) -> Result:

@@ -114,11 +114,6 @@ class BrakeFacts:
     def lost(self) -> int:
         return sum(self.losses.values())
 
-    def in_words(self) -> str:
-        """`40 of the 43 indexed files at commit 1a2b3c4d5e: 40 are not in the commit`."""
-        reasons = Losses(self.indexed, Counter(self.losses)).in_words()
-        return f"{self.lost:,} of the {self.indexed:,} indexed files at commit {self.commit[:10]}: {reasons}"
-
 
 def read_brake(stored: Mapping[str, Any] | None) -> BrakeFacts | None:
     """The facts of a blocked run or of an approval; None if they name no commit: an older program blocked the run, or a

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import re
@@ -131,34 +130,44 @@ def test_a_folder_syncs_with_nothing_configured_and_keeps_two_of_one_name_apart(
     assert (again["repository"], again["files_processed"]) == ("app", 0)
 
 
-@pytest.mark.parametrize(
-    ("words", "exit_code", "message"),
-    [
-        (("sync",), 2, "Nothing is registered"),
-        (("sync", "nowhere"), 3, "not a registered repository"),
-        (("sync", "ssh://git@example.com/x.git"), 2, "ssh://"),
-        (("sync", "https://user:secret@example.com/x.git"), 2, "shell's history"),
-        (("runs", "show", "ffff"), 3, "No run has the id"),
-        (("repos", "show", "x"), 3, "is registered"),
-        (("search", " "), 2, "empty"),
-        (("history", "--limit", "0"), 2, "--limit"),
-        (("nonsense",), 2, "No such command"),
-    ],
-)
-def test_what_is_not_possible_is_explained_in_a_sentence(
-    person: Person, words: tuple[str, ...], exit_code: int, message: str
+WRONG = [
+    (("frobnicate",), 2, "No such command"),
+    (("sync", "ssh://git@example.com/x.git"), 2, "ssh://"),
+    (("sync", "https://user:secret@example.com/x.git"), 2, "shell's history"),
+    (("sync", "./plain"), 2, "plain is not in a git repository"),
+    (("sync", "paymets"), 3, "Did you mean 'payments'?"),
+    (("history", "--repository", "paymets"), 3, "Did you mean 'payments'?"),
+    (("history", "--limit", "0"), 2, "--limit"),
+    (("runs", "show", "ffff"), 3, "No run has the id"),
+    (("runs", "retry", "RUN"), 4, ""),
+    (("repos", "pause", "paymets"), 3, "Did you mean 'payments'?"),
+    (("repos", "add", "payments", "--path", "SOURCE"), 4, ""),
+    (("repos", "remove", "payments"), 2, "--yes"),  # there is no terminal for the question
+    (("repos", "remove", "payments", "--yes"), 4, ""),
+    (("search", " "), 2, "empty"),
+    (("search", "x", "--repository", "paymets"), 3, "Did you mean 'payments'?"),
+]
+
+
+def test_what_is_not_possible_is_explained_in_a_sentence_and_has_its_exit_code(
+    configured: Person, repository: GitRepository
 ):
-    done = person.types(*words, exit_code=exit_code)
-    assert message in done.stderr
-    assert "secret" not in done.stderr
-    assert done.stdout == ""
+    (configured.home / "plain").mkdir()
+    repository.commit({b"evil\x1b[2J\n.py": b"\x1b[31mred = 'sessions'\x1b[0m\n# sessions sessions\n"})
+    assert configured.types("history").stdout.startswith("No run yet.")
+    (plan,) = configured.asks("sync", "--plan")
+    assert (plan["files_to_store"], plan["chunks_to_embed"], configured.asks("history")) == (3, 3, [])
+    configured.types("sync")
+    (run,) = configured.asks("history")
 
-
-def test_a_folder_that_is_no_repository_is_refused_and_leaves_nothing_behind(person: Person):
-    (person.home / "plain").mkdir()
-    done = person.types("sync", "./plain", exit_code=2)
-    assert "plain is not in a git repository" in done.stderr
-    assert (person.asks("history"), person.asks("repos", "list")) == ([], [])
+    places = {"RUN": run["id"], "SOURCE": str(repository.path)}
+    for words, exit_code, message in WRONG:
+        done = configured.types(*[places.get(word, word) for word in words], exit_code=exit_code)
+        assert message in done.stderr, words
+        assert "secret" not in done.stderr and done.stdout == ""
+    assert len(configured.asks("history")) == 1
+    for words in (("search", "red sessions"), ("runs", "show", run["id"])):
+        assert "\x1b" not in configured.types(*words).stdout, "control characters are escaped"
 
 
 def test_a_wrong_configuration_starts_nothing(person: Person):
@@ -168,6 +177,8 @@ def test_a_wrong_configuration_starts_nothing(person: Person):
         assert "repositories.yaml:1:1" in done.stderr
         assert "repositories" in done.stderr
     assert not list(person.home.rglob("engine.json"))
+    person.configures("")
+    assert "Nothing is registered" in person.types("sync", exit_code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -197,32 +208,6 @@ def test_ctrl_c_or_sigterm_ends_a_run_as_cancelled_and_the_next_one_continues(
     assert configured.asks("repos", "show", "payments")["files"] == 102
 
 
-def test_exit_codes_distinguish_misuse_what_does_not_exist_and_conflicts(configured: Person, repository: GitRepository):
-    assert configured.types("history").stdout.startswith("No run yet.")
-    configured.types("sync")
-    (run,) = configured.asks("history")
-    misuse = [("frobnicate",), ("repos", "remove", "payments")]
-    missing = [
-        ("sync", "paymets"),
-        ("search", "x", "--repository", "paymets"),
-        ("history", "--repository", "paymets"),
-        ("repos", "pause", "paymets"),
-    ]
-    conflicts = [
-        ("runs", "retry", run["id"]),
-        ("repos", "add", "payments", "--path", str(repository.path)),
-        ("repos", "remove", "payments", "--yes"),
-    ]
-
-    refusals = [configured.types(*words, exit_code=2).stderr for words in misuse]
-    assert "--yes" in refusals[1], "there is no terminal for the question"
-    for words in missing:
-        assert "Did you mean 'payments'?" in configured.types(*words, exit_code=3).stderr, words
-    for words in conflicts:
-        configured.types(*words, exit_code=4)
-    assert "3 what was named does not exist" in " ".join(configured.types("--help").stdout.split())
-
-
 def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_only_what_was_in_flight_twice(
     configured: Person, repository: GitRepository, embeddings: EmbeddingServer
 ):
@@ -243,43 +228,6 @@ def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_only_what_was_in_
     assert not configured.asks("sync")[0]["files_processed"]
     twice = len(embeddings.inputs) - len(set(embeddings.inputs))
     assert twice <= IN_FLIGHT, f"{twice} texts were embedded twice"
-
-
-def test_an_engine_killed_in_the_middle_of_a_sync_is_started_again_and_the_run_goes_on(
-    configured: Person, repository: GitRepository, embeddings: EmbeddingServer
-):
-    configured.types("sync")
-    repository.many(100)
-    with embeddings.holding():
-        process = configured.starts("sync", "--json")
-        embeddings.wait_for_waiting(1, timeout_seconds=60)
-        (record,) = configured.home.rglob("engine.json")
-        os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
-    reported, _ = process.communicate(timeout=60)
-    (run,) = json.loads(reported)
-    assert (run["status"], run["files_processed"]) == ("completed", 100)
-    assert configured.asks("repos", "show", "payments")["chunks"] == 102
-    assert configured.asks("sync")[0]["files_processed"] == 0, "the index is whole"
-
-
-def test_hostile_names_are_displayed_with_escapes(configured: Person, repository: GitRepository):
-    repository.commit({b"evil\x1b[2J\n.py": b"\x1b[31mred = 'sessions'\x1b[0m\n# sessions sessions\n"})
-    configured.types("sync")
-    for words in (("search", "red sessions"), ("runs", "show", configured.asks("history")[0]["id"])):
-        assert "\x1b" not in configured.types(*words).stdout
-
-
-def test_a_plan_writes_nothing(configured: Person):
-    (plan,) = configured.asks("sync", "--plan")
-    assert (plan["files_to_store"], plan["chunks_to_embed"]) == (2, 2)
-    assert "2 to store" in configured.types("sync", "--plan").stdout
-    assert configured.asks("history") == []
-
-
-def test_version_help_and_schema(person: Person):
-    assert person.asks("version")["reposync"]
-    assert "sync" in person.types("--help").stdout
-    assert person.asks("db", "upgrade")["after"] == person.asks("db", "current")["revision"]
 
 
 def test_an_unexpected_error_is_reported_without_the_statement(person: Person, repository: GitRepository):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -151,26 +149,6 @@ def test_every_option_that_is_named_exists() -> Iterator[str]:
                     yield f"{span.at}: no command has the option {option}"
 
 
-@reports_all
-def test_every_module_and_make_target_that_is_named_exists() -> Iterator[str]:
-    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for span in code():
-        for module, options in re.findall(r"python -m (benchmarks[\w.]*)([^`#]*)", span.text):
-            spec = importlib.util.find_spec(module)
-            if spec is not None and spec.submodule_search_locations:
-                spec = importlib.util.find_spec(f"{module}.__main__")
-            if spec is None or spec.origin is None:
-                yield f"{span.at}: there is no module {module}"
-                continue
-            source = "".join(path.read_text() for path in Path(spec.origin).parent.glob("*.py"))
-            for option in re.findall(r"--[a-z-]+", options):
-                if f'"{option}"' not in source:
-                    yield f"{span.at}: {module} has no option {option}"
-        for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)", span.text.removeprefix("$ ")):
-            if (span.text.startswith(("make ", "$ make ")) or " make " in span.text) and target not in targets:
-                yield f"{span.at}: the Makefile has no target {target}"
-
-
 # Snippets ----------------------------------------------------------------------------------------------------------
 
 
@@ -192,18 +170,6 @@ def test_a_snippet_is_accepted_as_it_stands(fence: Fence, tmp_path: Path):
     except YAMLError as error:
         pytest.fail(f"{fence.at}: {error}")
     failures(check(fence, documents, tmp_path))
-
-
-@reports_all
-def test_json_and_python_that_is_shown_can_be_parsed() -> Iterator[str]:
-    for fence in (fence for page in pages() for fence in page.fences):
-        try:
-            if fence.words[:1] == ("json",):
-                json.loads(fence.text)
-            elif fence.words[:1] == ("python",):
-                compile(fence.text, str(fence.at), "exec")
-        except (ValueError, SyntaxError) as error:
-            yield f"{fence.at}: {error}"
 
 
 # Names -------------------------------------------------------------------------------------------------------------

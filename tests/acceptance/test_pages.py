@@ -3,7 +3,6 @@ may be is tested over tests/fixtures/showcase.py."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -88,6 +87,8 @@ def status(page: Page) -> Any:
 def test_people_log_in_and_readers_only_read(browser: Browser, daemon: Daemon) -> None:
     with visiting(browser) as context:
         page = context.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
         page.goto(f"{daemon.url}/runs?status=completed")
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
         log_in(page, "something else entirely")
@@ -106,36 +107,7 @@ def test_people_log_in_and_readers_only_read(browser: Browser, daemon: Daemon) -
         row(page, APP).get_by_role("button", name="Sync").click()
         expect(status(page)).to_have_text("completed")
         assert OPERATOR not in page.content()
-
-
-def test_a_password_manager_finds_a_user_and_a_password(browser: Browser, daemon: Daemon) -> None:
-    with visiting(browser) as context:
-        page = context.new_page()
-        said: list[str] = []
-        page.on("console", lambda message: said.append(message.text))
-        page.goto(f"{daemon.url}/login")
-        log_in(page, READER)
-        expect(page.get_by_role("heading", name="Repositories")).to_be_visible()
-        # Chromium names what its password manager misses.
-        assert said == []
-
-
-def test_a_broken_registry_file_is_on_every_page_until_it_is_repaired(operator: Page, daemon: Daemon) -> None:
-    page, registry = operator, daemon.pod.home / "repositories.yaml"
-    before = registry.read_text()
-    trouble = page.locator("#troubles").get_by_role("alert")
-    expect(trouble).to_have_count(0)
-    try:
-        registry.write_text(before.replace("schedule:", "shedule:"))
-        # On the page that is open, without a reload, with line and column.
-        expect(trouble).to_contain_text(re.compile(r"registry: .*:\d+:\d+.*shedule"))
-        for path in ("/runs", "/search", "/locks", "/docs", "/none", f"/runs?repository={APP}"):
-            page.goto(f"{daemon.url}{path}")
-            expect(trouble).to_contain_text("shedule")
-    finally:
-        registry.write_text(before)
-    page.goto(f"{daemon.url}/runs")
-    expect(trouble).to_have_count(0)
+        assert said == [], "Chromium names what its password manager misses"
 
 
 def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator: Page, daemon: Daemon) -> None:
@@ -174,32 +146,6 @@ def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator:
     assert page.get_by_role("link", name="Open at its source").get_attribute("href") == address
     page.get_by_role("link", name="remove_expired_sessions").click()
     assert page.evaluate("document.querySelector(':target').id") == "L1"
-
-
-def test_the_history_tells_why_a_run_failed_and_a_click_tries_again(operator: Page, daemon: Daemon) -> None:
-    page = operator
-    page.get_by_role("link", name="Runs").click()
-    page.get_by_label("Status").select_option("failed")
-    page.get_by_role("button", name="Filter").click()
-    expect(page.locator("tbody tr")).to_have_count(1)
-    expect(page.locator("tbody tr")).to_contain_text("does not exist")
-    page.locator("tbody").get_by_role("link").first.click()
-    expect(page.locator(".reason")).to_contain_text("does not exist")
-    page.get_by_role("button", name="Retry").click()
-    expect(page.locator("#notice")).to_have_text("Queued again.")
-    expect(page.locator(".timeline li")).to_have_count(2)
-    expect(status(page)).to_have_text("failed")
-
-
-def test_a_run_is_cancelled_by_a_click(operator: Page, daemon: Daemon) -> None:
-    page = operator
-    daemon.repository.many(FILES, content=lambda number: f"cancelled = {number}\n".encode())
-    with daemon.embeddings.holding():
-        row(page, APP).get_by_role("button", name="Sync").click()
-        expect(status(page)).to_have_text("running")
-        page.get_by_role("button", name="Cancel").click()
-        expect(status(page)).to_have_text("cancelled", timeout=30_000)
-    expect(page.get_by_role("button", name="Retry")).to_be_visible()
 
 
 def test_the_keyboard_is_enough_and_times_are_the_readers(operator: Page, daemon: Daemon) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from reposync.api.web.help_page import slug_of
 
 ROOT = Path(__file__).resolve().parents[2]
 WHERE = ("*.md", "docs/**/*.md", "helm/**/*.md", "benchmarks/**/*.md", "config/**/*.md", "deploy/**/*.md")
@@ -87,7 +88,7 @@ def read_page(name: str, text: str) -> Page:
         elif token.type == "inline":
             _read_inline(found, token, begins)
             if before is not None and before.type == "heading_open":
-                slug = _slug("".join(each.content for each in token.children or ()))
+                slug = slug_of("".join(each.content for each in token.children or ()))
                 count = taken[slug] = taken.get(slug, -1) + 1
                 found.anchors.add(f"{slug}-{count}" if count else slug)
         elif token.type == "html_block":
@@ -115,9 +116,3 @@ def _read_html(found: Page, html: str, line: int) -> None:
             found.links.append(Span(Place(found.name, line + number), target))
         for name in re.findall(r'<a (?:id|name)="([^"]+)"', text):
             found.anchors.add(name)
-
-
-def _slug(title: str) -> str:
-    """The anchor that GitHub and GitLab give a heading."""
-    kept = [each for each in title.strip().lower() if each in " -_" or unicodedata.category(each)[0] in "LN"]
-    return "".join(kept).replace(" ", "-")

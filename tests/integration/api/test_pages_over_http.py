@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from reposync.app.application import Application
 from reposync.app.index_overview import hold
-from reposync.errors import IndexHeld, Starting, StoreUnavailable
+from reposync.errors import Starting, StoreUnavailable
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.showcase import LIVE, MAX_ATTEMPTS, PAUSED, Showcase
@@ -252,16 +252,6 @@ def test_files_of_the_pages_are_kept_for_as_long_as_they_are_the_same(open_url: 
     assert ask("GET", f"{open_url}/static/none.css").json()["error"]["code"] == "NOT_FOUND"
 
 
-def test_a_reused_name_does_not_inherit_failed_runs(showcase: Showcase, open_url: str) -> None:
-    showcase.register("reborn/service")
-    ended = showcase.past_run("reborn/service", RunStatus.FAILED, timedelta(minutes=1), 1.0)
-    showcase.add_history([{**ended, "repository_id": "00000000-0000-0000-0000-00000000000a"}])
-
-    assert "No repository matches." in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
-    showcase.end(showcase.begin(showcase.queue("reborn/service")), RunStatus.FAILED)
-    assert "reborn/service" in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
-
-
 def test_a_button_requests_a_sync_with_the_configured_attempts(showcase: Showcase, open_url: str) -> None:
     showcase.register("pressed/service")
     answer = ask("POST", f"{open_url}/actions/sync", data={"name": "pressed/service"}, headers=BROWSER)
@@ -299,24 +289,6 @@ def test_all_that_failed_is_retried_with_one_button(showcase: Showcase, open_url
     assert showcase.run_of("night/one", RunStatus.QUEUED) and showcase.run_of("night/two", RunStatus.QUEUED)
     assert "night/ok" not in ask("GET", f"{open_url}/runs?status=queued", headers=BROWSER).text
     assert "Retry all failed" not in ask("GET", f"{open_url}/", headers=BROWSER).text
-
-
-def test_a_run_that_a_pause_cancelled_has_the_button_that_resumes_its_repository(
-    showcase: Showcase, open_url: str, guarded_url: str
-) -> None:
-    name = f"paused/{showcase.next_number()}"
-    showcase.register(name)
-    run = showcase.queue(name, RunTrigger.SCHEDULE)
-    showcase.call(showcase.app.repositories.pause(name, "A migration."))
-    page = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER).text
-    assert "Resume the repository" in page and 'href="/help/errors#repository_paused"' in page
-    with logged_in(guarded_url, READER) as reader:
-        assert "Resume the repository" not in reader.get(f"/runs/{run.id}").text
-
-    back = page.partition('name="back" value="')[2].partition('"')[0]
-    answer = ask("POST", f"{open_url}/actions/resume", data={"name": name, "back": back}, headers=BROWSER)
-    assert answer.headers["location"] == f"/runs/{run.id}?done=resume"
-    assert showcase.call(showcase.app.repositories.get(name)).is_active
 
 
 def test_what_does_not_work_is_on_every_page_and_no_page_of_a_stranger(showcase: Showcase) -> None:
@@ -367,19 +339,50 @@ def test_a_blocked_run_links_to_the_run_that_waits_for_an_approval(showcase: Sho
     assert [each.split()[0] for each in taken] == ["http", "ann@laptop"]
 
 
-def test_a_run_of_a_held_index_has_the_button_that_builds_what_is_configured(showcase: Showcase, open_url: str) -> None:
-    name = f"held/{showcase.next_number()}"
-    showcase.register(name)
-    showcase.call(hold(showcase.app, [name]))
-    run = showcase.begin(showcase.queue(name))
-    held = IndexHeld("Another branch is configured.")
-    run = showcase.call(showcase.app.runs.finish(run, RunStatus.BLOCKED, RunFigures(), held.code, str(held)))
-    page = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER).text
-    assert 'href="/help/errors#index_held"' in page
-    assert "Build what is configured" in page
+def test_a_run_has_the_button_that_fixes_it(showcase: Showcase, open_url: str, guarded_url: str) -> None:
+    for code, action, label in (
+        ("REPOSITORY_PAUSED", "resume", "Resume the repository"),
+        ("INDEX_HELD", "index-resume", "Build what is configured"),
+    ):
+        name = f"{action}/service"
+        showcase.register(name)
+        run = showcase.queue(name, RunTrigger.SCHEDULE)
+        if action == "resume":
+            showcase.call(showcase.app.repositories.pause(name, "A migration."))
+        else:
+            showcase.call(hold(showcase.app, [name]))
+            blocked = (RunStatus.BLOCKED, RunFigures(), code, "Another branch is configured.")
+            showcase.call(showcase.app.runs.finish(showcase.begin(run), *blocked))
+        page = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER).text
+        assert label in page and f'href="/help/errors#{code.lower()}"' in page
+        with logged_in(guarded_url, READER) as reader:
+            assert label not in reader.get(f"/runs/{run.id}").text
 
-    answer = ask(
-        "POST", f"{open_url}/actions/index-resume", data={"name": name, "back": f"/runs/{run.id}"}, headers=BROWSER
-    )
-    assert answer.headers["location"] == f"/runs/{run.id}?done=index-resume"
-    assert showcase.call(showcase.app.repositories.get(name)).index_hold is None
+        back = page.partition('name="back" value="')[2].partition('"')[0]
+        answer = ask("POST", f"{open_url}/actions/{action}", data={"name": name, "back": back}, headers=BROWSER)
+        assert answer.headers["location"] == f"/runs/{run.id}?done={action}"
+        row = showcase.call(showcase.app.repositories.get(name))
+        assert row.is_active and row.index_hold is None
+
+
+def test_what_costs_is_a_run_and_a_removed_repository_leads_to_its_history(showcase: Showcase, open_url: str) -> None:
+    showcase.register("costly/service")
+    for action in ("full", "verify"):
+        assert f'action="/actions/{action}"' in ask("GET", f"{open_url}/repositories/costly/service").text
+        ask("POST", f"{open_url}/actions/{action}", data={"name": "costly/service"}, headers=BROWSER)
+    run = showcase.run_of("costly/service", RunStatus.QUEUED)
+    assert (run.full, run.repair) == (True, True)
+
+    showcase.add_history([showcase.past_run("removed/one", RunStatus.COMPLETED, timedelta(days=3), 3.0)])
+    removed = ask("GET", f"{open_url}/repositories/removed/one", headers=BROWSER)
+    assert removed.headers["location"] == "/runs?repository=removed%2Fone"
+
+
+def test_the_api_is_described_route_by_route(open_url: str) -> None:
+    page = html.unescape(ask("GET", f"{open_url}/docs", headers=BROWSER).text)
+    document = ask("GET", f"{open_url}/openapi.json").json()
+    routes = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
+    headings = re.findall(r"<h2 id=.*?</h2>", page)
+    assert {" ".join(re.sub("<[^>]+>", "", each).split()) for each in headings} == routes
+    for words in ("REPOSITORY_NOT_FOUND", "Idempotency-Key", "SyncRequest"):
+        assert words in page

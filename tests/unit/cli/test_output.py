@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.cli.output import short, summary
+from reposync.cli.output import field_lines, short, summary
 from reposync.store.run import COUNTS, Run
-from reposync.sync.brake import read_brake
 from reposync.words import ago, duration, escape_unprintable, with_unprintable
 
 
@@ -57,30 +56,19 @@ def run(**figures: Any) -> Run:
     return Run.model_construct(**every | counts | told | figures)
 
 
-@pytest.mark.parametrize(
-    ("figures", "said", "colour"),
-    [
-        ({}, "payments: completed at 9c8b7a6f9c: nothing to do, in 2.00 s", None),
-        ({"files_failed": 1}, "payments: completed with 1 file failed at 9c8b7a6f9c: nothing to do, in 2.00 s", "red"),
-        (
-            {"files_failed": 1_203, "files_processed": 4},
-            "payments: completed with 1,203 files failed at 9c8b7a6f9c: 4 files stored, in 2.00 s",
-            "red",
-        ),
-        ({"status": "failed", "error_message": "It is gone."}, "payments: failed: It is gone.", "red"),
-    ],
-)
-def test_failed_files_come_first_in_a_summary_and_are_red(
-    figures: dict[str, Any], said: str, colour: str | None
-) -> None:
-    assert summary(run(**figures)) == (click.style(said, fg=colour) if colour else said)
+def test_failed_files_come_first_in_a_summary_and_are_red():
+    told = "payments: completed with 1,203 files failed at 9c8b7a6f9c: 4 files stored, in 2.00 s"
+    assert summary(run()) == "payments: completed at 9c8b7a6f9c: nothing to do, in 2.00 s"
+    assert summary(run(files_failed=1_203, files_processed=4)) == click.style(told, fg="red")
+    failed = run(status="failed", error_message="It is gone.")
+    assert summary(failed) == click.style("payments: failed: It is gone.", fg="red")
 
 
-def test_what_a_run_was_blocked_for_is_displayed_with_its_commit_and_its_counts():
-    facts = {"commit": COMMIT, "planned": {"vanished": 40}, "losses": {"vanished": 40, "unreadable": 2}, "indexed": 43}
+def test_one_thing_is_printed_with_the_names_of_its_document():
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    document = {"id": "a\x1b", "none": None, "is_active": False, "at": when, "attempts": [{"outcome": "lost", "n": 0}]}
 
-    brake = read_brake(facts)
+    lines = list(field_lines(document | {"brake": {"lost": 2}}))
 
-    words = "42 of the 43 indexed files at commit 9c8b7a6f9c: 40 are not in the commit, 2 cannot be read"
-    assert brake is not None and brake.in_words() == words
-    assert read_brake(None) is None
+    at = f"at:        2026-01-02 00:00:00 UTC ({ago(when)})"
+    assert lines == ["id:        a\\x1b", "is_active: no", at, "attempts:", "  outcome lost", "brake:", "  lost: 2"]
