@@ -104,7 +104,7 @@ class TooManyWatchers(RepoSyncError):
 
 
 class RowWatch(Generic[T]):
-    """Of one kind of row, for one event loop: any number of watchers share one query at a time.
+    """Of one kind of row, for one event loop: any number of watchers share one query.
 
     Changes of a row are not announced: SQLite cannot, and a NOTIFY for every second of every run would wake all pods.
     So watchers poll. The first whose turn it is queries for all of them; without watchers there is no query."""
@@ -116,12 +116,9 @@ class RowWatch(Generic[T]):
         self._fetch = fetch
         self._max_watchers = max_watchers
         self._keys: Counter[str] = Counter()
-        self._since: dict[str, float] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._query: asyncio.Future[Mapping[str, T]] | None = None
         self._asked: frozenset[str] = frozenset()
-        self._found: Mapping[str, T] = {}
-        self._failure: StoreUnavailable | None = None
-        self._began_at = self._looked_at = float("-inf")
+        self._looked_at = float("-inf")
 
     @property
     def watchers(self) -> int:
@@ -136,13 +133,13 @@ class RowWatch(Generic[T]):
                 remedy="Try again in a moment, or request the current state instead of watching it.",
             )
         self._keys[key] += 1
-        self._since[key] = time.monotonic()
+        self._asked -= {key}  # a row that was read before is too old
         try:
             yield
         finally:
             self._keys[key] -= 1
             if not self._keys[key]:
-                del self._keys[key], self._since[key]
+                del self._keys[key]
 
     @property
     def pause_seconds(self) -> float:
@@ -153,41 +150,22 @@ class RowWatch(Generic[T]):
     async def look(self, key: str) -> T | None:
         """The row, at most `look_seconds` old and never older than the `watching`; None if it is gone. Only while
         `watching` it. Raises StoreUnavailable; all who waited for the same query get the same error."""
+        now = time.monotonic()
         # Event loops may wake slightly early.
-        if self._is_too_old_for(key) or time.monotonic() - self._looked_at >= self.look_seconds - 0.01:
-            await self._round()
-            if self._is_too_old_for(key):
-                await self._round()  # the first query had begun before this watcher came
-        if self._failure is not None:
-            raise StoreUnavailable(self._failure.message, remedy=self._failure.remedy)
-        return self._found.get(key)
-
-    def _is_too_old_for(self, key: str) -> bool:
-        return key not in self._asked or self._began_at < self._since[key]
+        is_due = now - self._looked_at >= self.look_seconds - 0.01
+        if self._query is None or key not in self._asked or (is_due and self._query.done()):
+            self._asked, self._looked_at = frozenset(self._keys), now
+            self._query = asyncio.ensure_future(self._fetch(self._asked))
+            self._query.add_done_callback(lambda query: query.cancelled() or query.exception())
+        try:
+            async with asyncio.timeout(_QUERY_SECONDS):
+                # Watchers may leave while it runs. A cancelled query costs its connection, and SQLite's driver never
+                # returns it if it is cancelled twice.
+                return (await asyncio.shield(self._query)).get(key)
+        except TimeoutError:
+            raise StoreUnavailable(f"The database did not answer within {_QUERY_SECONDS:g} s.") from None
 
     async def settle(self) -> None:
         """Wait until no query is running, before the database is closed."""
-        if self._asking is not None:
-            await asyncio.wait({self._asking})
-
-    async def _round(self) -> None:
-        # A task of its own, because watchers may leave while it runs. A cancelled query costs its connection, and
-        # SQLite's driver never returns it if it is cancelled twice.
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask(), name="rows that are watched")
-        asking = self._asking
-        done, _ = await asyncio.wait({asking}, timeout=_QUERY_SECONDS)
-        if not done:
-            raise StoreUnavailable(f"The database did not answer within {_QUERY_SECONDS:g} s.")
-        asking.result()
-
-    async def _ask(self) -> None:
-        keys, began_at = frozenset(self._keys), time.monotonic()
-        try:
-            self._found = await self._fetch(keys)
-            self._failure = None
-        except StoreUnavailable as error:
-            self._failure = error
-        finally:
-            self._asked, self._began_at, self._looked_at = keys, began_at, time.monotonic()
-            self._asking = None
+        if self._query is not None:
+            await asyncio.wait({self._query})

@@ -120,7 +120,7 @@ class RunQueue(RunHistory):
             if is_new := row is None:
                 new = insert(RUNS).values(**new_run(identity, repository, now, [request])).returning(*RUNS.c)
                 row = (await connection.execute(new)).one()
-            known = [] if is_new or request_id is not None else await live_requests(connection, row.id)
+            known = [] if is_new or removal or request_id is not None else await live_requests(connection, row.id)
             if not any(each.wants_same(request) for each in known):
                 of = {"run_id": row.id, "repository_id": identity, "fingerprint": fingerprint}
                 try:

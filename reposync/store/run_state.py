@@ -192,8 +192,10 @@ async def live_requests(connection: AsyncConnection, run_id: str) -> list[RunReq
 
 async def apply_requests(connection: AsyncConnection, row: Row[Any], **changes: Any) -> Row[Any]:
     """Update the run to what its live requests ask for."""
-    columns = derive(await live_requests(connection, row.id), brake=row.brake, handed_back=row.handed_back)
-    query = update(RUNS).where(RUNS.c.id == row.id).values(**columns, **changes)
+    columns = derive(await live_requests(connection, row.id), brake=row.brake, handed_back=row.handed_back) | changes
+    if not columns:
+        return row
+    query = update(RUNS).where(RUNS.c.id == row.id).values(**columns)
     return (await connection.execute(query.returning(*RUNS.c))).one()
 
 
