@@ -9,8 +9,6 @@ from reposync.api.errors import add_error_handlers
 from reposync.api.hosts import Proxies
 from reposync.api.middleware import Gate
 from reposync.api.routes.events import event_routes
-from reposync.api.routes.files import file_routes
-from reposync.api.routes.grep import grep_routes
 from reposync.api.routes.index import index_routes
 from reposync.api.routes.locks import lock_routes
 from reposync.api.routes.mcp import mcp_routes
@@ -18,7 +16,6 @@ from reposync.api.routes.probes import probe_routes
 from reposync.api.routes.repositories import repository_routes
 from reposync.api.routes.runs import run_routes
 from reposync.api.routes.search import search_routes
-from reposync.api.routes.wait import wait_routes
 from reposync.api.routes.webhooks import webhook_routes
 from reposync.api.routing import ApiParts, Route
 from reposync.api.web.error_pages import ErrorPages
@@ -35,11 +32,8 @@ ROUTES = (
     index_routes,
     repository_routes,
     run_routes,
-    wait_routes,
     event_routes,
     search_routes,
-    grep_routes,
-    file_routes,
     lock_routes,
     mcp_routes,
     webhook_routes,

@@ -25,13 +25,7 @@ from starlette.types import Message, Scope
 from reposync.api import concurrency
 from reposync.api.auth import Access, Admission, Role
 from reposync.api.concurrency import ConcurrencyLimit
-from reposync.api.errors import (
-    ERROR_ANSWERS,
-    BodyTooLarge,
-    BodyTooSlow,
-    BodyUnreadable,
-    MediaTypeUnsupported,
-)
+from reposync.api.errors import ERROR_ANSWERS, BodyTooLarge, BodyTooSlow, BodyUnreadable, MediaTypeUnsupported
 from reposync.app.application import Application
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.telemetry.health import Health

@@ -47,36 +47,3 @@ def test_with_tokens_it_listens_to_everybody_under_a_path_and_lets_in_who_has_on
     assert not pod.events("no REPOSYNC_API_TOKEN")
     assert pod.terminate() == 0
     assert READER not in "\n".join(pod.text) and OPERATOR not in "\n".join(pod.text)
-
-
-def test_whoever_signs_out_is_signed_out_also_after_the_daemon_started_again(person: Person, pod: Pod) -> None:
-    person.configures("embedding: {provider: none}\n")
-    pod.environment = {"REPOSYNC_API_TOKEN": OPERATOR}
-    pod.start()
-    until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
-
-    with httpx.Client(base_url=str(pod.url), timeout=60) as browser:
-        browser.post("/login", data={"token": OPERATOR})
-        copied = dict(browser.cookies)
-        assert browser.get("/").status_code == 200
-        assert browser.post("/logout").headers["location"] == "/login"
-
-    def shows_home() -> int:
-        return httpx.get(f"{pod.url}/", cookies=copied, timeout=60).status_code
-
-    assert shows_home() == 303
-    assert pod.terminate() == 0
-    pod.start()
-    until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
-    assert shows_home() == 303
-
-
-def test_without_a_token_the_log_says_who_may_do_what_and_other_names_get_nothing(person: Person, pod: Pod) -> None:
-    person.configures("embedding: {provider: none}\n")
-    pod.start()
-    until(lambda: pod.events("no REPOSYNC_API_TOKEN is set"), details=pod.log_tail)
-
-    assert pod.url is not None and "127.0.0.1" in pod.url
-    assert httpx.get(f"{pod.url}/readyz", headers={"Host": "rebound.example"}).status_code == 421
-    answer = httpx.post(f"{pod.url}/api/v1/repositories/none/sync", headers={"Origin": "http://evil.example"})
-    assert answer.status_code == 403

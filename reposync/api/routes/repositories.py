@@ -5,19 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
+from pydantic_core import to_jsonable_python
 
 from reposync.api.auth import admitted
 from reposync.api.documents import page_of_names, run_document
+from reposync.api.errors import NotSearchableYet, ShuttingDown
 from reposync.api.etags import ETAG_ANSWERS, conditional, etag_of, is_current
 from reposync.api.hosts import check_source
 from reposync.api.models import (
     CHANGEABLE,
     IDENTITY,
+    MAX_WAIT_SECONDS,
     NOT_OVER_HTTP,
     NewRepository,
     NoQuery,
@@ -25,19 +29,19 @@ from reposync.api.models import (
     RepositoryChange,
     RepositoryFilters,
     RepositoryPage,
+    RequestModel,
     RunOut,
     SyncRequest,
     Waiting,
 )
 from reposync.api.routes.runs import end_of, run_path
 from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router, path_of
+from reposync.api.server import stopping_of
+from reposync.app.commit_wait import CommitState, SearchableCommits
 from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail, state_words
 from reposync.catalog.targets import add_repository, change_repository, request_removal, syncable
 from reposync.config.loading import checked_repository
-from reposync.errors import (
-    ConfigError,
-    RepositoryChanged,
-)
+from reposync.errors import ConfigError, RepositoryChanged
 from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
 from reposync.store.run import Run
@@ -73,6 +77,25 @@ IfMatch = Annotated[
 _RUN_ENDED: dict[int | str, dict[str, Any]] = {
     200: {"model": RunOut, "description": "The run, which ended within `wait`"}
 }
+
+
+MAX_WAITING = 200
+
+_DESCRIPTION = """\
+Responds with 200 as soon as the index holds exactly `commit`, or a descendant of it; a commit counts from the end of \
+its sync. It triggers nothing: `POST .../sync` does. **Plain git servers cannot compare commits**: the indexed commit \
+itself counts, and a run that began after the request (`relation` is then `later`)."""
+
+
+class WaitQuery(RequestModel):
+    commit: str = Field(
+        pattern="^[0-9a-fA-F]{7,64}$",
+        description="Its name, or a unique prefix of at least 7 digits.",
+        examples=["8843d7f"],
+    )
+    timeout: float = Field(
+        30.0, ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, description="Seconds; 0 returns the current state."
+    )
 
 
 def repository_routes(parts: ApiParts) -> APIRouter:
@@ -240,6 +263,32 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         asked_by = admitted(request).name
         run = await request_removal(app.repositories, app.runs, name, RunTrigger.HTTP, asked_by=asked_by)
         return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
+
+    commits = SearchableCommits(parts.application, max_waiting=MAX_WAITING)
+
+    @routes.get(
+        "/repositories/{name:path}/wait",
+        summary="Wait until a commit can be searched",
+        description=_DESCRIPTION,
+        dependencies=parts.readers,
+    )
+    async def wait_for_commit(
+        request: Request, name: RepositoryName, query: Annotated[WaitQuery, Query()]
+    ) -> CommitState:
+        stopping = stopping_of(request)
+
+        async def is_wanted() -> bool:
+            return not stopping.is_set() and not await request.is_disconnected()
+
+        found = await commits.wait(name, query.commit.lower(), query.timeout, is_wanted=is_wanted)
+        state = replace(found, commit=query.commit)
+        if state.relation is None:
+            if stopping.is_set():
+                raise ShuttingDown
+            why = await commits.explained(name, state)
+            details = {**asdict(state), "limit": why.limit, "run": why.run and why.run.document}
+            raise NotSearchableYet(why.text, to_jsonable_python(details))
+        return state
 
     return routes
 

@@ -16,11 +16,7 @@ from reposync.api.models import NoQuery, ProblemFilters, ProblemPage, RunDetail,
 from reposync.api.routing import PREFIX, ApiParts, Router
 from reposync.api.server import pause, stopping_of
 from reposync.app.application import Application
-from reposync.errors import (
-    Remedy,
-    RunNotFound,
-    StoreUnavailable,
-)
+from reposync.errors import Remedy, RunNotFound, StoreUnavailable
 from reposync.store.notifications import RowWatch, TooManyWatchers
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger

@@ -1,22 +1,28 @@
-"""`GET /api/v1/search`: as `reposync search`."""
+"""`GET /api/v1/search`, `/grep` and `/files/{name}/-/{path}`: as `reposync search`, `grep` and `cat`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from reposync.api.etags import ETAG_ANSWERS, conditional, conditional_body
 from reposync.api.models import Page, PlainText, RequestModel
-from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router
+from reposync.api.routing import FILE, PREFIX, ApiParts, RepositoryName, Router
 from reposync.content.symbols import KINDS
+from reposync.search.grep import MAX_LIMIT, MAX_SECONDS, FileMatches, grep
+from reposync.search.pattern import MAX_PATTERN_CHARS as MAX_REGEX_CHARS
 from reposync.search.query import MAX_QUERY_CHARS
-from reposync.search.reading import read_file
+from reposync.search.reading import FileText, read_file
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.symbol import Symbol
 
 MAX_PATTERN_CHARS = 1_000
 MAX_PATH_CHARS = 4_096
+MAX_LINE = 1_000_000_000
+
+_TEXT: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
 
 
 def _filter(description: str, example: str, max_chars: int = MAX_PATTERN_CHARS) -> Any:
@@ -97,6 +103,47 @@ class Hits(Page[Hit]):
     """The best first. There are no further pages: `next_cursor` is always null."""
 
 
+class GrepQuery(RequestModel):
+    pattern: str = Field(
+        min_length=1,
+        max_length=MAX_REGEX_CHARS,
+        description="A regular expression in RE2's syntax, which matches within a line unless it names a line break.",
+        examples=[r"\bremove_expired\("],
+    )
+    repository: list[Annotated[PlainText, Field(min_length=1, max_length=MAX_NAME_CHARS)]] = Field(
+        [], max_length=100, description="Only in this one; repeat it for several."
+    )
+    path: PlainText | None = PATH_FILTER
+    language: PlainText | None = LANGUAGE_FILTER
+    fixed: bool = Field(False, description="The pattern is a text, not a regular expression.")
+    ignore_case: bool = Field(False, description="Upper and lower case match each other.")
+    limit: int = Field(100, ge=1, le=MAX_LIMIT, description="The maximum number of lines.")
+
+
+class MatchingFiles(Page[FileMatches]):
+    """By repository and path; `next_cursor` is always null. `is_complete`: these are all matches; if not, `stopped`
+    says why in a sentence. `files_searched`: how many were read; the index proves that others do not match."""
+
+    is_complete: bool
+    stopped: str | None
+    files_searched: int
+
+
+FilePath = Annotated[
+    PlainText,
+    Path(
+        min_length=1, max_length=MAX_PATH_CHARS, description="From the root of the repository.", examples=["src/app.py"]
+    ),
+]
+
+
+class LinesQuery(RequestModel):
+    start: int | None = Field(None, ge=1, le=MAX_LINE, description="The first line.", examples=[10])
+    end: int | None = Field(
+        None, ge=1, le=MAX_LINE, description="The last line; the file's last one if that comes first.", examples=[40]
+    )
+
+
 def search_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["search"])
 
@@ -131,4 +178,57 @@ def search_routes(parts: ApiParts) -> APIRouter:
     async def get_outline(name: RepositoryName, query: Annotated[OutlineQuery, Query()]) -> FileOutline:
         return FileOutline.model_validate(await read_file(parts.application(), name, query.path))
 
+    @routes.get(
+        "/grep",
+        summary="Find the lines that match a pattern",
+        description="Exactly, in the indexed text of all files; "
+        f"for at most {MAX_SECONDS:g} s, after which the answer says that it is not complete.",
+        dependencies=parts.readers,
+    )
+    async def grep_code(query: Annotated[GrepQuery, Query()]) -> MatchingFiles:
+        app = parts.application()
+        found = await parts.greps.search(
+            lambda: grep(
+                app,
+                query.pattern,
+                repositories=query.repository,
+                path_glob=query.path,
+                language=query.language,
+                fixed=query.fixed,
+                ignore_case=query.ignore_case,
+                limit=query.limit,
+            )
+        )
+        return MatchingFiles(
+            items=list(found.files),
+            is_complete=found.is_complete,
+            stopped=found.stopped,
+            files_searched=found.files_searched,
+        )
+
+    @routes.get(
+        f"/files/{FILE}",
+        summary="The indexed text of a file, or of some of its lines",
+        description="Of the commit that searches answer from. `Accept: text/plain` returns the text alone.",
+        response_model=FileText,
+        dependencies=parts.readers,
+        responses={**ETAG_ANSWERS, 200: _TEXT},
+    )
+    async def read_code(
+        request: Request, name: RepositoryName, path: FilePath, lines: Annotated[LinesQuery, Query()]
+    ) -> Response:
+        file = await read_file(parts.application(), name, path, lines.start, lines.end)
+        response = (
+            conditional_body(request, file.text.encode(), "text/plain; charset=utf-8")
+            if _wants_text(request)
+            else conditional(request, file)
+        )
+        response.headers["Vary"] += ", Accept"
+        return response
+
     return routes
+
+
+def _wants_text(request: Request) -> bool:
+    kinds = [each.partition(";")[0].strip().lower() for each in request.headers.get("accept", "").split(",")]
+    return "text/plain" in kinds and "application/json" not in kinds

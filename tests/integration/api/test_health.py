@@ -126,12 +126,11 @@ async def test_redis_that_goes_leaves_the_pod_degraded(folder: Path, redis_serve
         assert await watched.overall() == (200, "degraded")
 
 
-@pytest.mark.parametrize("provider", ["openai", "tei", "ollama"])
+@pytest.mark.parametrize("provider", ["openai", "ollama"])
 async def test_an_embedding_server_is_checked_and_nothing_is_embedded(folder: Path, provider: str) -> None:
     with EmbeddingServer() as embeddings:
         url = embeddings.url
-        model = "" if provider == "tei" else ", model: test/words"
-        registry = f'embedding: {{provider: {provider}, url: "{embeddings.url}"{model}}}'
+        registry = f'embedding: {{provider: {provider}, url: "{embeddings.url}", model: test/words}}'
         async with watching(configuration(folder, registry)) as watched:
             await watched.is_("embedding", "ok")
             embeddings.stop()

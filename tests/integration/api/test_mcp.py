@@ -24,7 +24,7 @@ from tests.integration.api.serving import serving
 SESSIONS = b"def remove_expired_sessions(sessions, now):\n    return [s for s in sessions if s.expires > now]\n"
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 JSON = {"Content-Type": "application/json"}
-ERAS = pytest.mark.parametrize("era", ["2026-07-28", "legacy", "auto"])
+ERAS = pytest.mark.parametrize("era", ["2026-07-28", "legacy"])
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import gc
 import json
 import shutil
 import time
@@ -27,7 +26,6 @@ from reposync.api.throttle import Throttle
 from reposync.app.application import Application
 from reposync.catalog.apply import registry_in_force
 from reposync.config.settings import Settings
-from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.applied import apply_again, open_applied
@@ -421,20 +419,6 @@ async def test_the_largest_event_that_gitlab_sends_is_taken_and_a_larger_one_is_
         assert (await site.posts(exactly)).status_code == 202
         assert code(await site.posts(exactly + b" ")) == (413, "BODY_TOO_LARGE")
 
-        async def in_pieces() -> AsyncIterator[bytes]:
-            for _ in range(4):
-                yield b" " * 1_000_000
-
-        headers = {"X-Gitlab-Token": SECRET, "X-Gitlab-Event": "Push Hook"}
-        streamed = await site.client.post(site.url, content=in_pieces(), headers=headers)
-        assert code(streamed) == (413, "BODY_TOO_LARGE")
-
-
-async def test_a_body_that_does_not_come_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "BODY_SECONDS", 0.05)
-    async with site.open(APP):
-        assert b" 408 " in await begun(site, SECRET, announced_bytes=9, body=b"{")
-
 
 async def test_no_more_is_held_at_a_time_than_there_is_room_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "MAX_BODIES_BYTES", 1_000)
@@ -449,25 +433,19 @@ async def test_no_more_is_held_at_a_time_than_there_is_room_for(site: Site, monk
 
 RUBBISH = [
     b"",
-    b"{",
-    b"[]",
     b"null",
     b"\xff\xfe",
     b"[" * 100_000,
-    b'{"project":' * 100_000,
     *(
         json.dumps(PUSH | odd).encode()
         for odd in (
             {"project_id": 2**70},
             {"project_id": True},
             {"ref": "x" * 5_000},
-            {"after": "\x1b[2J" + SHA[4:]},
             {"after": SHA + "\n"},
-            {"ref": None},
             {"project": None},
         )
     ),
-    json.dumps({name: value for name, value in PUSH.items() if name != "after"}).encode(),
 ]
 
 
@@ -499,18 +477,3 @@ async def test_a_push_that_waits_longer_than_gitlab_is_queued_nevertheless(site:
         async with asyncio.timeout(20):
             while not await site.runs():
                 await asyncio.sleep(0.01)
-
-
-async def test_a_push_that_still_waits_for_the_database_ends_with_the_server(site: Site) -> None:
-    async with contextlib.AsyncExitStack() as other:
-        async with site.open(APP):
-            process = await other.enter_async_context(await Database.open(site.app.configuration.settings.database_url))
-            await other.enter_async_context(process.write())
-            waiting = asyncio.create_task(site.posts())
-            async with asyncio.timeout(20):
-                while not [each for each in asyncio.all_tasks() if "RequestResponseCycle" in repr(each.get_coro())]:
-                    await asyncio.sleep(0.01)
-        with contextlib.suppress(httpx.HTTPError):
-            assert code(await waiting) == (503, "SHUTTING_DOWN")
-        gc.collect()  # a connection that was opened after the database had been closed would be reported
-        assert [each for each in asyncio.all_tasks() if each is not asyncio.current_task()] == []
