@@ -1,7 +1,5 @@
-"""Authentication and roles: programs send a token, browsers a session cookie that a login with a token began.
-
-Sessions are signed cookies that every pod can check. All their keys are derived from the token of the login, so a
-session ends with its token, on all pods at once. Only signed-out sessions are stored.
+"""Authentication and roles: programs send a token, browsers the signed cookie of a session. Its key is derived from
+the token of the login: every pod can check it, and it ends with its token. Only signed-out sessions are stored.
 """
 
 from __future__ import annotations

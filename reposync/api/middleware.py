@@ -65,16 +65,14 @@ _PROBES = (*_WITH_RESERVE, "/metrics")
 class Gate:
     """Around the whole application, including its errors.
 
-    - Gives the request an id, which is in the response and in every log line.
-    - Refuses other hosts, other sites, and heads that are too large.
+    - Gives the request an id, in the response and in every log line; refuses other hosts, other sites, large heads.
     - Answers HEAD as GET without the body (RFC 9110, 9.3.2). Not by a second method per route: OpenAPI would list
       every operation twice.
-    - Adds security headers.
     - If the response comes before the whole body, discards the rest within limits, and closes the connection: closing a
       socket with unread input resets it, and the client may lose the response (RFC 9112, 9.6).
     - Answers unexpected errors, and logs them under the id that the response names. Not by an exception handler:
-      Starlette raises the error again after one, and the server would log it twice.
-    - Answers requests without a response when the daemon shuts down.
+      Starlette raises the error again after one, and the server would log it twice. At shutdown it answers requests
+      without a response.
     """
 
     def __init__(self, app: ASGIApp, config: HttpConfig, *, has_tokens: bool) -> None:

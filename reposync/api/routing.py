@@ -1,10 +1,9 @@
 """What routes are built from: admission before the body is read, limits of bodies, and repository names in paths.
 
-Names have slashes (`platform/api`), and so have the routes below them. A slash of a name may be written as `/` or as
-`%2F`. A path that ends in one of `ACTIONS` is that action of the repository before it; a repository that is itself
-called `platform/wait` is `/repositories/platform%2Fwait`. The decision is made on the path as the client wrote it:
-otherwise its meaning would depend on which repositories exist. For the same reason the path of a file comes after
-`/-/`, as in GitLab: `/files/platform/api/-/src/app.py`. The first one as written counts; a `/-/` in a name is `%2F-/`.
+Names have slashes (`platform/api`), each written as `/` or `%2F`. A path that ends in one of `ACTIONS` is that of
+the repository before it; a repository called `platform/wait` is `platform%2Fwait`. This is decided on the path as the
+client wrote it, or its meaning would depend on which repositories exist. A file comes after the first `/-/`, as in
+GitLab: `/files/platform/api/-/src/app.py`.
 """
 
 from __future__ import annotations

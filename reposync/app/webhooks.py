@@ -1,8 +1,6 @@
 """GitLab webhooks: authentication, the pushed branches, and the runs that a push starts.
 
-The content of a delivery is not trusted: the run asks GitLab for the head of the branch. So a delivery that arrives
-twice, late or out of order does no harm, and ids of deliveries are not kept: one for a commit that is already indexed
-starts nothing, any other one joins the queued run.
+The run asks GitLab for the head of the branch, so a delivery that arrives twice, late or out of order does no harm.
 """
 
 from __future__ import annotations
@@ -113,8 +111,8 @@ def senders_by_signature(
     offered = [each.encode("latin-1", "replace") for each in given.signature.split(" ")[:_MAX_SIGNATURES]]
     found = []
     for server in servers:
-        key = signing_key(_known(server.webhook_signing)) if _known(server.webhook_signing) else None
-        if key is None:
+        secret = _known(server.webhook_signing)
+        if not secret or (key := signing_key(secret)) is None:
             continue
         made = hmac.new(key, head, sha256)
         made.update(body)
@@ -279,7 +277,8 @@ async def receive_push(
 
 def ignored_push(reason: Reason) -> Ignored:
     """For a delivery without a repository."""
-    return Ignored(repository=None, reason=reason, message=_SENTENCES[reason])
+    message = "Tags are not synced." if reason is Reason.TAG_PUSH else "Only pushes to branches start a sync."
+    return Ignored(repository=None, reason=reason, message=message)
 
 
 async def _repositories(app: Application, push: Push, senders: Sequence[GitLabInstance]) -> list[Repository]:
@@ -328,10 +327,3 @@ async def _trigger(app: Application, repository: Repository, push: Push, asked_b
     if asked.paused_reason is None:
         return ignored(Reason.INACTIVE, "It is no longer in the registry.")
     return ignored(Reason.PAUSED, f"It is paused: {asked.paused_reason}")
-
-
-_SENTENCES = {
-    Reason.OTHER_EVENT: "Only pushes to branches start a sync.",
-    Reason.TAG_PUSH: "Tags are not synced.",
-    Reason.OTHER_BRANCH: "The push does not affect a branch.",
-}

@@ -10,9 +10,8 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 
-from reposync.api.app import ROUTES, ApiParts, create_app
+from reposync.api.app import ApiParts, create_app
 from reposync.api.auth import Access
 from reposync.api.server import serve_http
 from reposync.app.application import Application
@@ -49,18 +48,8 @@ async def client_of(served: ApiParts | FastAPI) -> AsyncIterator[httpx.AsyncClie
 
 
 @cache
-def api_routes() -> tuple[APIRoute, ...]:
-    """All of them below `/api/v1`, in the order in which they are asked."""
-    found = [route for make in ROUTES for route in make(parts_of()).routes]
-    return tuple(each for each in found if isinstance(each, APIRoute) and each.path_format.startswith("/api/v1"))
-
-
-# Made when this is imported: some tests serve a part of the routes.
-_DESCRIPTION: dict[str, Any] = create_app(parts_of()).openapi()
-
-
 def description() -> dict[str, Any]:
-    return _DESCRIPTION
+    return create_app(parts_of()).openapi()
 
 
 async def advises_requests(answer: httpx.Response) -> None:
