@@ -48,14 +48,15 @@ MAX_PATTERNS, MAX_PATTERNS_CHARS, MAX_PATTERN_CHARS = 1_000, 50_000, 1_000
 """Of one `include` or `exclude`; each pattern is matched with every path of a commit. The slowest patterns within these
 limits take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 0.06 ms."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# And halves of surrogate pairs, which JSON can hold and no database can.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NAME = r"[A-Za-z0-9._/][A-Za-z0-9._/-]{0,199}"
 _EMPTY_OR_DOTS = r"(?:.*/)?\.{0,2}(?:/.*)?"  # as a part of a path
 _COLLECTION = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}"
 _GROUP = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
 _PROJECT = _GROUP.removesuffix("*") + "+"
 # The rules of git-check-ref-format(1), as far as a server would not report the name as missing.
-_BRANCH = r"(?!refs/)(?![-/])(?!.*(?:\.\.|@\{|//))[^\x00-\x20\x7f~^:?*\[\\]*[^\x00-\x20\x7f~^:?*\[\\/.]"
+_BRANCH = r"(?!refs/)(?![-/])(?!.*(?:\.\.|@\{|//|[\ud800-\udfff]))[^\x00-\x20\x7f~^:?*\[\\]*[^\x00-\x20\x7f~^:?*\[\\/.]"
 _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_DURATION_SECONDS = 366 * 86_400

@@ -95,7 +95,7 @@ async def test_a_definition_is_checked_as_the_registry_file_is(rest: Rest) -> No
     for words in (
         "`shedule`; did you mean `schedule`",
         "max_file_bytes must be a whole number",
-        "branch is not a valid branch name",
+        "branch is not a branch name in git",
     ):
         assert words in error["message"]
     with pytest.raises(Exception, match="did you mean"):
