@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -143,7 +144,7 @@ async def _plan(app: Application, words: tuple[str, ...], *, full: bool) -> Resu
     for target in await _targets(app, words):
         with open_display(target.name) as display:
             plans.append(await app.preview(target, full=full, progress=RunProgress(), watch=display))
-    return Result([plan.as_json() for plan in plans], map(_plan_text, plans))
+    return Result([asdict(plan) for plan in plans], map(_plan_text, plans))
 
 
 def _plan_text(plan: Preview) -> str:

@@ -105,16 +105,13 @@ async def release_to_others(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
 
 
 class Work(Protocol):
-    """What an attempt does: a `SyncRun`, or the removal of a repository."""
+    """What an attempt does: a `SyncRun`, or a removal. `figures`: what was done so far. `execute` raises
+    RepoSyncError."""
 
     @property
-    def figures(self) -> RunFigures:
-        """What was done so far."""
-        ...
+    def figures(self) -> RunFigures: ...
 
-    async def execute(self) -> Outcome:
-        """Raises RepoSyncError."""
-        ...
+    async def execute(self) -> Outcome: ...
 
 
 @dataclass(slots=True, eq=False)

@@ -43,11 +43,11 @@ class RemoteGitSource(Source):
             pack = await self._pack(sha)
             return (await asyncio.to_thread(pack.commit, sha))[0]
 
-    async def branch(self, *, fresh: bool = False) -> str | None:
+    async def branch(self) -> str | None:
         """As the port says. Free after `head`."""
         if self._branch is not None:
             return self._branch
-        if self._symbolic_head is None or fresh:
+        if self._symbolic_head is None:
             with self._explained():
                 await self._head_ref()
         return branch_name(self._symbolic_head or b"")

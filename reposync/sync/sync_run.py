@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from reposync.embedding.port import Embedder
 from reposync.errors import DeletionBlocked, EmbeddingError, GateClosed
@@ -234,9 +233,6 @@ class Preview:
     characters_to_embed: int = 0
     index_notice: str | None = None
     blocked: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 async def preview(

@@ -120,7 +120,7 @@ class VersionUpdate:
         await self._check_brake(lost)
         await writer.drop_deferred()
         await writer.delete(plan)
-        await writer.skip(plan.skip)
+        await writer.record(plan.skip)
         await writer.keep_unlisted([*plan.doubtful, *work.unlisted])
         progress.enter("checking")
         await self._settle(index, scope)

@@ -53,7 +53,7 @@ class Writer:
             (self._deferred if loses_points else files).append(file)
         replaced = [self._file_write(file) for file in files if not self._keeps_points(file)]
         await self._replace([write for write in replaced if write.points or write.replaces])
-        await self._record_files(files)
+        await self.record(files)
         self.failed |= {file.path: file.sha for file in files if file.is_failed and not self._keeps_points(file)}
         self._advance(batch, len([file for file in files if file.chunks]))
 
@@ -87,13 +87,15 @@ class Writer:
         """Delete the points of files that were read and are not indexed any more."""
         for page in pages(self._deferred):
             await self._remove([file.path for file in page])
-            await self._record_files(page)
+            await self.record(page)
         self._deferred = []
 
-    async def skip(self, files: Sequence[PreparedFile]) -> None:
-        """Record files that are skipped because of their path. `delete` has deleted their points, if any."""
+    async def record(self, files: Sequence[PreparedFile]) -> None:
+        """Write the rows of files, also of those that are skipped because of their path: `delete` has deleted their
+        points, if any."""
         for page in pages(files):
-            await self._record_files(page)
+            await self._record([self._row(file) for file in page])
+            await self._report([(file.path, file.skipped) for file in page])
 
     async def delete(self, plan: Plan) -> None:
         """Delete the points and rows that the plan names."""
@@ -158,10 +160,6 @@ class Writer:
     async def _remove(self, paths: Sequence[str]) -> None:
         self.context.lease.check()
         await self.index.remove_files(self.scope, paths)
-
-    async def _record_files(self, files: Sequence[PreparedFile]) -> None:
-        await self._record([self._row(file) for file in files])
-        await self._report([(file.path, file.skipped) for file in files])
 
     async def _record(self, rows: Sequence[ManifestRow]) -> None:
         self.context.lease.check()

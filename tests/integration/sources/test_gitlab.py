@@ -133,7 +133,7 @@ async def test_the_branch_that_is_read_has_its_name_at_no_cost_or_of_one_call(si
         await source.head()
     site.server.log.forget()
 
-    assert await named.branch(fresh=True) == "develop"
+    assert await named.branch() == "develop"
     assert await found.branch() == "main"
     assert len(site.server.log) == 0
     assert [await known.branch(), await known.branch()] == ["main", "main"]

@@ -90,9 +90,6 @@ async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_
 
     assert (await source.branch(), await named.branch()) == ("main", "develop")
     assert len(site.server.log) == asked
-    site.repository.set_head("develop")
-    assert await source.branch() == "main"
-    assert await source.branch(fresh=True) == "develop"
 
 
 # Branches ------------------------------------------------------------------------------------------------------------
