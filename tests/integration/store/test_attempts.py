@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -65,23 +64,6 @@ async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yie
 
     assert await outcomes(store, run) == [(1, "pod-1", RELEASED), (2, "pod-2", YIELDED), (3, "pod-3", "completed")]
     assert counts(done) == (3, 6, 9, 12, 15)
-
-
-async def test_a_run_that_is_handed_back_for_a_reason_shows_it(store: Store) -> None:
-    run = await store.running()
-
-    waits = await store.runs.release(run, delay_seconds=3600.0, reason=LockHeld("Somebody else holds the lock."))
-
-    assert (waits.status, waits.error_code) == (RunStatus.QUEUED, "LOCK_HELD")
-    assert "Somebody else" in waits.error_message
-    assert waits.not_before - waits.queued_at > timedelta(minutes=59)
-    (attempt,) = await store.runs.attempts(run.id)
-    assert (attempt.outcome, attempt.error_code, attempt.error_message) == (
-        RELEASED,
-        "LOCK_HELD",
-        waits.error_message,
-    )
-    assert await store.runs.claim("pod-2", 60.0) is None, "not before its time"
 
 
 async def looked_at(

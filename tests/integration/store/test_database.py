@@ -63,17 +63,6 @@ async def test_a_wrong_password_is_reported_as_such(postgresql: PostgresqlDataba
     assert "user or the password" in error.message
 
 
-@pytest.fixture
-def upgraded_url(postgresql: PostgresqlDatabases) -> str:
-    return postgresql.upgraded()
-
-
-DROP_CONNECTIONS = """
-    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-
-
 async def _execute(url: str, *statements: str) -> None:
     connection = await asyncpg.connect(url)
     try:

@@ -110,21 +110,7 @@ async def test_an_approval_covers_what_the_run_stopped_at_and_names_its_author(s
     assert (worse.id, worse.status, worse.approved, worse.brake) == (waits.id, RunStatus.BLOCKED, False, brake(812))
 
 
-async def test_saying_twice_that_a_run_stopped_beside_a_blocked_one_changes_nothing(store: Store) -> None:
-    await store.ticked()
-    await stops(store)
-    await store.tick(TICK + timedelta(minutes=30))
-    run = await store.runs.claim("worker-1", 60.0)
-    once = await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "812", brake=brake(812))
-
-    twice = await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "812", brake=brake(812))
-
-    assert twice == once
-
-
 # Ends ----------------------------------------------------------------------------------------------------------------
-
-BRAKE = brake(812)
 
 
 @pytest.mark.parametrize("asked", [{}, {"full": True, "approved": True}])

@@ -205,14 +205,3 @@ async def test_what_a_person_changed_meanwhile_has_to_be_looked_at_again(
         )
 
     assert (await followed.by_id(first.id)).name == "a"
-
-
-async def test_a_repository_that_goes_on_has_missed_no_tick(store: Store, followed: GroupRepositories) -> None:
-    row = await project(store, "a", 1)
-    await followed.apply_changes([RepositoryChange(row, {"is_active": False, "paused_reason": "gone"})])
-    paused = await followed.by_id(row.id)
-    await followed.apply_changes([RepositoryChange(paused, {"is_active": True, "paused_reason": None})])
-    back = await followed.by_id(row.id)
-    assert row.scheduled_since is not None
-    assert back.scheduled_since is not None
-    assert back.scheduled_since > row.scheduled_since

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from datetime import UTC, datetime, timedelta
 
 from reposync.store.columns import MAX_MESSAGE_CHARS
 from reposync.store.run import Run, RunFigures, RunProblem
-from reposync.store.runs import MAX_DETAIL_CHARS, Runs
+from reposync.store.runs import MAX_DETAIL_CHARS
 from reposync.store.status import FINAL, RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
@@ -90,21 +89,6 @@ async def test_a_long_history_is_shortened_a_few_runs_at_a_time(store: Store) ->
     assert {each.id for each in await store.runs.history()} == {blocked.id, waiting.id}
     assert [await store.runs.attempts(run.id) for run in runs] == [[]] * 8
     assert len(await store.runs.attempts(blocked.id)) == 1
-
-
-async def test_two_pods_that_shorten_the_history_at_once_do_not_get_in_each_others_way(
-    store: Store, open_database
-) -> None:
-    for _ in range(9):
-        await finished(store, "a")
-    others = [Runs(await open_database()) for _ in range(2)]
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-
-    counts = await asyncio.gather(*(each.purge(tomorrow, batch=2) for each in (store.runs, *others)))
-
-    assert sum(counts) <= 9
-    assert sum(counts) + await store.runs.purge(tomorrow) == 9
-    assert await store.runs.history() == []
 
 
 async def test_the_latest_run_of_each_repository_is_known_at_once(store: Store) -> None:

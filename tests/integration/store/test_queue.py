@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from reposync.errors import LeaseLost, RunNotFound, UsageError
@@ -44,17 +42,6 @@ async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store
 
 
 # Claiming -----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_claimed_run_shows_its_worker_and_its_lease(store: Store) -> None:
-    queued = await store.queued()
-
-    run = await store.runs.claim("pod-1:42", 60.0)
-
-    assert run is not None
-    assert (run.id, run.status, run.worker, run.attempt) == (queued.id, RunStatus.RUNNING, "pod-1:42", 1)
-    assert run.lease_until - run.started_at == pytest.approx(timedelta(seconds=60), abs=timedelta(seconds=1))
-    assert await store.runs.get(queued.id) == run
 
 
 async def test_a_person_goes_before_a_push_and_a_push_before_the_clock_and_among_equals_the_oldest(

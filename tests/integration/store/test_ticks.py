@@ -11,8 +11,6 @@ from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
 from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store
 
-NEXT_TICK = TICK + timedelta(minutes=30)
-
 
 async def executed(store: Store, status: RunStatus = RunStatus.COMPLETED):
     run = await store.claimed()

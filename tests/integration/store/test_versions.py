@@ -183,18 +183,6 @@ async def test_there_is_no_way_back_to_what_was_never_live_or_is_gone(store: Sto
     assert await store.versions.of(run.repository_id) == before
 
 
-async def test_a_hold_is_set_and_lifted_for_those_that_are_named(store: Store) -> None:
-    for name in ("a", "b", "c"):
-        await store.repository(name)
-
-    await store.versions.set_hold(["a", "b"], IndexHold("an audit", None))
-    await store.versions.set_hold(["b"], None)
-
-    held = {row.name: row.index_hold for row in await store.repositories.list()}
-    assert held == {"a": {"reason": "an audit", "settings_key": None}, "b": None, "c": None}
-    assert IndexHold(**held["a"]).covers("whatever")
-
-
 async def test_a_name_may_move_when_every_active_repository_of_the_collection_is_live_there(store: Store) -> None:
     runs = {name: await store.running(name) for name in ("a", "b", "c")}
     await store.repository("never synced")

@@ -10,17 +10,6 @@ from hypothesis import strategies as st
 
 from reposync.errors import UsageError
 from reposync.store.run import parse_cursor
-from reposync.store.status import ACTIVE, FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
-
-
-def test_every_state_is_either_active_or_final() -> None:
-    assert WAITING < ACTIVE
-    assert ACTIVE.isdisjoint(FINAL)
-    assert set(RunStatus) == ACTIVE | FINAL
-
-
-def test_every_trigger_has_a_priority() -> None:
-    assert set(PRIORITIES) == set(RunTrigger)
 
 
 def test_a_cursor_names_a_moment_and_a_run() -> None:
