@@ -32,18 +32,15 @@ _LONGEST_SHIFT: Final = 3
 _SMALLEST_SIZE: Final = 16
 _LONGEST_FRAGMENT: Final = 64
 
-_SAME_SEPARATORS: Final = frozenset({
+_LANGCHAIN: Final = {each: each for each in (
     "c", "cobol", "cpp", "csharp", "elixir", "go", "haskell", "html", "java", "kotlin", "latex", "lua", "markdown",
     "php", "powershell", "python", "r", "rst", "ruby", "rust", "scala", "swift",
-})  # fmt: skip
-"""Languages that langchain knows under the same name."""
-
-_SEPARATORS: Final = {
+)} | {
     "apex": "java", "cuda": "cpp", "cython": "python", "groovy": "java", "javascript": "js", "luau": "lua",
     "objective-c": "c", "protobuf": "proto", "solidity": "sol", "svelte": "html", "typescript": "ts",
     "visualbasic": "visualbasic6", "vue": "html",
 }  # fmt: skip
-"""Language -> langchain's name of a language with fitting separators."""
+"""Language -> langchain's name of a language with fitting separators; the first have the same name there."""
 
 _RST: Final = [r"\n(?=[^\n]+\n(?:={3,}|-{3,}|~{3,}|\^{3,}|\*{3,})\r?\n)", r"\n(?=\.\. [a-z])"]
 """langchain cuts at the underline of a title, which leaves the title in the chunk before."""
@@ -175,7 +172,7 @@ def _without_blank(text: str, spans: list[Span], size: int) -> list[Span]:
 @cache
 def _separators(language: str | None) -> tuple[str, ...]:
     """Regular expressions, from the coarsest cut to the finest."""
-    name = langchain_name(language)
+    name = _LANGCHAIN.get(language or "")
     if name is None:
         return tuple(_LINES)
     if name == "rst":
@@ -184,8 +181,3 @@ def _separators(language: str | None) -> tuple[str, ...]:
     # Blank lines may be \r\n; HTML and LaTeX have no lines among their separators.
     special = [separator for separator in given if separator not in {"\n\n", "\n", r"\n\n", r"\n", " ", ""}]
     return (*special, *_LINES)
-
-
-def langchain_name(language: str | None) -> str | None:
-    """Value of langchain's `Language` whose separators fit `language`; None: generic separators."""
-    return language if language in _SAME_SEPARATORS else _SEPARATORS.get(language or "")

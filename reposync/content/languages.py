@@ -89,12 +89,6 @@ def language_of(path: bytes, text: str = "") -> str | None:
     return language
 
 
-def starts_with_name_of_text(name: str) -> bool:
-    """Whether the part of a file name before its first dot is itself the name of a text file, so that what follows is
-    no extension: `Makefile.lib`, `Dockerfile.deb`, `README.ko`."""
-    return _by_head(name) is not None
-
-
 def canonical_language(name: str) -> str | None:
     """The canonical name of a language as users spell it (`JS`, `c++`, `.py`); None if unknown."""
     wanted = name.strip().lower().removeprefix(".")
@@ -119,11 +113,12 @@ def _by_name(name: str) -> str | None:
         return language
     if "." in stem and extension.lower() in {"in", "j2", "tmpl", "template", "tpl", "erb", "dist", "example", "sample"}:
         return _by_name(stem)  # config.yaml.in, nginx.conf.example
-    return _by_head(name)
+    return language_of_head(name)
 
 
-def _by_head(name: str) -> str | None:
-    # Dockerfile.dev, Makefile.inc: the part before the dot, if it is a name that stands for a language by itself.
+def language_of_head(name: str) -> str | None:
+    """By the part of a file name before its first dot, if that is itself the name of a text file, so that what follows
+    is no extension: `Makefile.lib`, `Dockerfile.deb`, `README.ko`."""
     head = name.partition(".")[0]
     return _name_table().get(head) if head[:1].isupper() or head.startswith("makefile") else None
 

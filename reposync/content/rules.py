@@ -31,7 +31,7 @@ from identify import extensions
 
 from reposync.content.attributes import Attributes
 from reposync.content.detection import DATA_FORMATS, SMALLEST_DATA_CHARS
-from reposync.content.languages import language_of, starts_with_name_of_text
+from reposync.content.languages import language_of, language_of_head
 from reposync.content.model import Skip, Skipped
 from reposync.wildmatch import PathPatterns
 
@@ -282,7 +282,7 @@ def _name_rule(name: str) -> SkipRule | None:
     if name in _LOCK_NAMES or name.endswith(_LOCK_SUFFIXES):
         return _LOCK_RULE
     extension = name.rpartition(".")[2] if "." in name else ""
-    if extension in _BINARY_EXTENSIONS and not starts_with_name_of_text(exact):
+    if extension in _BINARY_EXTENSIONS and language_of_head(exact) is None:
         return SkipRule(Skipped(Skip.BINARY, f"a binary file, by its extension .{extension}"), f".{extension}")
     if _MINIFIED.fullmatch(name) or _SOURCE_MAP.fullmatch(name):
         return _MINIFIED_RULE

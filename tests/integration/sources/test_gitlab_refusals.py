@@ -8,8 +8,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import SecretStr
 
-from reposync.errors import RepoSyncError, SourceDenied, SourceGone
+from reposync.errors import RepoSyncError, SourceDenied, SourceError, SourceGone
 from reposync.sources.gitlab import GitLabSource
+from reposync.sources.smart_http import packet
 from tests.integration.sources.conftest import TOKEN, Site, contents, expected, same_tree
 
 SECRET = "glpat-another-secret"
@@ -85,6 +86,19 @@ async def test_where_git_is_refused_everything_comes_by_rest(site: Site, status:
 
     assert first == again == expected(site.repository, entries)
     assert len(site.server.log.git) == 1, "one refusal is enough: failed logins get the address banned"
+
+
+async def test_where_git_speaks_an_old_protocol_everything_comes_by_rest(site: Site) -> None:
+    site.repository.many(30)
+    line = f"{site.repository.head()} HEAD\0side-band-64k\n".encode()
+    old = b"001e# service=git-upload-pack\n0000" + packet(line) + b"0000"
+    media_type = "application/x-git-upload-pack-advertisement"
+    site.server.faults.answer(200, old, media_type=media_type, path="info/refs", times=None)
+    source, entries = await site.listed()
+
+    assert await contents(source, entries) == expected(site.repository, entries)
+    with pytest.raises(SourceError, match="does not speak version 2"):
+        await site.remote().head()
 
 
 async def test_where_git_is_switched_off_for_the_instance_paths_are_as_json_has_them(site: Site) -> None:
