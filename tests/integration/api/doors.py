@@ -35,9 +35,9 @@ async def server(access: Access, *, health: Health | None = None, **options: Any
     async def operate(request: Request) -> dict[str, list[str]]:
         return {"fields": sorted((await request.form()).keys())}
 
-    @app.get("/test/page")
+    @app.get("/test/page", name="test_page")
     async def page(request: Request, principal: Principal = shows) -> dict[str, Any]:
-        address = str(request.url_for("page"))
+        address = str(request.url_for("test_page"))
         who = [principal.role.name, principal.by, request.client.host if request.client else None]
         return {"address": address, "who": who}
 

@@ -95,18 +95,3 @@ async def test_a_sync_in_between_is_no_reason_to_refuse_a_change(handbook: Rest)
 
     assert now != seen, "who polls is told of the sync"
     assert changed.status_code == 200, changed.text
-
-
-async def test_without_if_match_or_with_a_star_the_last_change_counts(handbook: Rest) -> None:
-    for headers in ({}, {"If-Match": "*"}):
-        changed = await handbook.client.patch(HANDBOOK, json={"include": ["docs/"]}, headers=headers)
-        assert changed.status_code == 200
-    missing = await handbook.client.patch(
-        f"{API}/repositories/nobody", json={"is_active": False}, headers={"If-Match": "*"}
-    )
-    assert missing.json()["error"]["code"] == "REPOSITORY_NOT_FOUND"
-    of_file = await handbook.client.get(f"{API}/repositories/payments")
-    paused = await handbook.client.patch(
-        f"{API}/repositories/payments", json={"is_active": False}, headers={"If-Match": of_file.headers["etag"]}
-    )
-    assert paused.status_code == 200, paused.text

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from reposync.store.repository import Registration
 from reposync.words import file_address
 from tests.fixtures.missing_blobs import lose
 from tests.fixtures.world import World
@@ -95,15 +94,6 @@ async def test_a_path_may_hold_what_addresses_give_a_meaning(client: httpx.Async
     assert (await client.get(address.replace("x/-/", "x%2F-%2F"))).json()["text"] == "odd\n"
 
 
-async def test_the_name_of_a_repository_may_have_slashes(world: World, client: httpx.AsyncClient):
-    for name in ("platform/api", "platform/-/api", "sync"):
-        where = Registration(name=name, location=f"/{name}", source="path", origin="command", collection="code")
-        await world.app.repositories.register(where)
-        for address in {file_address(name, "a/sync"), f"/files/{name.replace('/', '%2F')}/-/a/sync"}:
-            answer = await client.get(f"{API}{address}")
-            assert f"Nothing of '{name}' is indexed yet" in answer.text
-
-
 async def test_a_file_whose_newer_state_could_not_be_read_is_the_older_one_and_says_so(
     world: World, client: httpx.AsyncClient
 ):
@@ -115,10 +105,3 @@ async def test_a_file_whose_newer_state_could_not_be_read_is_the_older_one_and_s
     read = (await client.get(FILE)).json()
 
     assert (read["text"], read["outdated"], read["commit"]) == (SESSIONS, True, before)
-
-
-async def test_reading_needs_a_token_if_there_are_any(world: World, client: httpx.AsyncClient):
-    async with serving(world.app, "a-token-of-32-characters-0123456") as guarded:
-        assert code(await guarded.get(FILE)) == (401, "UNAUTHENTICATED")
-        headers = {"Authorization": "Bearer a-token-of-32-characters-0123456"}
-        assert (await guarded.get(FILE, headers=headers)).json()["text"] == SESSIONS

@@ -111,20 +111,3 @@ async def test_files_that_could_not_be_read_are_reported_everywhere(world: World
     assert await version_states(world.app.database) == {"building": 0, "live": 1, "retired": 0}
     (change,) = await collection_changes(world.app)
     assert change.repositories == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}
-
-
-async def test_a_blocked_run_has_the_counts_of_the_brake(world: World):
-    world.repository.many(43)
-    await world.completed()
-    world.repository.commit({"a.py": b"x = 1\n"}, replace=True)
-    run = await world.sync()
-    async with serving(world.app) as client:
-        shown = (await client.get(f"{API}/runs/{run.id}")).json()
-
-    assert (shown["status"], shown["error_code"]) == ("blocked", "DELETION_BLOCKED")
-    assert shown["brake"] == {
-        "commit": world.repository.head(),
-        "planned": {"vanished": 43},
-        "losses": {"vanished": 43},
-        "indexed": 43,
-    }

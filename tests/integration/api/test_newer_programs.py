@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from reposync.app.daemon import Daemon, Roles
-from reposync.config.loading import load_registry
 from reposync.store.index_queries import version_states
 from reposync.store.run import RunProblem
 from reposync.store.status import RunTrigger
 from reposync.store.tables import VersionState
-from reposync.telemetry.health import Health
-from reposync.telemetry.metrics import Metrics
-from reposync.telemetry.redaction import Secrets
 from tests.fixtures.newer_rows import (
     OUTCOME,
     REASON,
@@ -83,19 +78,3 @@ async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> N
     assert shown["hold"]["reason"] == "held by a newer program"
     assert STATE in await page(rest, "/repositories/payments")
     assert await version_states(rest.app.database) == {"building": 0, "live": 0, "retired": 0, STATE: 1}
-
-
-async def test_the_metrics_of_a_daemon_name_what_they_do_not_know(rest: Rest) -> None:
-    run = await rest.run("payments")
-    await newer_run(rest.app.database, run.id, status=STATUS, trigger=TRIGGER)
-    metrics = Metrics(version="1")
-    settings = rest.app.configuration.settings
-    daemon = Daemon(settings, load_registry(settings.config_path), Roles(), metrics, Health(), Secrets())
-    daemon.app = rest.app
-
-    await daemon.refresh_metrics()
-    metrics.run_ended(OUTCOME, TRIGGER, 1.0)
-
-    said, _ = metrics.render()
-    assert b'reposync_queue_runs{status="queued"} 0' in said
-    assert f'reposync_runs_total{{status="{OUTCOME}",trigger="{TRIGGER}"}} 1'.encode() in said

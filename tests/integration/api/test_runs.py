@@ -141,24 +141,3 @@ async def test_a_run_goes_back_into_the_queue_from_where_that_makes_sense(
     assert answer.json()["requests"][-1]["asked_by"] == "anonymous"
     assert await rest.refusal("POST", f"/runs/{done.id}/{action}", 409) == "RUN_STATE_CONFLICT"
     assert await rest.refusal("POST", f"/runs/{run.id}/{action}", 409) == "RUN_STATE_CONFLICT"
-
-
-async def test_a_run_names_its_requesters_and_who_withdrew(rest: Rest) -> None:
-    mine = "11111111-1111-4111-8111-111111111111"
-    await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by="push to group/payments, delivery 7")
-    await rest.other.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", request_id=mine, full=True)
-    await rest.other.withdraw(mine, by="an interrupt")
-
-    (listed,) = (await rest.get("/runs"))["items"]
-    shown = await rest.get(f"/runs/{listed['id']}")
-
-    assert listed["asked_by"] == shown["asked_by"] == ["push to group/payments, delivery 7", "zoe@laptop"]
-    assert [(each["asked_by"], each["full"], each["withdrawn_by"]) for each in shown["requests"]] == [
-        ("push to group/payments, delivery 7", False, None),
-        ("zoe@laptop", True, "an interrupt"),
-    ]
-
-    for number in range(6):
-        await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by=f"delivery {number}")
-    (listed,) = (await rest.get("/runs"))["items"]
-    assert listed["asked_by"][5:] == ["3 more"]

@@ -55,7 +55,7 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
     assert first["score"] == pytest.approx(sum(parts[each] for each in parts.keys() - {"prior"}) * parts["prior"])
 
 
-async def test_a_search_is_narrowed_by_repository_path_language_and_limit(client: httpx.AsyncClient):
+async def test_a_search_is_narrowed_by_repository_path_language_definition_and_limit(client: httpx.AsyncClient):
     async def paths(**query: object) -> list[str]:
         return [each["path"] for each in (await asks(client, q="sessions expired", **query)).json()["items"]]
 
@@ -65,6 +65,8 @@ async def test_a_search_is_narrowed_by_repository_path_language_and_limit(client
     assert len(await paths(limit=1)) == 1
     assert set(await paths(repository="project")) == {"src/sessions.py", "docs/notes.md"}
     assert await paths(path="nowhere/*") == []
+    assert await paths(symbol="remove_expired_sessions", kind="function") == ["src/sessions.py"]
+    assert await paths(symbol="remove_expired_sessions", kind="class") == []
 
 
 async def test_what_does_not_fit_is_refused_with_a_reason(client: httpx.AsyncClient):
@@ -79,21 +81,6 @@ async def test_what_does_not_fit_is_refused_with_a_reason(client: httpx.AsyncCli
     unknown = await asks(client, q="x", language="pythn")
     assert code(unknown) == (422, "USAGE")
     assert "Did you mean 'python'?" in unknown.text
-
-
-async def test_a_search_is_narrowed_by_what_chunks_define(client: httpx.AsyncClient):
-    async def paths(q: str, **query: object) -> list[str]:
-        return [each["path"] for each in (await asks(client, q=q, **query)).json()["items"]]
-
-    assert await paths("symbol:remove_expired_sessions") == ["src/sessions.py"]
-    assert await paths("sessions symbol:remove_expired_sessions kind:function") == ["src/sessions.py"]
-    assert await paths("sessions", symbol="remove_expired_sessions", kind="function") == ["src/sessions.py"]
-    assert await paths("sessions symbol:remove_expired_sessions kind:class") == []
-    assert await paths("sessions symbol:sessions") == []
-    assert set(await paths("sessions src::path")) == {"src/sessions.py", "docs/notes.md"}
-    refused = await asks(client, q="sessions kind:functoin")
-    assert code(refused) == (422, "USAGE")
-    assert "'function'" in refused.text
 
 
 async def test_the_outline_of_a_file_has_each_definition_once(world: World, client: httpx.AsyncClient):

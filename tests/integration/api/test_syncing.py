@@ -15,7 +15,6 @@ from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.api.server import serve_http
 from reposync.store.database import Database
-from reposync.store.status import RunStatus
 from reposync.store.tables import REQUESTS
 from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.integration.api.documented import client_of, parts_of
@@ -172,18 +171,6 @@ async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest) -
     assert answer.status_code == 200
     assert (answer.json()["status"], answer.json()["files_processed"]) == ("completed", 3)
     assert answer.headers["location"].endswith(runs[0].id)
-
-
-async def test_a_run_that_stops_for_a_person_ends_the_wait(rest: Rest) -> None:
-    for ends in ("blocked", "cancelled"):
-        asked = asyncio.create_task(asks(rest, params={"wait": 30}))
-        while not (waiting := await rest.other.history(status=RunStatus.QUEUED)):
-            await asyncio.sleep(0.01)
-        await rest.ended(waiting[0].id, RunStatus.BLOCKED)
-        assert (await asked).json()["status"] == ends
-
-    (blocked,) = await rest.other.history(status=RunStatus.BLOCKED)
-    assert blocked.id in (await asked).json()["error_message"], "the first one waits for a person for both"
 
 
 async def test_waiting_ends_when_the_client_disconnects(rest: Rest) -> None:

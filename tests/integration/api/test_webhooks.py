@@ -228,17 +228,6 @@ async def test_a_delivery_that_is_repeated_adds_nothing(site: Site) -> None:
         assert len(await site.runs()) == before
 
 
-async def test_a_push_back_to_the_indexed_commit_counts_while_a_run_is_under_way(site: Site) -> None:
-    """main went to another commit and back again: the run that is under way may have seen the other one."""
-    async with site.open(APP):
-        await site.indexed("app", SHA)
-        under_way, _ = await site.app.runs.enqueue("app", RunTrigger.COMMAND)
-        await site.app.runs.claim("somebody", 60, run_id=under_way.id)
-
-        answer = await site.posts()
-        assert (answer.status_code, answer.json()["runs"][0]["is_new"]) == (202, True)
-
-
 async def test_two_branches_of_one_project_each_have_their_run(site: Site) -> None:
     async with site.open(f"{APP}-x, branch: x".replace("app-x", "app"), f"name: next, {APP[11:]}, branch: y"):
         site.hook()
