@@ -228,11 +228,7 @@ class QdrantIndex:
         await self._rewrite(repository_id, renamed, no_check)
 
     async def relink(
-        self,
-        version_id: str,
-        url_of: Callable[[str, int, int], str | None],
-        *,
-        check: Callable[[], None] = no_check,
+        self, version_id: str, url_of: Callable[[str, int, int], str | None], *, check: Callable[[], None] = no_check
     ) -> int:
         def linked(had: Mapping[str, Any]) -> dict[str, Any]:
             return {"url": url_of(had["path"], had["start_line"], had["end_line"])}
@@ -240,10 +236,7 @@ class QdrantIndex:
         return await self._rewrite(version_id, linked, check)
 
     async def _rewrite(
-        self,
-        repository_id: str,
-        wanted: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-        check: Callable[[], None],
+        self, repository_id: str, wanted: Callable[[Mapping[str, Any]], Mapping[str, Any]], check: Callable[[], None]
     ) -> int:
         """Set the metadata that is `wanted` of each point; returns how many points changed."""
         written = 0
@@ -281,9 +274,8 @@ class QdrantIndex:
             await asyncio.sleep(_FIRST_DELAY_SECONDS * 2**attempt)
             for page in _pages(missing):
                 body = {"ids": list(page), "with_payload": False}
-                found |= {
-                    point["id"] for point in await self._collection.request("look for points", "POST", "/points", body)
-                }
+                points = await self._collection.request("look for points", "POST", "/points", body)
+                found |= {point["id"] for point in points}
             if not (missing := [each for each in missing if each not in found]):
                 break
         return found
@@ -326,9 +318,8 @@ class QdrantIndex:
         return await self._collection.facet(Payload.REPOSITORY_ID, None, _MAX_REPOSITORIES)
 
     async def names_of(self, repository_id: str) -> Sequence[str]:
-        return list(
-            await self._collection.facet(Payload.REPOSITORY, bodies.points_of_repository(repository_id), _MAX_NAMES)
-        )
+        selected = bodies.points_of_repository(repository_id)
+        return list(await self._collection.facet(Payload.REPOSITORY, selected, _MAX_NAMES))
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:
         params, limits = await self._collection.search_params(), await self._collection.limits()
