@@ -296,7 +296,7 @@ class Database:
         once: one changes the schema, the others wait. `report` is called with what is waited for (by default a warning
         is logged). A schema of a newer version is unchanged."""
         schema = await self.schema()
-        schema.refuse_incompatible(self.where)
+        schema.require(self.where, complete=False)
         if schema.state == "ahead":
             log.info("schema %s is newer than this version's %s, and compatible with it", schema.revision, HEAD)
         if schema.state in ("current", "ahead"):

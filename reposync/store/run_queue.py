@@ -302,14 +302,12 @@ def _repeated_flags(row: Row[Any], event: Event) -> dict[str, Any]:
     if event is Event.RETRY and row.status in (RunStatus.FAILED, RunStatus.CANCELLED):
         approval = brake if row.approved else None
         return {"full": row.full, "repair": row.repair, "removal": row.removal, "approval": approval}
-    which, option, body = "a failed or cancelled run can be tried again", "", ""
+    which, option, body = "failed or cancelled run can be tried again", "", ""
     if event is Event.APPROVE:
-        which, option = "a blocked run can be approved", " --allow-mass-delete"
+        which, option = "blocked run can be approved", " --allow-mass-delete"
         body = ' with `{"allow_mass_delete": true}`'
+    http = f"`POST /api/v1/repositories/{row.repository}/sync`{body} starts a new one."
     raise RunStateConflict(
-        f"Run {row.id} is {row.status}, and only {which}.",
-        remedy=Remedy(
-            f"`reposync sync {row.repository}{option}` starts a new one.",
-            f"`POST /api/v1/repositories/{row.repository}/sync`{body} starts a new one.",
-        ),
+        f"Run {row.id} is {row.status}, and only a {which}.",
+        remedy=Remedy(f"`reposync sync {row.repository}{option}` starts a new one.", http),
     )

@@ -73,23 +73,19 @@ class Schema:
         is_newer = self.revision > HEAD and self.oldest_program is not None
         return "ahead" if is_newer and str(self.oldest_program) <= HEAD else "incompatible"
 
-    def require(self, where: str) -> None:
-        """Raises StoreUnavailable unless this version can work with it."""
-        self.refuse_incompatible(where)
-        if self.state in ("empty", "behind"):
-            found = "has no tables yet" if self.revision is None else f"has schema {self.revision}"
-            raise StoreUnavailable(f"The database {where} {found}; this version needs schema {HEAD}.", remedy=UPGRADE)
-
-    def refuse_incompatible(self, where: str) -> None:
-        """Raises StoreUnavailable if a newer version changed what this one needs, or no release made it."""
-        if self.state != "incompatible":
-            return
-        if str(self.revision) < HEAD:
-            which, remedy = "which no released version made", "Move it away and start with a new one."
-        else:
-            which = f"which is newer than this version's {HEAD}"
+    def require(self, where: str, *, complete: bool = True) -> None:
+        """Raises StoreUnavailable unless this version can work with it, or if not `complete`, upgrade it."""
+        found = f"The database {where} has schema {self.revision}"
+        if self.state == "incompatible" and str(self.revision) < HEAD:
+            raise StoreUnavailable(
+                f"{found}, which no released version made.", remedy="Move it away and start with a new one."
+            )
+        if self.state == "incompatible":
             remedy = "Use the version of reposync that upgraded it, or a newer one."
-        raise StoreUnavailable(f"The database {where} has schema {self.revision}, {which}.", remedy=remedy)
+            raise StoreUnavailable(f"{found}, which is newer than this version's {HEAD}.", remedy=remedy)
+        if complete and self.state in ("empty", "behind"):
+            found = found if self.revision else f"The database {where} has no tables yet"
+            raise StoreUnavailable(f"{found}; this version needs schema {HEAD}.", remedy=UPGRADE)
 
 
 async def read_schema(engine: AsyncEngine) -> Schema:

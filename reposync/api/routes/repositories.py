@@ -61,7 +61,7 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=MAX_KEY_CHARS,
         pattern=r"^[\x21-\x7e]+$",
-        description="The same key with the same request gets the same response for 24 hours, on every pod, and "
+        description="The same key with the same request gets the same run for 24 hours, on every pod, and "
         "requests one run only. `wait` may differ.",
     ),
 ]
