@@ -137,6 +137,10 @@ def git_url(value: str) -> str:
 def _text(value: str) -> str:
     if _CONTROL.search(value):
         raise InvalidValue("must not contain a line break or another control character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue("is not valid Unicode text") from None
     return str(value)  # not `Interpolated`
 
 
@@ -274,9 +278,10 @@ def matching(regex: str, words: str) -> AfterValidator:
     """The whole text matches `regex`; `words`: the message if it does not."""
 
     def check(value: str) -> str:
-        if not re.fullmatch(regex, value):
+        text = _text(value)
+        if not re.fullmatch(regex, text):
             raise InvalidValue(words)
-        return str(value)
+        return text
 
     return AfterValidator(check)
 

@@ -59,7 +59,9 @@ TYPES = [
     (ONE % "branch: 1.10", "2:34: repositories[0].branch must be text: write it in quotes"),
     (ONE % "max_file_bytes: '9'", "max_file_bytes must be a whole number, without quotes"),
     ("defaults: {collection: null}\n", "1:24: defaults.collection must be text"),
-    (ONE % 'branch: "a\\nb"', "repositories[0].branch is not a branch name"),
+    (ONE % 'branch: "a\\nb"', "repositories[0].branch must not contain a line break"),
+    (ONE % 'branch: "\\ud800"', "repositories[0].branch is not valid Unicode text"),
+    (ONE % 'include: ["\\ud800"]', "repositories[0].include[0] is not valid Unicode text"),
 ]
 NUMBERS = [
     (ONE % "chunk: {size: 99}", "2:40: repositories[0].chunk.size must be at least 100"),
