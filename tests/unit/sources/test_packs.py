@@ -55,15 +55,6 @@ def test_every_object_of_a_pack_is_found_with_its_content(pack: bytes) -> None:
     assert scanned(pack, max_bytes=10**9) == SHAS
 
 
-def test_objects_over_the_limit_are_named_and_sized_but_not_kept(pack: bytes) -> None:
-    found = scanned(pack, max_bytes=1000)
-
-    assert found.keys() == SHAS.keys()
-    assert {sha for sha, content in found.items() if content is not None} == {
-        sha for sha, content in SHAS.items() if len(content) <= 1000
-    }
-
-
 @given(place=st.integers(0, 10**9), flip=st.integers(1, 255))
 def test_a_changed_byte_never_passes_for_content(place: int, flip: int) -> None:
     whole = _made_by_git("--delta-base-offset")
