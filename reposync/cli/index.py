@@ -33,7 +33,11 @@ async def status(app: Application, name: str | None) -> Result:
     changes = [each for each in await collection_changes(app) if each.collection in collections]
     if not found:
         return Result({"items": [], "collections": []}, [NO_REPOSITORY])
-    rows = [_row(each.repository, version) for each in found for version in each.versions]
+    rows = [
+        _row("" if number else each.repository, version)
+        for each in found
+        for number, version in enumerate(each.versions)
+    ]
     nothing = {"version": None, "state": "nothing yet"}
     rows += [{"repository": each.repository, **nothing} for each in found if not each.versions]
     versions = table(rows, fold=("repository", "model", "in"))

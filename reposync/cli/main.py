@@ -29,11 +29,7 @@ COMMANDS = {
     "history": ("reposync.cli.runs", "history", "The execution log: what ran, when, and how it ended."),
     "runs": ("reposync.cli.runs", "runs", "One run: show it with its problems, watch it, cancel, retry or approve it."),
     "repos": ("reposync.cli.repos", "repos", "The registered repositories: list, show, add, remove, pause, resume."),
-    "index": (
-        "reposync.cli.index",
-        "index",
-        "Versions of an index: progress of a change of settings, rollback, pause.",
-    ),
+    "index": ("reposync.cli.index", "index", "Versions of an index: progress of a change, rollback, pause."),
     "verify": ("reposync.cli.verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
     "locks": ("reposync.cli.locks", "locks", "The locks of running syncs: list them, or release one."),
     "mcp": ("reposync.cli.mcp", "mcp", "Let agents search: a server of the Model Context Protocol, and its set-up."),

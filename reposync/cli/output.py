@@ -85,38 +85,26 @@ def table_console() -> Console:
 
 
 def table(rows: Sequence[Mapping[str, Any]], *, fold: Sequence[str] = ()) -> Table:
-    """The keys of the first row are the titles. Cells of the columns in `fold` are folded on a narrow terminal, other
-    cells are cut. Control characters are escaped."""
+    """The keys of the first row are the titles; `failed` is left out if it is zero everywhere. Cells of the columns in
+    `fold` are folded on a narrow terminal, other cells are cut. Control characters are escaped."""
     from rich.table import Table
     from rich.text import Text
 
+    if not any(row.get("failed") for row in rows):
+        rows = [{key: value for key, value in row.items() if key != "failed"} for row in rows]
     made = Table(box=None, header_style="bold", pad_edge=False)
     for title, value in rows[0].items():
         side = "right" if isinstance(value, int | float) else "left"
         made.add_column(title, justify=side, no_wrap=title not in fold, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        made.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in map(_cell, row.values())))
+        made.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in map(_brief, row.values())))
     return made
-
-
-def _cell(value: Any) -> str:
-    match value:
-        case None:
-            return "-"
-        case datetime():
-            return ago(value) if value <= datetime.now(UTC) else until(value)
-        case int():
-            return f"{value:,}"
-        case float():
-            return f"{value:.3f}"
-        case _:
-            return escape_unprintable(str(value))
 
 
 def field_lines(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     """One `name: value` per line, in the order of the document, without what is empty. Lists of things and nested
     documents follow their name, each thing indented."""
-    given = {key: value for key, value in document.items() if value not in (None, "", [], {})}
+    given = {key: value for key, value in document.items() if value not in ("", [], {})}
     width = max(map(len, given), default=0) + 2
     for key, value in given.items():
         name = f"{indent}{key}:"
@@ -141,13 +129,25 @@ def _in_words(document: Mapping[str, Any]) -> Iterator[str]:
 def _shown(value: Any) -> str:
     match value:
         case datetime():
-            return f"{value:%Y-%m-%d %H:%M:%S} UTC ({ago(value) if value <= datetime.now(UTC) else until(value)})"
+            return f"{value:%Y-%m-%d %H:%M:%S} UTC ({_brief(value)})"
         case list():
             return ", ".join(map(_shown, value))
-        case bool():
-            return "yes" if value else "no"
+        case None | bool():
+            return "yes" if value else "-" if value is None else "no"
         case float():
             return f"{value:g}"
+        case _:
+            return escape_unprintable(str(value))
+
+
+def _brief(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case datetime():
+            return ago(value) if value <= datetime.now(UTC) else until(value)
+        case int() | float():
+            return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
         case _:
             return escape_unprintable(str(value))
 

@@ -133,6 +133,6 @@ def _row(each: Overview) -> dict[str, Any]:
         "next due": until(each.next_due_at),
         "last sync": ago(each.last_sync_at),
         "commit": short(each.last_commit),
-        **{"files": each.files, "failed files": each.failed, "chunks": each.chunks},
+        **{"files": each.files, "failed": each.failed, "chunks": each.chunks},
         "last run": each.last_status,
     }

@@ -67,7 +67,7 @@ def _row(run: Run, askers: Sequence[str]) -> dict[str, Any]:
         "queued": run.queued_at,
         "took": duration(run.duration_seconds),
         **{"stored": run.files_processed, "deleted": run.files_deleted, "skipped": run.files_skipped},
-        **{"failed files": run.files_failed, "embedded": run.chunks_embedded, "reused": run.chunks_reused},
+        **{"failed": run.files_failed, "embedded": run.chunks_embedded, "reused": run.chunks_reused},
         **{"attempt": run.attempt, "commit": short(run.commit_after)},
     }
 

@@ -17,28 +17,21 @@ _ADVICE: dict[str | int, tuple[str, str]] = {
     "FORBIDDEN": ("You may read, but not change this", "Log out, and log in with a token that may operate."),
     "CROSS_SITE_REFUSED": ("This came from another site", "If it was you, open reposync and do it there."),
     "HOST_NOT_ALLOWED": ("This server has a different name", "Use one of its own names."),
-    "SHUTTING_DOWN": ("reposync is restarting", "This page reloads by itself."),
     "STARTING": ("reposync is starting", "This page reloads by itself."),
     "STORE_UNAVAILABLE": (
         "The database does not respond",
         "This page reloads by itself. If this does not help, see the log and /readyz.",
     ),
-    403: ("This is not allowed", "Nothing was done."),
     404: ("Not found", "It may have been removed. Check the address, or start with the repositories."),
     405: ("This address is for a button", "Open the page that has it."),
     409: ("This is not possible now", "Somebody else was faster, or the run has continued."),
     413: ("This was too large", "Nothing was done."),
     414: ("This address is too long", "Use fewer filters."),
     422: ("This is not valid", "Check the address, or start with the repositories."),
-    429: ("Too many wrong tokens", "Wait a minute."),
     500: ("Something went wrong", "Try again. The operator finds it in the log by its incident id."),
     503: ("reposync is not available", "This page reloads by itself."),
 }
 _OTHERWISE = ("This did not work", "Try again, or start with the repositories.")
-# In place of messages that are written for programs.
-_MESSAGES = {
-    "CROSS_SITE_REFUSED": "Nothing was done.",
-}
 
 
 class ErrorPages:
@@ -72,7 +65,8 @@ class ErrorPages:
             None if is_stranger else await self._access.principal_or_none(request),
             status=status,
             heading=heading,
-            message=_MESSAGES.get(error.code, error.page_message),
+            # Its own message is written for programs.
+            message="Nothing was done." if error.code == "CROSS_SITE_REFUSED" else error.page_message,
             advice=None if status == 503 and not tries_again else advice,
             code=error.code,
             retry_seconds=retry_seconds,

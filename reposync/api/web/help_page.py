@@ -83,7 +83,8 @@ def _rendered(name: str, root: str) -> HelpPage:
         elif token.type == "fence":
             token.type, token.content = "html_block", _block(token)
     _describe_tables(tokens)
-    html = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
+    # A column without a title has no header cell.
+    html = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}).replace("<th></th>", "<td></td>")
     return HelpPage(title, contents, Markup(html))  # noqa: S704 - rendered from our own files
 
 
@@ -133,23 +134,16 @@ def _block(fence: Token) -> str:
 
 
 def _describe_tables(tokens: Sequence[Token]) -> None:
-    """Titles of the columns beside the cells, for a narrow window. A column without a title has no header cell."""
+    """Titles of the columns beside the cells, for a narrow window."""
     titles: list[str] = []
     column = 0
     for token, content in pairwise(tokens):
-        match token.type:
-            case "table_open":
-                titles = []
-            case "tr_open":
-                column = 0
-            case "th_open":
-                titles.append(_text(content))
-                token.attrs["scope"] = "col"
-                if not titles[-1]:
-                    token.tag, token.attrs = "td", {}
-            case "th_close" if not titles[-1]:
-                token.tag = "td"
-            case "td_open":
-                if titles[column]:
-                    token.attrs["data-label"] = titles[column]
-                column += 1
+        if token.type == "table_open":
+            titles = []
+        elif token.type == "tr_open":
+            column = 0
+        elif token.type == "th_open":
+            titles.append(_text(content))
+        elif token.type == "td_open":
+            token.attrs = {"data-label": titles[column]} if titles[column] else {}
+            column += 1

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Generator, Iterator
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -386,3 +387,14 @@ def test_the_api_is_described_route_by_route(open_url: str) -> None:
     assert {" ".join(re.sub("<[^>]+>", "", each).split()) for each in headings} == routes
     for words in ("REPOSITORY_NOT_FOUND", "Idempotency-Key", "SyncRequest"):
         assert words in page
+
+
+def test_pages_without_any_repository_say_how_to_begin(tmp_path: Path) -> None:
+    with Showcase(tmp_path, is_empty=True) as nothing, nothing.served() as url:
+        for path, words in (
+            ("/", "reposync repos add"),
+            ("/runs", "There are no runs yet."),
+            ("/locks", "Nothing is locked."),
+            ("/search?q=x", "Nothing is indexed yet"),
+        ):
+            assert words in ask("GET", url + path, headers=BROWSER).text

@@ -71,4 +71,13 @@ def test_one_thing_is_printed_with_the_names_of_its_document():
     lines = list(field_lines(document | {"brake": {"lost": 2}}))
 
     at = f"at:        2026-01-02 00:00:00 UTC ({ago(when)})"
-    assert lines == ["id:        a\\x1b", "is_active: no", at, "attempts:", "  outcome lost", "brake:", "  lost: 2"]
+    assert lines == [
+        "id:        a\\x1b",
+        "none:      -",
+        "is_active: no",
+        at,
+        "attempts:",
+        "  outcome lost",
+        "brake:",
+        "  lost: 2",
+    ]
