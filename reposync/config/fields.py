@@ -56,7 +56,7 @@ _COLLECTION = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}"
 _GROUP = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
 _PROJECT = _GROUP.removesuffix("*") + "+"
 # The rules of git-check-ref-format(1), as far as a server would not report the name as missing.
-_BRANCH = r"(?!refs/)(?![-/])(?!.*(?:\.\.|@\{|//|[\ud800-\udfff]))[^\x00-\x20\x7f~^:?*\[\\]*[^\x00-\x20\x7f~^:?*\[\\/.]"
+_BRANCH = r"(?!refs/)(?![-/])(?!.*(?:\.\.|@\{|//))[^\x00-\x20\x7f~^:?*\[\\]*[^\x00-\x20\x7f~^:?*\[\\/.]"
 _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_DURATION_SECONDS = 366 * 86_400
@@ -137,10 +137,6 @@ def git_url(value: str) -> str:
 def _text(value: str) -> str:
     if _CONTROL.search(value):
         raise InvalidValue("must not contain a line break or another control character")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue("is not valid Unicode text") from None
     return str(value)  # not `Interpolated`
 
 

@@ -60,7 +60,7 @@ TYPES = [
     (ONE % "max_file_bytes: '9'", "max_file_bytes must be a whole number, without quotes"),
     ("defaults: {collection: null}\n", "1:24: defaults.collection must be text"),
     (ONE % 'branch: "a\\nb"', "repositories[0].branch must not contain a line break"),
-    (ONE % 'branch: "\\ud800"', "repositories[0].branch is not valid Unicode text"),
+    (ONE % 'branch: "\\ud800"', "repositories[0].branch must not contain a line break or another control"),
     (ONE % 'include: ["\\ud800"]', "repositories[0].include[0] is not valid Unicode text"),
 ]
 NUMBERS = [
