@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import certifi
 import pytest
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.dialects.sqlite.aiosqlite import SQLiteDialect_aiosqlite
@@ -13,12 +11,12 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.util import LRUCache
 
 from tests.fixtures import shared_servers
+from tests.fixtures.authorities import trust_no_public_authority
 from tests.fixtures.examples import load_profile
 
 load_profile()
+trust_no_public_authority()
 
-# Every HTTP client reads all authorities, which takes 24 ms of CPU with Mozilla's list. No test needs a public one.
-mock.patch.object(certifi, "where", lambda: str(Path(__file__).parent / "fixtures" / "authority.pem")).start()
 
 # Compiled SQL is kept by the databases of all tests together. Each test has engines of its own, which would compile
 # every statement again: a third of the CPU of the tests of the store.

@@ -1,9 +1,6 @@
 """The program as a person runs it: a process of its own, an empty home, nothing but what the test says."""
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -16,7 +13,7 @@ from reposync.config.database_url import sqlite_url
 from tests.fixtures.browser import browser, page  # noqa: F401
 from tests.fixtures.databases import postgresql  # noqa: F401
 from tests.fixtures.embedding_server import EmbeddingServer
-from tests.fixtures.pods import ExecutionLog, Pod
+from tests.fixtures.pods import ExecutionLog, Pod, end_engines, variables_of
 from tests.fixtures.redis_server import redis_server  # noqa: F401
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.warm_program import PROGRAM, popen, warm_program  # noqa: F401
@@ -31,14 +28,7 @@ class Person:
     program: tuple[str, ...] = PROGRAM
 
     def variables(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "TMPDIR") if name in os.environ}
-        return {
-            **kept,
-            "HOME": str(self.home),
-            "REPOSYNC_ENGINE_IDLE_SECONDS": "20",
-            "COLUMNS": "160",
-            **self.environment,
-        }
+        return {**variables_of(self.home), "COLUMNS": "160", **self.environment}
 
     def command(self, *words: str) -> list[str]:
         return [*self.program, *words]
@@ -85,11 +75,7 @@ def person(tmp_path: Path) -> Generator[Person, None, None]:
     home.mkdir()
     someone = Person(home)
     yield someone
-    for record in home.rglob("engine.json"):
-        pid = json.loads(record.read_text()).get("pid")
-        if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+    end_engines(home)
 
 
 @pytest.fixture

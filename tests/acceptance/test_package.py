@@ -96,11 +96,6 @@ def test_its_metadata_say_what_it_is_and_the_lock_has_all_that_it_requires(built
         "Apache-2.0",
         ">=3.11",
     )
-    pythons = [
-        line for line in reported.get_all("Classifier", []) if line.startswith("Programming Language :: Python :: 3.")
-    ]
-    assert [line.rpartition(" ")[2] for line in pythons] == ["3.11", "3.12", "3.13"]
-    assert "Typing :: Typed" in reported.get_all("Classifier", [])
     for required in map(Requirement, reported.get_all("Requires-Dist", [])):
         assert required.name in versions, f"{required} is not in requirements.lock: `make lock`"
         (pinned,) = versions[required.name]
@@ -141,35 +136,9 @@ def test_installed_it_syncs_searches_and_shows_its_pages(
         page = pod.gets("/")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert "reposync" in page.text
-        for path in (
-            "/runs",
-            "/search",
-            "/locks",
-            "/static/app.css",
-            "/static/app.js",
-            "/static/icon.svg",
-            "/docs",
-            "/help",
-            "/help/errors",
-        ):
+        for path in ("/runs", "/search", "/locks", "/static/app.css", "/static/icon.svg", "/docs", "/help/errors"):
             assert pod.gets(path).status_code == 200, path
-        assert pod.gets("/readyz").json()["status"] == "ok"
         assert pod.terminate() == 0
-
-
-def test_installed_it_completes_what_is_typed(environment: Environment, tmp_path: Path) -> None:
-    typed = {"COMP_WORDS": "reposync hist", "COMP_CWORD": "1", "_REPOSYNC_COMPLETE": "bash_complete"}
-    done = subprocess.run(
-        [environment.folder / "bin" / "reposync"],
-        cwd="/",
-        env={"HOME": os.fspath(tmp_path), **typed},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-
-    assert done.stdout.splitlines() == ["plain,history"]
 
 
 def outside(environment: Environment, program: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from reposync.store.schema import HEAD, REVISIONS
+from reposync.store.status import RunStatus, RunTrigger
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.earlier_versions import FIRST_RELEASE, RELEASE_BEFORE, earlier_version
@@ -53,6 +57,15 @@ def test_what_the_first_release_made_is_taken_over(person: Person, repository: G
     assert person.asks("search", "second")[0]["path"] == "b.py"
 
 
+def test_this_program_writes_no_word_about_a_run_that_the_release_before_does_not_know(before: Path) -> None:
+    said = "from reposync.store.status import *; print(*sorted([*RunStatus, *RunTrigger]))"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(before)}
+    done = subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True, check=True)
+
+    # Its workers end where they read another one.
+    assert {*RunStatus, *RunTrigger} <= set(done.stdout.split())
+
+
 def test_pods_of_two_versions_work_side_by_side_during_a_rolling_update(
     tmp_path: Path, postgresql: PostgresqlDatabases, qdrant: QdrantServer, before: Path
 ):
@@ -84,6 +97,7 @@ def test_pods_of_two_versions_work_side_by_side_during_a_rolling_update(
         until(lambda: worked_on(old, since) and worked_on(new, since), details=lambda: old.log_tail() + new.log_tail())
         until(lambda: all(log.ended(name)[-1].commit_after == heads[name] for name in NAMES), details=new.log_tail)
         assert old.health()["status"] == new.health()["status"] == "ok"
+        assert {pod.gets(path).status_code for pod in (old, new) for path in ("/", "/runs")} == {200}
         # The update goes on: the old one leaves, and what it had begun is finished.
         assert old.terminate() == 0
         until(lambda: len(worked_on(new, since)) == len(NAMES), details=new.log_tail)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from benchmarks.public_index import Missing, State, git
 from benchmarks.public_questions import (
     Answer,
     FileQuestion,
     InvalidData,
     LineAnswer,
     LineQuestion,
-    Repository,
     read_file_questions,
     read_line_questions,
     read_repositories,
@@ -82,13 +78,6 @@ def test_several_hits_in_one_file_are_one_file_but_take_up_places_among_the_hits
     assert ndcg(question("tree.go"), *hits) == (pytest.approx(SECOND), pytest.approx(0.5))
 
 
-def test_only_the_first_ten_files_and_the_first_ten_hits_count():
-    others = [Hit(f"{number}.go") for number in range(10)]
-
-    assert ndcg(question("tree.go"), *others, Hit("tree.go")) == (0, 0)
-    assert ndcg(question("tree.go"), *others[1:], Hit("tree.go")) == (pytest.approx(1 / math.log2(11)),) * 2
-
-
 def test_an_answer_is_found_by_the_end_of_its_path_in_whole_names():
     assert Answer(path="tree.go").is_file("src/tree.go")
     assert Answer(path="src/tree.go").is_file("tree.go")
@@ -120,27 +109,6 @@ def test_lines_are_right_if_they_overlap_and_only_in_the_same_file():
         assert score_lines(asked, [Hit("src/a.rs", *lines)]).hit == is_right
     assert score_lines(asked, [Hit("a.rs", 10, 20)]).hit == 0
     assert score_lines(asked, [*[Hit("b.rs")] * 10, Hit("src/a.rs")]).mrr == 0
-
-
-# Repositories ------------------------------------------------------------------------------------------------------
-
-
-def test_a_repository_without_the_pinned_commit_is_left_out_or_taken_at_its_head(tmp_path: Path):
-    given, state = tmp_path / "go-chi" / "chi", State(tmp_path / "state")
-    given.mkdir(parents=True)
-    state.folder.mkdir()
-    git(given, "init", "--quiet")
-    git(given, "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "--allow-empty", "-m", "one")
-    head = git(given, "rev-parse", "HEAD")
-    there = Repository.model_validate(REPOSITORY | {"revision": head})
-    gone = Repository.model_validate(REPOSITORY)
-
-    assert state.pin(there, tmp_path, newest=False) == head
-    assert state.pin(gone, tmp_path, newest=True) == head
-    with pytest.raises(Missing, match="go-chi/chi has no commit 000000000000"):
-        state.pin(gone, tmp_path, newest=False)
-    with pytest.raises(Missing, match="no folder go-chi/chi"):
-        state.pin(there, tmp_path / "elsewhere", newest=True)
 
 
 # Reading -----------------------------------------------------------------------------------------------------------
@@ -193,14 +161,3 @@ def test_a_bad_line_is_reported_with_its_number(tmp_path: Path, lines: str, mess
         read_line_questions(folder_with(tmp_path, lines=lines))
 
     assert message in str(error.value)
-
-
-def test_the_program_ends_with_2_and_names_the_missing_file(tmp_path: Path):
-    command = [sys.executable, "-m", "benchmarks.retrieval_public"]
-    options = ["--data", str(tmp_path), "--repositories", str(tmp_path), "--state", str(tmp_path / "state")]
-
-    run = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-
-    assert run.returncode == 2
-    assert run.stderr == f"{tmp_path / 'repositories.json'} cannot be read: No such file or directory.\n"
-    assert not (tmp_path / "state").exists()
