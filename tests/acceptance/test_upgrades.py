@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -13,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from reposync.store.schema import HEAD, REVISIONS
-from reposync.store.status import RunStatus, RunTrigger
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.earlier_versions import FIRST_RELEASE, RELEASE_BEFORE, earlier_version
@@ -55,15 +51,6 @@ def test_what_the_first_release_made_is_taken_over(person: Person, repository: G
     assert run["commit_before"] == run["commit_after"] == earlier["commit_after"]
     assert [each["id"] for each in person.asks("history")] == [run["id"], earlier["id"]]
     assert person.asks("search", "second")[0]["path"] == "b.py"
-
-
-def test_this_program_writes_no_word_about_a_run_that_the_release_before_does_not_know(before: Path) -> None:
-    said = "from reposync.store.status import *; print(*sorted([*RunStatus, *RunTrigger]))"
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(before)}
-    done = subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True, check=True)
-
-    # Its workers end where they read another one.
-    assert {*RunStatus, *RunTrigger} <= set(done.stdout.split())
 
 
 def test_pods_of_two_versions_work_side_by_side_during_a_rolling_update(
