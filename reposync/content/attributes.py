@@ -104,7 +104,18 @@ class Attributes:
         """Whether `path` is marked generated (True), marked not to be (False), or neither."""
         return self._value(path, "linguist-generated")
 
+    def rule(self, path: bytes, name: str) -> tuple[bytes, str] | None:
+        """The file and the pattern that decide about the attribute `name` of `path`; None if none does."""
+        if (found := self._found(path, name)) is None:
+            return None
+        folder, line = found
+        return (folder + b"/.gitattributes" if folder else b".gitattributes"), line.pattern
+
     def _value(self, path: bytes, name: str) -> bool | None:
+        found = self._found(path, name)
+        return None if found is None else found[1].values[name]
+
+    def _found(self, path: bytes, name: str) -> tuple[bytes, _Line] | None:
         cut = len(path) if self._matchers and len(path) <= _LONGEST_PATH else -1
         while cut >= 0:
             cut = path.rfind(b"/", 0, cut)
@@ -113,7 +124,7 @@ class Attributes:
                 patterns, lines = matcher
                 if (number := patterns.match(path[cut + 1 :].decode("latin-1"))) is not None:
                     # `!attr` resets what less specific lines set: the search ends here as well.
-                    return lines[number].values[name]
+                    return folder, lines[number]
         return None
 
 

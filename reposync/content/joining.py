@@ -1,9 +1,13 @@
-"""The inverse of `chunking`: the text that chunks were cut from."""
+"""The inverse of `chunking`: the text that chunks were cut from.
+
+Chunks know where they start in it. Those that programs before 0.2 stored do not: their lines and texts say it, unless a
+text repeats itself within a line.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from reposync.content.model import Chunk
@@ -11,8 +15,8 @@ from reposync.content.model import Chunk
 
 @dataclass(frozen=True, slots=True)
 class JoinedText:
-    """`starts`: where each chunk starts in `text`. `is_certain`: false if a chunk does not know it, as those that
-    programs before 0.2 stored; a text that repeats itself within a line may then be a different one."""
+    """`starts`: where each chunk starts in `text`. `is_certain`: false if a chunk that does not know it would also fit
+    elsewhere."""
 
     text: str
     starts: list[int]
@@ -30,23 +34,36 @@ def joined(chunks: Sequence[Chunk]) -> JoinedText | None:
     """The text of all chunks of a file but, possibly, its last ones, which do not say that they are missing. None if
     one is missing between them, or they are not of one text."""
     has_lines = has_lines_of_file(chunks)
-    starts, parts, length, line = [0], [chunks[0].text], len(chunks[0].text), 1
+    starts, parts, length, is_certain = [0], [chunks[0].text], len(chunks[0].text), True
     if chunks[0].start_index not in (0, None):
         return None
+    line = 1
     for before, chunk in pairwise(chunks):
+        start = starts[-1]
         if chunk.start_index is None:
-            at = _first_place(before.text, chunk.text, chunk.start_line - before.start_line if has_lines else 0)
+            places = _places(before, chunk, has_lines=has_lines)
         else:
-            at = chunk.start_index - starts[-1]
-        if at is None or not _fits(before.text, at, chunk.text):
+            places = [chunk.start_index - start]
+        if not places or not _fits(before.text, places[0], chunk.text):
             return None
-        line += before.text.count("\n", 0, at)
+        line += before.text.count("\n", 0, places[0])
         if has_lines and line != chunk.start_line:
             return None
-        starts.append(starts[-1] + at)
+        is_certain &= len(places) == 1
+        starts.append(start + places[0])
         parts.append(chunk.text[length - starts[-1] :])
         length += len(parts[-1])
-    return JoinedText("".join(parts), starts, all(each.start_index is not None for each in chunks[1:]))
+    return JoinedText("".join(parts), starts, is_certain)
+
+
+def with_starts(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+    """All chunks of a file, with the starts that they do not know if these are certain."""
+    if not chunks or all(each.start_index is not None for each in chunks):
+        return chunks
+    whole = joined(chunks)
+    if whole is None or not whole.is_certain:
+        return chunks
+    return [replace(each, start_index=start) for each, start in zip(chunks, whole.starts, strict=True)]
 
 
 def _fits(before: str, at: int, text: str) -> bool:
@@ -55,9 +72,15 @@ def _fits(before: str, at: int, text: str) -> bool:
     return at > 0 and 0 <= shared < len(text) and before.endswith(text[:shared])
 
 
-def _first_place(before: str, text: str, lines: int) -> int | None:
-    """The first offset in `before`, behind so many lines, at which `text` may start."""
-    first = 0
-    for _ in range(lines):
-        first = before.find("\n", first) + 1 or len(before)
-    return next((at for at in range(first, len(before) + 1) if _fits(before, at, text)), None)
+def _places(before: Chunk, chunk: Chunk, *, has_lines: bool) -> list[int]:
+    """The offsets in `before` at which `chunk` may start, given that its lines are those of the file."""
+    text = before.text
+    first, end = 0, len(text)
+    if has_lines:
+        for _ in range(chunk.start_line - before.start_line):
+            first = text.find("\n", first) + 1
+            if not first:
+                return []
+        end = text.find("\n", first)
+        end = len(text) if end < 0 else end
+    return [at for at in range(first, end + 1) if _fits(text, at, chunk.text)]

@@ -91,12 +91,12 @@ class GitLabSource(Source):
         self._commit, self._commit_json = head.sha, found
         return head
 
-    async def branch(self) -> str | None:
+    async def branch(self, *, fresh: bool = False) -> str | None:
         """As the port says: no call for a configured branch; one for the default branch, unless `project_id` or `head`
         had to read the project."""
         if self._branch is not None:
             return self._branch
-        if self._default_branch is None:
+        if self._default_branch is None or fresh:
             await self._resolve()
         return self._default_branch
 

@@ -38,7 +38,7 @@ class LocalGitSource(Source):
     async def head(self) -> Commit:
         return await self._in_thread(self._head)
 
-    async def branch(self) -> str | None:
+    async def branch(self, *, fresh: bool = False) -> str | None:
         """As the port says; always what the repository says now."""
         return self._branch if self._branch is not None else await self._in_thread(self._symbolic_head)
 

@@ -72,9 +72,9 @@ class Source(Protocol):
         """
         ...
 
-    async def branch(self) -> str | None:
+    async def branch(self, *, fresh: bool = False) -> str | None:
         """The name of the branch that `head` reads: the configured one, else the default branch as the server last
-        named it. None if there is none, as on a detached HEAD."""
+        named it (`fresh`: as it names it now). None if there is none, as on a detached HEAD."""
         ...
 
     async def tree(self, commit: Commit) -> Tree:

@@ -43,7 +43,7 @@ class RemoteGitSource(Source):
             pack = await self._pack(sha)
             return (await asyncio.to_thread(pack.commit, sha))[0]
 
-    async def branch(self) -> str | None:
+    async def branch(self, *, fresh: bool = False) -> str | None:
         """As the port says. Free after `head`."""
         if self._branch is not None:
             return self._branch

@@ -163,7 +163,7 @@ class SyncRun:
                 lambda path, first, last: source.url(path_bytes(path), head, first, last),
                 check=self._context.lease.check,
             )
-        # An approved deletion may be due to a new default branch.
+        # An approved deletion may be due to a new default branch, which must not be named as the cause of the next one.
         is_known = version.branch_name is not None and not self._run.approved
         fingerprint = await rules_fingerprint(self._context.settings, attributes)
         self._context.lease.check()
@@ -179,7 +179,7 @@ class SyncRun:
                 fingerprint=fingerprint,
                 attributes=attributes,
                 links=links,
-                branch_name=version.branch_name if is_known else await source.branch(),
+                branch_name=version.branch_name if is_known else await source.branch(fresh=self._run.approved),
                 project_id=await source.project_id(),
             ),
         )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from reposync.content.joining import with_starts
 from reposync.content.model import Skip
 from reposync.embedding.port import Embedder
-from reposync.errors import IndexChanged, SourceCorrupt
+from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.port import TreeEntry, path_text
+from reposync.sources.port import TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync.audit import IndexState, audit_ids, audit_points
-from reposync.sync.brake import UNREADABLE, Brake, BrakeFacts, Losses
+from reposync.sync.brake import UNREADABLE, VANISHED, Brake, BrakeFacts, Losses
 from reposync.sync.index_versions import Situation
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, read_batches, run_pipeline
 from reposync.sync.plan import Work, plan_work
@@ -135,8 +137,31 @@ class VersionUpdate:
             run.approved,
             BrakeFacts.read(run.brake),
         )
-        if (facts := brake.check(self.work.losses, read)) is not None:
+        try:
+            facts = brake.check(self.work.losses, read)
+        except DeletionBlocked as error:
+            if cause := await self._likely_cause(self.work.losses if read is None else self.work.losses + read):
+                error.message = f"{error.message} The likely cause: {cause}."
+            raise
+        if facts is not None:
             await self.context.parts.runs.record_brake(run, facts.as_json())
+
+    async def _likely_cause(self, losses: Losses) -> str | None:
+        settings, reason = self.context.settings, losses.counts.most_common(1)[0][0]
+        if reason == VANISHED:
+            before = self.situation.live.branch_name if self.situation.live is not None else None
+            with contextlib.suppress(SourceError):  # it is only an explanation
+                now = await self.context.parts.source.branch(fresh=True)
+                if None not in (before, now) and before != now:
+                    return f"the {'' if settings.branch else 'default '}branch changed from {before} to {now}"
+            return None
+        path, _ = losses.examples[reason]
+        if reason == Skip.NOT_INCLUDED:
+            return f"`include: {list(settings.include)}` of the registry matches no path like {path}"
+        if rule := self.target.rules.attributes.rule(path_bytes(path), f"linguist-{reason}"):
+            file, pattern = rule
+            return f"the rule `{pattern} linguist-{reason}` of {file.decode(errors='replace')}"
+        return None
 
     async def _begin(self, index: Index, state: IndexState) -> WriteScope:
         """Begin the epoch of this attempt's writes. From now on the manifest is a mixture of old and new."""
@@ -328,7 +353,7 @@ def _from_points(found: Mapping[str, Sequence[StoredPoint]], rows: Mapping[str, 
         # Parsing belongs in the content workers: a file may bring a grammar down.
         chunks = tuple(
             point_of(number, chunk, path, row.language, stored_symbols(mine[number]))
-            for number, chunk in enumerate(map(stored_chunk, mine))
+            for number, chunk in enumerate(with_starts([stored_chunk(each) for each in mine]))
         )
         prepared.append(PreparedFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, chunks))
     return prepared

@@ -6,6 +6,7 @@ import pytest
 
 from reposync.store.run import Run
 from reposync.store.status import FINAL
+from tests.fixtures.gitlab_world import GitLabWorld
 from tests.fixtures.repositories import Content
 from tests.fixtures.world import World
 
@@ -69,7 +70,7 @@ async def test_a_rule_pushed_in_gitattributes_stops_and_is_named_with_its_file(q
         await world.completed()
         world.repository.commit({".gitattributes": b"* linguist-vendored\n"})
         run = await blocked(world, {"vendored": 110})
-        assert ".gitattributes says linguist-vendored" in message(run)
+        assert "the rule `* linguist-vendored` of .gitattributes" in message(run)
         (behind,) = await world.app.repositories.states()
         assert behind.behind_since is not None
         assert behind.head_commit == world.repository.head()
@@ -78,6 +79,40 @@ async def test_a_rule_pushed_in_gitattributes_stops_and_is_named_with_its_file(q
         (state,) = await world.app.repositories.states()
         assert (state.behind_since, state.last_commit) == (None, behind.head_commit)
         assert await world.indexed() == {}
+
+
+async def test_a_mistyped_include_pattern_stops_and_is_named(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(110))
+    async with world.opened():
+        await world.completed()
+    reconfigured(world, 'include: ["scr/**"]')
+    async with world.opened():
+        run = await blocked(world, {"not_included": 110})
+        assert "`include: ['scr/**']` of the registry matches no path like src/m000.py" in message(run)
+        assert "reposync sync project --allow-mass-delete" in message(run)
+        assert len(await world.app.searching.search("value", limit=200)) == 110
+    reconfigured(world, 'include: ["src/**"]')
+    async with world.opened():
+        assert (await world.completed()).files_deleted == 0
+
+
+async def test_a_changed_default_branch_is_named_as_the_cause(gitlab_world: GitLabWorld):
+    world = gitlab_world
+    world.repository.commit(sources(30))
+    world.repository.commit({"only.py": b"x = 1\n"}, branch="dev", parents=[])
+    world.repository.commit({"only.py": b"y = 1\n"}, branch="next", parents=[])
+    await world.completed()
+    world.repository.set_head("dev")
+    run = await blocked(world, {"vanished": 30})
+    assert "the default branch changed from main to dev" in message(run)
+    assert (await approved(world, run)).status == "completed"
+    assert set(await world.indexed()) == {"only.py"}
+
+    world.repository.commit(sources(30), branch="dev")
+    await world.completed()
+    world.repository.set_head("next")
+    assert "the default branch changed from dev to next" in message(await blocked(world, {"vanished": 30}))
 
 
 # What turns out in reading -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import example, given
@@ -11,11 +12,16 @@ from hypothesis import strategies as st
 from reposync.content.chunking import chunk_text
 from reposync.content.decoding import decode
 from reposync.content.documents import make_document, notebook_cells
-from reposync.content.joining import has_lines_of_file, joined
-from reposync.content.model import Document
+from reposync.content.joining import has_lines_of_file, joined, with_starts
+from reposync.content.model import Chunk, Document
 from tests.unit.content.test_chunking import LANGUAGES, sizes, texts
 
 NOT_EMPTY = texts.filter(bool)
+
+
+def without_starts(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """As programs before 0.2 stored them."""
+    return [replace(each, start_index=None) for each in chunks]
 
 
 @given(NOT_EMPTY, st.sampled_from(LANGUAGES), sizes())
@@ -48,12 +54,24 @@ def test_the_chunks_of_any_blob_are_its_decoded_text(content: bytes) -> None:
         assert whole.text == decode(content)
 
 
-def test_ordinary_code_needs_no_starts_but_without_them_nothing_is_certain() -> None:
-    """As programs before 0.2 stored it."""
-    text = "".join(f"def function_{n}(argument):\r\n    return argument + {n}\r\n\r\n" for n in range(500))
-    whole = joined([replace(each, start_index=None) for each in chunk_text(text, "python", 700, 150)])
+@given(NOT_EMPTY, st.sampled_from(LANGUAGES), sizes())
+def test_the_text_of_chunks_that_do_not_know_their_starts_is_the_text_or_uncertain(
+    text: str, language: str | None, size_and_overlap: tuple[int, int]
+) -> None:
+    chunks = chunk_text(text, language, *size_and_overlap)
+
+    whole = joined(without_starts(chunks))
+
     assert whole is not None
-    assert (whole.text, whole.is_certain) == (text, False)
+    assert whole.text == text or not whole.is_certain
+    assert with_starts(without_starts(chunks)) == (list(chunks) if whole.is_certain else without_starts(chunks))
+
+
+def test_ordinary_code_needs_no_starts() -> None:
+    text = "".join(f"def function_{n}(argument):\r\n    return argument + {n}\r\n\r\n" for n in range(500))
+    whole = joined(without_starts(chunk_text(text, "python", 700, 150)))
+    assert whole is not None
+    assert (whole.text, whole.is_certain) == (text, True)
 
 
 @given(NOT_EMPTY, sizes(), st.data())
