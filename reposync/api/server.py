@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -85,8 +86,8 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
 class Connection(H11Protocol):
     """Uvicorn's protocol within `limits`, with our JSON for its own error.
 
-    If there are too many connections, the oldest idle one is closed, which HTTP allows at any time: who opens many and
-    sends nothing keeps nobody out. If all have a request in progress, a few more may be used for probes.
+    If there are too many connections, the address that has most of them loses its oldest idle one, which HTTP allows at
+    any time. If all have a request in progress, a few more may be used for probes.
     """
 
     def __init__(
@@ -104,9 +105,10 @@ class Connection(H11Protocol):
         if surplus <= 0:
             return
         if idle := [each for each in connections_of(self.server_state) if each.is_idle and each is not self]:
-            oldest = min(idle, key=lambda each: each._made_at)
-            self.connections.discard(oldest)
-            oldest.transport.abort()
+            held = Counter(each.address for each in connections_of(self.server_state))
+            victim = min(idle, key=lambda each: (-held[each.address], each._made_at))
+            self.connections.discard(victim)
+            victim.transport.abort()
         elif surplus > RESERVED_CONNECTIONS:
             self.transport.abort()
         else:
@@ -116,6 +118,10 @@ class Connection(H11Protocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         super().connection_lost(exc)
+
+    @property
+    def address(self) -> str:
+        return self.client[0] if self.client else ""
 
     @property
     def is_idle(self) -> bool:

@@ -3,6 +3,7 @@ may be is tested over tests/fixtures/showcase.py."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,24 @@ def test_people_log_in_and_readers_only_read(browser: Browser, daemon: Daemon) -
         assert said == [], "Chromium names what its password manager misses"
 
 
+def test_a_broken_registry_file_is_on_every_page_until_it_is_repaired(operator: Page, daemon: Daemon) -> None:
+    page, registry = operator, daemon.pod.home / "repositories.yaml"
+    before = registry.read_text()
+    trouble = page.locator("#troubles").get_by_role("alert")
+    expect(trouble).to_have_count(0)
+    try:
+        registry.write_text(before.replace("schedule:", "shedule:"))
+        # On the page that is open, without a reload, with line and column.
+        expect(trouble).to_contain_text(re.compile(r"registry: .*:\d+:\d+.*shedule"))
+        for path in ("/runs", "/search", "/locks", "/docs", "/none", f"/runs?repository={APP}"):
+            page.goto(f"{daemon.url}{path}")
+            expect(trouble).to_contain_text("shedule")
+    finally:
+        registry.write_text(before)
+    page.goto(f"{daemon.url}/runs")
+    expect(trouble).to_have_count(0)
+
+
 def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator: Page, daemon: Daemon) -> None:
     page = operator
     daemon.repository.many(FILES)
@@ -146,6 +165,17 @@ def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator:
     assert page.get_by_role("link", name="Open at its source").get_attribute("href") == address
     page.get_by_role("link", name="remove_expired_sessions").click()
     assert page.evaluate("document.querySelector(':target').id") == "L1"
+
+
+def test_a_run_is_cancelled_by_a_click(operator: Page, daemon: Daemon) -> None:
+    page = operator
+    daemon.repository.many(FILES, content=lambda number: f"cancelled = {number}\n".encode())
+    with daemon.embeddings.holding():
+        row(page, APP).get_by_role("button", name="Sync").click()
+        expect(status(page)).to_have_text("running")
+        page.get_by_role("button", name="Cancel").click()
+        expect(status(page)).to_have_text("cancelled", timeout=30_000)
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
 
 
 def test_the_keyboard_is_enough_and_times_are_the_readers(operator: Page, daemon: Daemon) -> None:

@@ -437,3 +437,48 @@ def test_what_needs_attention_is_on_the_pages(page: Page, showcase: Showcase, ur
         expect(page.locator(selector).first).to_contain_text(words)
     page.goto(f"{url}/repositories/{BLOCKED}")
     expect(page.locator("section.missed")).to_have_count(0)
+
+
+def test_what_costs_is_confirmed_and_leads_to_its_run(page: Page, url: str) -> None:
+    for button, notice, wants in (
+        ("Full sync", "Queued: every file is read again.", "full"),
+        ("Verify and repair", "Queued: the index is compared with the commit, and what differs is repaired.", "full"),
+    ):
+        page.goto(f"{url}/repositories/{NEW}")
+        expect(page.get_by_role("button", name=button)).to_be_hidden()
+        page.get_by_text("More", exact=True).click()
+        page.get_by_role("button", name=button).click()
+        page.wait_for_url(f"{url}/runs/*")
+        expect(page.locator("#notice")).to_have_text(notice)
+        expect(page.locator(".facts")).to_contain_text(wants)
+
+
+def test_a_blocked_run_is_approved_on_the_first_page(page: Page, showcase: Showcase, url: str) -> None:
+    blocked = showcase.run_of(BLOCKED, RunStatus.BLOCKED)
+    page.goto(f"{url}/?name={BLOCKED}")
+    approve = page.get_by_role("button", name="Approve: 1,182 of 1,204 files lose their points")
+    expect(approve).to_be_hidden()
+    page.get_by_text("Approve…").click()
+    expect(approve).to_be_visible()
+    expect(page.locator(f'input[value="{blocked.id}"]')).to_have_count(1)
+
+
+def test_the_code_of_a_failed_run_leads_to_what_to_do(page: Page, showcase: Showcase, url: str) -> None:
+    failed = showcase.run_of(FAILED, RunStatus.FAILED)
+    page.goto(f"{url}/runs/{failed.id}")
+    page.locator("#run > .reason").get_by_role("link", name="SOURCE_DENIED").click()
+    paragraph = page.locator("#source_denied")
+    expect(paragraph).to_be_in_viewport()
+    expect(paragraph.locator("~ p").nth(1)).to_be_in_viewport()
+    expect(paragraph.locator("~ p").nth(1)).to_contain_text("reposync runs retry ID")
+    page.get_by_role("link", name="Rotate the token").click()
+    expect(page.locator("h1")).to_have_text("Rotate a token")
+    expect(page.get_by_role("navigation", name="Pages").locator("[aria-current]")).to_have_text("Help")
+
+
+def test_a_run_has_the_button_that_fixes_it(page: Page, showcase: Showcase, url: str) -> None:
+    incomplete = showcase.run_of(WEB, RunStatus.COMPLETED)
+    page.goto(f"{url}/runs/{incomplete.id}")
+    page.get_by_role("button", name="Sync again").click()
+    expect(page.locator("h1")).to_contain_text(WEB)
+    assert incomplete.id not in page.url
