@@ -125,10 +125,13 @@ REMOVED_BEFORE = "An earlier attempt removed the repository, and its worker died
 
 
 def _expired(database: Database) -> ColumnElement[bool]:
-    """Also of leases that end later than any can: the database's clock was set back since they were taken."""
+    return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until < database.moment())
+
+
+def _unbelievable(database: Database) -> ColumnElement[bool]:
+    """Leases that end later than any can: the database's clock was set back since they were taken."""
     longest = database.moment(LONGEST_LEASE_SECONDS + AHEAD_SECONDS)
-    over = or_(RUNS.c.lease_until < database.moment(), RUNS.c.lease_until > longest)
-    return and_(status_is(RunStatus.RUNNING), over)
+    return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until > longest)
 
 
 def _exhausted_or_cancelled() -> ColumnElement[bool]:
@@ -150,14 +153,20 @@ def _due(database: Database) -> ColumnElement[bool]:
 
 
 async def anything_to_claim(database: Database, run_id: str | None) -> bool:
-    """Whether there is work for `end_abandoned` or `take`. Checked first, because it takes no lock: most polls find
-    nothing."""
-    expired = _expired(database)
+    """Whether there is work for `shorten_leases`, `end_abandoned` or `take`. Checked first, because it takes no lock:
+    most polls find nothing."""
+    expired = or_(_expired(database), _unbelievable(database))
     query = select(RUNS.c.id).where(is_active(), or_(_due(database), expired))
     if run_id is not None:
         # An expired run of the same repository blocks this one, so it counts as well.
         query = query.where(or_(RUNS.c.id == run_id, expired))
     return await database.scalar(query.limit(1)) is not None
+
+
+async def shorten_leases(connection: AsyncConnection, database: Database) -> None:
+    """A living worker renews its lease at the next heartbeat; that of a dead one ends after the longest possible."""
+    cut = update(RUNS).where(is_active(), _unbelievable(database))
+    await connection.execute(cut.values(lease_until=database.moment(LONGEST_LEASE_SECONDS)))
 
 
 async def others_claimable(database: Database, identity: str) -> bool:

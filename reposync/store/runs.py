@@ -20,6 +20,7 @@ from reposync.store.attempts import (
     is_attempt,
     lease_lost,
     others_claimable,
+    shorten_leases,
     take,
 )
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
@@ -80,6 +81,7 @@ class Runs(RunQueue):
                 return None
             try:
                 async with self._database.write() as connection:
+                    await shorten_leases(connection, self._database)
                     lost = await end_abandoned(connection, self._database)
                     run, before = await take(connection, self._database, worker, lease_seconds, run_id)
             except IntegrityError:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
+from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.store.registry import ProjectGroups
 from reposync.store.run import LostAttempt, RunFigures
 from reposync.store.runs import Runs
@@ -76,16 +77,38 @@ async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wro
 # The queue ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_queue_goes_on_after_the_databases_clock_was_set_back(store: Store, time: DatabaseTime) -> None:
+async def test_a_pause_that_was_set_before_the_clock_went_back_is_over(store: Store, time: DatabaseTime) -> None:
     run = await store.running()
     await store.runs.retry_later(run, 600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
-    dead = await store.running("dead", worker="dead")
-    assert await store.runs.claim("worker-1", 60.0) is None, "pause and lease are respected"
+    assert await store.runs.claim("worker-1", 60.0) is None, "the pause is respected"
 
     await time.set(-2 * HOUR)
 
-    claimed = [await store.runs.claim("worker-1", 60.0) for _ in range(2)]
-    assert {each.id for each in claimed if each is not None} == {run.id, dead.id}
+    again = await store.runs.claim("worker-1", 60.0)
+    assert again is not None and again.id == run.id
+
+
+async def test_a_dead_workers_run_goes_on_within_the_longest_lease(store: Store, time: DatabaseTime) -> None:
+    run = await store.running(worker="dead")
+    await time.set(-2 * HOUR)
+    assert await store.runs.claim("worker-2", 60.0) is None, "it may be alive"
+
+    await time.set(-2 * HOUR + LONGEST_LEASE_SECONDS + 1)
+
+    taken_over = await store.runs.claim("worker-2", 60.0)
+    assert taken_over is not None and (taken_over.id, taken_over.attempt) == (run.id, 2)
+
+
+async def test_a_living_worker_keeps_its_run_when_the_clock_goes_back(store: Store, time: DatabaseTime) -> None:
+    run = await store.running()
+    await time.set(-2 * HOUR)
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+    beat = await store.runs.heartbeat(run, 60.0)
+
+    await store.database.clock.measure()
+    assert beat.lease_until <= store.runs.now() + timedelta(seconds=61)
+    assert await store.runs.claim("worker-2", 60.0) is None
 
 
 async def test_a_worker_with_a_heartbeat_in_the_future_is_not_alive(store: Store, time: DatabaseTime) -> None:
