@@ -93,8 +93,9 @@ def parse_address(url: str, *, what: str) -> Address:
         raise ConfigError(f"{what} is not a URL: {error}.", remedy="Write it as https://host/path.") from error
     shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
     if parts.scheme not in _DEFAULT_PORTS or not host:
+        # Without `https://` the user and password are the scheme and the path.
         raise ConfigError(
-            f"{what} {shown!r} is not an http(s) URL.",
+            f"{what} {shown.rpartition('@')[2]!r} is not an http(s) URL.",
             remedy="Write it as https://host/path: ssh addresses have an https form; a folder is given by its path.",
         )
     username = unquote(parts.username) if parts.username else None

@@ -107,7 +107,16 @@ def test_user_and_password_are_taken_out_of_an_address() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["git@host:group/project.git", "ssh://git:hunter2@host/x", "file:///etc", "", "https://", "http://[::1", "/srv/x"],
+    [
+        "git@host:x.git",
+        "git:hunter2@host/x",
+        "ssh://git:hunter2@host/x",
+        "file:///etc",
+        "",
+        "https://",
+        "http://[::1",
+        "/srv/x",
+    ],
 )
 def test_addresses_that_are_not_http_are_refused_without_showing_a_password(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
