@@ -16,13 +16,12 @@ from reposync.api.web.charts import run_chart
 from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
 from reposync.config.schedule import ScheduleError, zone
 from reposync.errors import GateClosed, IndexHeld, RepositoryNotFound
-from reposync.runs.reporting import current_progress, displayed_progress
+from reposync.runs.reporting import current_progress
 from reposync.store.index_queries import commit_pages
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.run import Run, RunRequest
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.brake import read_brake
-from reposync.sync.progress import RunProgress
 
 PAGE_RUNS = 50
 CHART_RUNS = 60
@@ -90,8 +89,7 @@ async def show_run(page: Page) -> Response:
         # Cancelling a run withdraws the requests of everybody.
         cancel_label=f"Cancel for all {live:,} requesters" if live > 1 else "Cancel",
         attempts=await app.runs.attempts(found.id),
-        progress=displayed_progress(found),
-        stages=(current_progress(found) or {}).get("stage_seconds", {}),
+        progress=_progress(found),
         counts=counts,
         brake=brake,
         approve_label=approve_label(found),
@@ -141,9 +139,33 @@ def _day(text: str) -> date | None:
     return None
 
 
-def progress_of(runs: Iterable[Run]) -> dict[str, RunProgress]:
+def progress_of(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
     """Of those that are running, by id."""
-    return {run.id: displayed_progress(run) for run in runs if run.status is RunStatus.RUNNING}
+    return {run.id: _progress(run) for run in runs if run.status is RunStatus.RUNNING}
+
+
+def _progress(run: Run) -> dict[str, Any]:
+    """The figures of the running attempt as its events have them, so that the first event does not move the page; zero
+    if its worker has not reported any. A different version of this program may have written them."""
+    reported = current_progress(run) or {}
+    found = {key: reported.get(key) if isinstance(reported.get(key), int | float) else 0 for key in _NUMBERS}
+    stages, file = reported.get("stage_seconds"), reported.get("file")
+    return {
+        **found,
+        "phase": str(reported.get("phase", "starting")),
+        "file": file if isinstance(file, str) else "",
+        "stage_seconds": {
+            str(name): seconds
+            for name, seconds in (stages.items() if isinstance(stages, dict) else ())
+            if isinstance(seconds, int | float)
+        },
+    }
+
+
+_NUMBERS = (
+    *("files_total", "files_done", "chunks_total", "chunks_embedded", "bytes_read", "chunks_per_second"),
+    *("elapsed_seconds", "eta_seconds"),
+)
 
 
 def askers_of(requests: Sequence[RunRequest]) -> list[str]:
