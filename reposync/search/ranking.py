@@ -21,7 +21,7 @@ _DEFINITION: Final = 0.35
 _FILE_NAME, _FOLDERS = 0.4, 0.3
 """Weights beside the fused score, whose best is 1: how much of the file's name the question says, and how much of the
 question the folders say."""
-_ENOUGH_SAID: Final = 0.3
+_ENOUGH_SAID: Final = 0.2
 """Of a question: a file's name that says less of it counts less. One word of a long sentence names no file."""
 
 # How well a definition's name is matched.
@@ -66,7 +66,7 @@ _PRIORS: Final = (
     ),
 )
 
-_NO_DEFINITION: Final = 0.6
+_NO_DEFINITION: Final = 0.7
 """Of the fused score, for a chunk that defines nothing in a language with definitions: imports, names, calls. What the
 path adds is not changed: macros, tables and set-up code are answers, if the file is the right one."""
 
