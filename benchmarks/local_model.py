@@ -20,10 +20,11 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+from reposync.config.sections import EmbeddingConfig
 from reposync.content.chunking import chunk_text
 from reposync.embedding.local import LocalEmbedder
 from reposync.embedding.local_model import load_model
-from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_WINDOW, EmbedderConfig
+from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_WINDOW
 from reposync.embedding.windows import readable_windows
 
 
@@ -46,7 +47,10 @@ async def measure(count: int, rounds: int) -> None:
     started = time.process_time()
     model = load_model(threads=cores)
     print(f"loaded in {time.process_time() - started:.2f} CPU s, the tokenizer and the checksum included")
-    embedder, former = LocalEmbedder(EmbedderConfig()), LocalEmbedder(EmbedderConfig(model=FORMER_LOCAL_MODEL))
+    embedder, former = (
+        LocalEmbedder(EmbeddingConfig()),
+        LocalEmbedder(EmbeddingConfig().model_copy(update={"model": FORMER_LOCAL_MODEL})),
+    )
     for each in (embedder, former):
         await each.embed(chunks[:1])
     model.vector(cut[0])

@@ -40,10 +40,11 @@ import qdrant_edge as edge
 from benchmarks import documented
 from benchmarks.documented import Module
 from benchmarks.retrieval_search import ranks_of_searches
+from reposync.config.sections import EmbeddingConfig
 from reposync.content.chunking import chunk_text
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, Matrix
-from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, EmbedderConfig
+from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL
 from reposync.embedding.sparse import document_vector, query_vector
 from reposync.embedding.windows import readable_windows
 
@@ -225,7 +226,7 @@ async def measure(arguments: argparse.Namespace, modules: Iterable[Module]) -> N
     print(f"{platform.machine()}, {platform.python_implementation()} {platform.python_version()}")
     ranks: defaultdict[str, list[list[float]]] = defaultdict(list)  # of each way to search, by model
     for model in [LOCAL_MODEL, *([FORMER_LOCAL_MODEL] if arguments.former else [])]:
-        embedder = open_embedder(EmbedderConfig(provider="local", model=model))
+        embedder = open_embedder(EmbeddingConfig().model_copy(update={"model": model}))
         try:
             dense = await dense_vectors(embedder, passages, questions)
             spec = await embedder.spec()

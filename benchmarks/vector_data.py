@@ -21,10 +21,11 @@ import orjson
 
 from benchmarks.corpus import source_files
 from benchmarks.retrieval import without_docstrings
+from reposync.config.sections import EmbeddingConfig
 from reposync.content.chunking import chunk_text
 from reposync.embedding.local import LocalEmbedder
 from reposync.embedding.port import Matrix
-from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
+from reposync.embedding.settings import LOCAL_WINDOW
 from reposync.embedding.sparse import document_vector
 from reposync.embedding.windows import readable_windows
 from reposync.vectors.port import FileWrite, Index, PointWrite, WriteScope
@@ -72,7 +73,7 @@ async def load_base(folder: Path | None, windows: int, cache: Path) -> Base:
         if kept["texts"].tobytes() == texts:
             return Base(chunks, kept["rows"], sentences, kept["query_rows"])
     started = time.perf_counter()
-    embedder = LocalEmbedder(EmbedderConfig())
+    embedder = LocalEmbedder(EmbeddingConfig())
     try:
         flat = [window for parts in chunks for window in parts]
         matrices: list[Matrix] = []

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import reposync
 from reposync.cli.main import cli
+from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.local import LocalEmbedder
-from reposync.embedding.settings import EmbedderConfig
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 async def try_the_model() -> None:
-    embedder = LocalEmbedder(EmbedderConfig(provider="local"))
+    embedder = LocalEmbedder(EmbeddingConfig(provider="local"))
     try:
         (rows,) = await embedder.embed(["def main(): pass"])
         assert rows.shape == (1, (await embedder.spec()).dimension), rows.shape  # noqa: S101

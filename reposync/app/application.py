@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, SyncTarget
@@ -16,11 +16,11 @@ from reposync.clock import Clock
 from reposync.config.loading import Clear
 from reposync.config.references import MissingSecret
 from reposync.config.registry import Registry
-from reposync.config.sections import EmbeddingConfig, QdrantConfig
+from reposync.config.sections import EmbeddingConfig
 from reposync.config.settings import Configuration, Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
-from reposync.embedding.settings import EmbedderConfig, former_config
+from reposync.embedding.settings import former_config
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
@@ -74,7 +74,7 @@ class Application:
     secrets: Secrets
     """All secrets of this process, which are redacted from logs and messages."""
     resources: contextlib.AsyncExitStack
-    _embedders: dict[EmbedderConfig, Embedder] = field(default_factory=dict)
+    _embedders: dict[EmbeddingConfig, Embedder] = field(default_factory=dict)
     indexes: dict[str, Index] = field(default_factory=dict)
     index_transport: httpx.AsyncBaseTransport | None = None
     """Replaces the connections to Qdrant, in tests."""
@@ -83,17 +83,17 @@ class Application:
 
     def embedder(self) -> Embedder:
         """The embedder of the configured model."""
-        return self._opened(embedder_config(self.configuration.registry))
+        return self._opened(self.configuration.registry.embedding)
 
     def embedder_for(self, spec: EmbeddingSpec, *, patient: bool = True) -> Embedder | None:
         """The embedder of a version's model, which may not be configured any more; None if its address is unknown,
         because it had a different provider. `patient`: retry a server that does not answer."""
-        config = former_config(embedder_config(self.configuration.registry), spec)
+        config = former_config(self.configuration.registry.embedding, spec)
         if config is not None and not patient:
-            config = replace(config, attempts=1, timeout_seconds=_IMPATIENT_SECONDS)
+            config = config.model_copy(update={"attempts": 1, "timeout_seconds": _IMPATIENT_SECONDS})
         return None if config is None else self._opened(config)
 
-    def _opened(self, config: EmbedderConfig) -> Embedder:
+    def _opened(self, config: EmbeddingConfig) -> Embedder:
         if config not in self._embedders:
             self._embedders[config] = open_embedder(config)
             self.resources.push_async_callback(self._embedders[config].close)
@@ -336,18 +336,9 @@ def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) ->
     return RedisLocks(url, runs, watchdog_seconds=daemon.lock_watchdog_seconds, observer=observer)
 
 
-def embedder_config(registry: Registry) -> EmbedderConfig:
-    return EmbedderConfig(**_with_plain_key(registry.embedding))
-
-
 def index_settings(configuration: Configuration, collection: str) -> IndexSettings:
-    values = _with_plain_key(configuration.qdrant)
-    return IndexSettings(collection=collection, state_dir=configuration.settings.state_dir, **values)
-
-
-def _with_plain_key(section: EmbeddingConfig | QdrantConfig) -> dict[str, Any]:
-    """The keys of the section that are set, with the secret itself as `api_key`."""
+    section = configuration.qdrant
     values = {key: value for key, value in section if value is not None}
     if section.api_key is not None:
         values["api_key"] = section.api_key.get_secret_value()
-    return values
+    return IndexSettings(collection=collection, state_dir=configuration.settings.state_dir, **values)

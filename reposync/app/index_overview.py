@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from reposync.app.application import Application, embedder_config
+from reposync.app.application import Application
 from reposync.catalog.targets import syncable
+from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.port import EmbeddingSpec
-from reposync.embedding.settings import EmbedderConfig, is_configured
+from reposync.embedding.settings import is_configured
 from reposync.errors import Remedy, RunStateConflict
 from reposync.runs.reporting import current_progress
 from reposync.store.columns import known_fields
@@ -181,7 +182,7 @@ async def index_overview(app: Application, name: str) -> IndexOverview:
 
 async def collection_changes(app: Application, *, count_chunks: bool = True) -> list[CollectionChange]:
     """All collections that active repositories are configured for, by name."""
-    config = embedder_config(app.configuration.registry)
+    config = app.configuration.registry.embedding
     states: dict[str, Counter[str]] = {}
     chunks: dict[str, Counter[bool]] = {}
     for each in await similar_indexes(app.database, count_chunks=count_chunks):
@@ -240,7 +241,7 @@ async def _running(app: Application, identity: str) -> Run | None:
     return next((run for run in await app.runs.active(identity) if run.status is RunStatus.RUNNING), None)
 
 
-def _change_state(indexes: SimilarIndexes, config: EmbedderConfig) -> ChangeState:
+def _change_state(indexes: SimilarIndexes, config: EmbeddingConfig) -> ChangeState:
     spec = None if indexes.spec is None else EmbeddingSpec(**known_fields(EmbeddingSpec, indexes.spec))
     if spec is not None and indexes.live_collection == indexes.collection and is_configured(config, spec):
         return "done"

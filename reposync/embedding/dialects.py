@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 import orjson
@@ -47,6 +47,13 @@ class Dialect:
     options: Mapping[str, object] = field(default_factory=dict)
     default_prefix: str = ""
     serves_one_model: bool = False
+
+    def address(self, url: str) -> str:
+        """For POST: `url` if it already ends with `path`, else `path` below it, after `default_prefix` if `url` is a
+        bare host."""
+        if url.endswith(self.path):
+            return url
+        return f"{url}{'' if urlsplit(url).path else self.default_prefix}{self.path}"
 
     def answer(self, body: bytes) -> tuple[NDArray[np.float32], int | None]:
         """Of a 200 answer, the vectors (inputs, dimension) and the token count that the server reports, if it does.
@@ -142,21 +149,3 @@ def served_model(body: bytes, configured: str) -> ServedModel:
         )
     batch, tokens = document.get("max_client_batch_size"), document.get("max_input_length")
     return ServedModel(model, _positive(batch), _positive(tokens))
-
-
-def endpoint(url: str, path: str, *, default_prefix: str = "") -> str:
-    """The address for POST: `url` if it already ends with `path`, else `path` below it, after `default_prefix` if `url`
-    is a bare host. Raises ConfigError if it is no http(s) address."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ConfigError(
-            "embedding.url is not an http:// or https:// address.", remedy="Give it as https://host:port, for example."
-        )
-    base = parts.path.rstrip("/")
-    if not base.endswith(path):
-        base = (base or default_prefix) + path
-    return urlunsplit((parts.scheme, parts.netloc, base, parts.query, ""))

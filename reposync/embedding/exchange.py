@@ -13,17 +13,21 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.port import OnWait
-from reposync.embedding.settings import EmbedderConfig, TextKind
+from reposync.embedding.settings import TextKind
 from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingInputRefused, EmbeddingUnavailable
 from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
-from reposync.outgoing import RetryPolicy, Timeouts, validate_transport
+from reposync.outgoing import IN_PLACE_SECONDS, RetryPolicy, Timeouts, validate_transport
 
 DEFAULT_CONCURRENCY: Final = 4
+TIMEOUT_SECONDS, ATTEMPTS = 90.0, 3
+"""4.5 minutes in all: a batch takes a CPU half a minute."""
 NOTICE_SECONDS: Final = 5.0
 """Waits are reported after so long, and again every so often."""
 MAX_ANSWER_BYTES: Final = 64 << 20
 _FIRST_DELAY_SECONDS: Final = 2.0
+_QUERY_ATTEMPTS, _QUERY_SECONDS = 2, 15.0
 _too_large = re.compile(
     r"too (?:long|large|many tokens)|(?:context|input|sequence)[ _](?:length|size|window)"
     r"|max\w*[ _](?:context|model|input|sequence|tokens)|less than \d+ tokens|exceed\w* .*(?:context|token)",
@@ -50,38 +54,40 @@ class Priority:
     on_wait: OnWait | None = None
 
     @classmethod
-    def of(cls, config: EmbedderConfig, kind: TextKind, attempts: int, timeout_seconds: float) -> Priority:
-        longest = config.longest_wait_seconds
+    def of(cls, config: EmbeddingConfig, kind: TextKind) -> Priority:
+        attempts = config.attempts or ATTEMPTS
+        timeout_seconds = config.timeout_seconds or TIMEOUT_SECONDS
+        if kind == "query":
+            attempts, timeout_seconds = min(_QUERY_ATTEMPTS, attempts), min(_QUERY_SECONDS, timeout_seconds)
         retry = RetryPolicy(
             attempts=attempts,
             first_delay_seconds=_FIRST_DELAY_SECONDS,
-            max_delay_seconds=longest,
-            longest_wait_seconds=longest,
-            max_wait_seconds=attempts * longest,
+            max_delay_seconds=IN_PLACE_SECONDS,
+            longest_wait_seconds=IN_PLACE_SECONDS,
+            max_wait_seconds=attempts * IN_PLACE_SECONDS,
             within_seconds=attempts * timeout_seconds,
         )
         return cls(kind, asyncio.Semaphore(config.concurrency or DEFAULT_CONCURRENCY), retry, timeout_seconds)
 
 
 class EmbeddingServer:
-    """`where`: its address, without what may be secret: user, password and query."""
+    """The server that takes texts at `url`."""
 
-    def __init__(self, config: EmbedderConfig, url: str) -> None:
-        self._api_key = config.api_key
-        parts = urlsplit(url)
-        self._host = parts.netloc.rpartition("@")[2]
-        self.where = f"{parts.scheme}://{self._host}{parts.path}"
+    def __init__(self, config: EmbeddingConfig, url: str) -> None:
+        self._api_key = config.api_key.get_secret_value() if config.api_key is not None else ""
+        self._host = urlsplit(url).netloc
+        self.url = url
         headers = {"Accept": "application/json", "Content-Type": "application/json", "Accept-Encoding": "identity"}
-        if config.api_key:
-            headers["Authorization"] = f"Bearer {config.api_key}"
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
         validate_transport(url, config.ca_file)
         self._http = HttpClient(
             url,
             ErrorKinds(EmbeddingError, EmbeddingUnavailable, EmbeddingAnswerUnreadable),
-            name=f"the embedding server at {self.where}",
+            name=f"the embedding server at {self.url}",
             ca_file=config.ca_file,
             ca_setting="embedding.ca_file",
-            timeouts=Timeouts(config.connect_timeout_seconds, config.timeout_seconds),
+            timeouts=Timeouts(read_seconds=config.timeout_seconds or TIMEOUT_SECONDS),
             headers=headers,
         )
 
@@ -112,7 +118,7 @@ class EmbeddingServer:
             content = body()
             return await self._http.retry(
                 once,
-                doing=f"A request to the embedding server at {self.where}",
+                doing=f"A request to the embedding server at {self.url}",
                 policy=priority.retry,
                 on_attempt=attempts.append,
                 remedy="Check embedding.url, and that the server runs and is not overloaded (lower "
@@ -150,7 +156,7 @@ class EmbeddingServer:
     def _refusal(self, status: int, complaint: str) -> Exception:
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or (status >= 400 and _too_large.search(complaint)):
             return TooLarge(complaint)
-        what = f"The embedding server at {self.where} answered {status}"
+        what = f"The embedding server at {self.url} answered {status}"
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):  # bodies quote parts of the key
             return EmbeddingError(f"{what}: it refuses the API key.", remedy="Check embedding.api_key.")
         if 300 <= status < 400:

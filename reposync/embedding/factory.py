@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.port import Embedder, EmbeddingSpec, no_share
-from reposync.embedding.settings import EmbedderConfig
 
 if TYPE_CHECKING:
     from reposync.embedding.port import Matrix, OnShare, WindowRows
 
 
-def open_embedder(config: EmbedderConfig) -> Embedder:
-    """The embedder that `config` describes; the caller closes it. No file is read and no server is contacted yet.
-
-    Raises ConfigError if something that the provider needs is missing or unusable.
-    """
+def open_embedder(config: EmbeddingConfig) -> Embedder:
+    """The embedder that `config` describes; the caller closes it. No server is contacted yet. Raises ConfigError if the
+    CA file or the proxy for a server cannot be used."""
     if config.provider == "none":
         return NoEmbedder()
     if config.provider == "local":

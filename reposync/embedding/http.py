@@ -7,25 +7,25 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, get_args
-from urllib.parse import urlsplit
 
 import numpy as np
 import orjson
 
-from reposync.embedding.dialects import DIALECTS, MalformedResponse, NoJson, ServedModel, endpoint, served_model
+from reposync.config.sections import EmbeddingConfig
+from reposync.embedding.dialects import DIALECTS, MalformedResponse, NoJson, ServedModel, served_model
 from reposync.embedding.exchange import EmbeddingServer, NotFound, Priority, TooLarge
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, OnShare, OnWait, WindowRows, no_share
-from reposync.embedding.settings import EmbedderConfig, Prompt, TextKind, prompt_of
+from reposync.embedding.settings import Prompt, TextKind, prompt_of
 from reposync.embedding.windows import embed_windows, looks_cut, readable_windows, windows, with_different_ending
-from reposync.errors import ConfigError, EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingInputRefused
+from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingInputRefused
 from reposync.outgoing import RetryPolicy
 
 DEFAULT_BATCH: Final = 32
 """Inputs in a request; also TEI's default maximum."""
+BATCH_CHARS: Final = 200_000  # in a request
 PROBE: Final = "dimension"
 """Embedded once to learn the dimension if the configuration does not contain it."""
-_QUERY_ATTEMPTS: Final = 2
-_QUERY_SECONDS: Final = 15.0
+OPENAI_URL: Final = "https://api.openai.com"
 
 
 @dataclass(slots=True)
@@ -46,33 +46,17 @@ class HttpEmbedder(Embedder):
     """The Embedder on a server that speaks one of DIALECTS. With `window` set, a window that the server still finds too
     long is halved until it fits; without it, that is an error: nothing is ever cut off."""
 
-    def __init__(self, config: EmbedderConfig) -> None:
-        config.check()
+    def __init__(self, config: EmbeddingConfig) -> None:
         dialect = self._dialect = DIALECTS[config.provider]
-        if not config.url:
-            raise ConfigError(
-                f"embedding.url is missing: the provider {config.provider} is a server.",
-                remedy="Set embedding.url to its address.",
-            )
-        if not config.model and not dialect.serves_one_model:
-            raise ConfigError(
-                f"embedding.model is missing: the provider {config.provider} serves several.",
-                remedy="Set embedding.model to a name that the server knows.",
-            )
         self._config = config
-        self._url = endpoint(config.url, dialect.path, default_prefix=dialect.default_prefix)
-        parts = urlsplit(self._url)
-        self._info_url = parts._replace(path=parts.path.removesuffix(dialect.path) + dialect.info_path).geturl()
-        self._bulk = Priority.of(config, "document", config.attempts, config.timeout_seconds)
-        self._query = Priority.of(
-            config, "query", min(_QUERY_ATTEMPTS, config.attempts), min(_QUERY_SECONDS, config.timeout_seconds)
-        )
+        self.url = dialect.address(config.url or OPENAI_URL)
+        self._info_url = self.url.removesuffix(dialect.path) + dialect.info_path
+        self._bulk, self._query = Priority.of(config, "document"), Priority.of(config, "query")
         options = dict(dialect.options)
         if config.provider == "openai" and config.dimensions is not None:
             options["dimensions"] = config.dimensions
         self._known = _Knowledge(config.dimensions, options)
-        self._server = EmbeddingServer(config, self._url)
-        self._where = self._server.where
+        self._server = EmbeddingServer(config, self.url)
 
     def watched(self, on_wait: OnWait) -> HttpEmbedder:
         view = copy.copy(self)  # shares the client, the slots and the knowledge
@@ -163,7 +147,7 @@ class HttpEmbedder(Embedder):
         start = chars = 0
         for position, text in enumerate(inputs):
             size = prefix_chars + len(text)
-            if position > start and (position - start >= most or chars + size > self._config.batch_chars):
+            if position > start and (position - start >= most or chars + size > BATCH_CHARS):
                 yield inputs[start:position]
                 start, chars = position, 0
             chars += size
@@ -179,10 +163,10 @@ class HttpEmbedder(Embedder):
             (text,) = inputs
             if self._config.window is None:
                 raise self._window_needed(
-                    f"A text of {len(text)} characters is too long for the model behind {self._where}{refusal}."
+                    f"A text of {len(text)} characters is too long for the model behind {self.url}{refusal}."
                 ) from refusal
             if len(text) < 2:
-                raise EmbeddingError(f"The server at {self._where} finds a single character too long.") from refusal
+                raise EmbeddingError(f"The server at {self.url} finds a single character too long.") from refusal
             halves = [await self._batch([half], priority) for half in windows(text, (len(text) + 1) // 2)]
             return [np.concatenate([row for half in halves for row in half])]
         return [vectors[row : row + 1] for row in range(len(inputs))]
@@ -208,14 +192,14 @@ class HttpEmbedder(Embedder):
 
     def _malformed(self, does: str, error: MalformedResponse) -> EmbeddingError:
         kind = EmbeddingAnswerUnreadable if isinstance(error, NoJson) else EmbeddingError
-        return kind(f"The server at {self._where} {does} with {error}.")
+        return kind(f"The server at {self.url} {does} with {error}.")
 
     async def _vectors(self, inputs: Sequence[str], priority: Priority, *, proof: bool = False) -> Matrix:
         """Unit rows, one for each input. Raises TooLarge."""
         packed = "encoding_format" in self._known.options
         prompt = self._known.prompts[priority.kind]
         try:
-            received = await self._server.exchange("POST", self._url, lambda: self._request(inputs, prompt), priority)
+            received = await self._server.exchange("POST", self.url, lambda: self._request(inputs, prompt), priority)
         except EmbeddingInputRefused as refusal:
             if not packed or "encoding_format" not in str(refusal):
                 raise
@@ -228,10 +212,10 @@ class HttpEmbedder(Embedder):
             raise self._malformed("answered", error) from error
         rows, columns = numbers.shape
         if rows != len(inputs):
-            raise EmbeddingError(f"The server at {self._where} answered {rows} vectors to {len(inputs)} texts.")
+            raise EmbeddingError(f"The server at {self.url} answered {rows} vectors to {len(inputs)} texts.")
         if columns == 0 or self._known.dimension not in (None, columns):
             raise EmbeddingError(
-                f"The server at {self._where} answered vectors of {columns} dimensions instead of "
+                f"The server at {self.url} answered vectors of {columns} dimensions instead of "
                 f"{self._known.dimension}.",
                 remedy="Check embedding.model and embedding.dimensions.",
             )
@@ -251,7 +235,7 @@ class HttpEmbedder(Embedder):
             # Up to rounding: servers that compute in 16 bits differ by about 1e-6 between two batches.
             if 1 - float(np.vdot(vectors[longest], other)) < 1e-5:
                 raise self._window_needed(
-                    f"The server at {self._where} silently cuts long texts: it does not read the end of one of {length}"
+                    f"The server at {self.url} silently cuts long texts: it does not read the end of one of {length}"
                     " characters."
                 )
             self._known.proven_chars = length
@@ -259,9 +243,7 @@ class HttpEmbedder(Embedder):
     def _unit_rows(self, vectors: Matrix) -> Matrix:
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
         if not (np.isfinite(norms) & (norms > 0)).all():
-            raise EmbeddingError(
-                f"The server at {self._where} answered a vector that is zero or holds no finite numbers."
-            )
+            raise EmbeddingError(f"The server at {self.url} answered a vector that is zero or holds no finite numbers.")
         unit: Matrix = (vectors / norms[:, None]).astype(np.float32)
         return unit
 

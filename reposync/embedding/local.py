@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from reposync.config.sections import EmbeddingConfig
 from reposync.cores import usable_cores
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, OnShare, WindowRows, no_share
-from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, LOCAL_WINDOW, EmbedderConfig, check_weights
-from reposync.errors import ConfigError
+from reposync.embedding.settings import LOCAL_MODEL, LOCAL_WINDOW, check_weights
 from reposync.supervision import in_thread
 
 if TYPE_CHECKING:  # a sync without changes embeds nothing, and saves the imports
@@ -26,15 +26,7 @@ class LocalEmbedder(Embedder):
     embedded with, and on a CPU a batch is no faster. `concurrency` threads (one a core unless configured) share one
     session; queries have a thread to themselves, so that a search does not queue behind a sync."""
 
-    def __init__(self, config: EmbedderConfig) -> None:
-        config.check()
-        if config.model not in (None, LOCAL_MODEL, FORMER_LOCAL_MODEL):
-            raise ConfigError(
-                f"embedding.model is {config.model}, but the provider local has one model, {LOCAL_MODEL}.",
-                remedy="Leave embedding.model out, or choose a server with embedding.provider openai, tei or ollama.",
-            )
-        if config.dimensions not in (None, DIMENSION):
-            raise ConfigError(f"embedding.dimensions is {config.dimensions}; the local model has {DIMENSION}.")
+    def __init__(self, config: EmbeddingConfig) -> None:
         self._name = config.model or LOCAL_MODEL
         self._window = config.window or LOCAL_WINDOW
         self._threads = config.concurrency or usable_cores()

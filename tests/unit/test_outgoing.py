@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from reposync.app.application import embedder_config, index_settings
+from reposync.app.application import index_settings
 from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
 from reposync.config.settings import Configuration, Settings
@@ -165,7 +165,7 @@ def test_ca_files_of_all_services_are_read_from_the_registry(tmp_path: Path) -> 
     )
     told = Configuration(Settings.from_environment({"HOME": str(tmp_path)}), load_registry(file).registry)
 
-    assert embedder_config(told.registry).ca_file == tmp_path / "own/tei.pem"
+    assert told.registry.embedding.ca_file == tmp_path / "own/tei.pem"
     assert index_settings(told, "code").ca_file == tmp_path / "own/qdrant.pem"
 
 

@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from reposync.config.sections import EmbeddingConfig, Provider
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder
-from reposync.embedding.settings import EmbedderConfig, Provider
 from tests.fixtures.embedding_server import EmbeddingServer
 
 Open = Callable[..., Embedder]
@@ -26,18 +26,14 @@ def server(running_server: EmbeddingServer) -> EmbeddingServer:
 
 
 @pytest.fixture
-async def open_client(server: EmbeddingServer) -> AsyncIterator[Open]:
+async def open_client(server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Open]:
     """Opens embedders on the server, which do not wait long between tries, and closes them."""
+    monkeypatch.setattr("reposync.embedding.exchange.IN_PLACE_SECONDS", 0.05)
     async with AsyncExitStack() as stack:
 
         def open_(provider: Provider = "openai", **settings: object) -> Embedder:
-            chosen = {
-                "url": server.url,
-                "model": None if provider == "tei" else server.model,
-                "longest_wait_seconds": 0.05,
-                **settings,
-            }
-            embedder = open_embedder(EmbedderConfig(provider=provider, **chosen))  # type: ignore[arg-type]
+            chosen = {"url": server.url, "model": None if provider == "tei" else server.model, **settings}
+            embedder = open_embedder(EmbeddingConfig.model_validate({"provider": provider, **chosen}))
             stack.push_async_callback(embedder.close)
             return embedder
 

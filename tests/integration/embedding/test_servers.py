@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from reposync.config.sections import Provider
 from reposync.embedding.http import PROBE
 from reposync.embedding.port import Matrix
-from reposync.embedding.settings import Provider
 from reposync.errors import ConfigError, EmbeddingError
 from tests.fixtures.embedding_server import MODEL, EmbeddingServer, text_vector
 from tests.integration.embedding.conftest import Open
@@ -75,10 +75,11 @@ async def test_a_server_without_base64_is_understood(server: EmbeddingServer, op
 
 
 async def test_requests_stay_under_the_limits_of_count_and_characters(
-    server: EmbeddingServer, open_client: Open
+    server: EmbeddingServer, open_client: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("reposync.embedding.http.BATCH_CHARS", 100)
     texts = [str(number) * 10 for number in range(10)] + ["long " * 30]
-    await open_client(batch=4, batch_chars=100, dimensions=64).embed(texts)
+    await open_client(batch=4, dimensions=64).embed(texts)
     assert sorted(server.inputs) == sorted(texts)
     for exchange in server.log:
         assert exchange.inputs <= 4

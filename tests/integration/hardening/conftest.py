@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.factory import open_embedder
-from reposync.embedding.settings import EmbedderConfig
 from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.runs.redis_locks import RedisLocks
 from reposync.sources.factory import open_source
@@ -65,11 +65,16 @@ async def ask_git(url: str, ca_file: Path | None, seconds: float) -> object:
 
 async def ask_embedding(url: str, ca_file: Path | None, seconds: float) -> object:
     embedder = open_embedder(
-        EmbedderConfig(
-            provider="openai", url=f"{url}/v1", model="test/words", api_key=SECRET, ca_file=ca_file, attempts=1,
-            connect_timeout_seconds=seconds, timeout_seconds=seconds,
+        EmbeddingConfig(
+            provider="openai",
+            url=f"{url}/v1",
+            model="test/words",
+            api_key=SecretStr(SECRET),
+            ca_file=ca_file,
+            attempts=1,
+            timeout_seconds=seconds,
         )
-    )  # fmt: skip
+    )
     try:
         return len(await embedder.embed(["x"]))
     finally:

