@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from reposync.app.application import Application
 from reposync.errors import ConfigError, RepositoryNotFound, SourceError, SourceUnavailable, UsageError
-from reposync.sources.ancestry import Ancestry, ancestry
-from reposync.sources.spec import SourceSpec
+from reposync.sources.factory import open_source
+from reposync.sources.port import Ancestry, SourceSpec
 from reposync.store.index_queries import IndexedCommit, indexed_commits
 from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
@@ -183,7 +183,11 @@ class SearchableCommits:
             if key not in self._answers:
                 try:
                     async with self._turn, asyncio.timeout(ASK_SECONDS):
-                        answer = await ancestry(source, commit, tip, observer=self._application().observer)
+                        opened = open_source(source, observer=self._application().observer)
+                        try:
+                            answer = await opened.ancestry(commit, tip)
+                        finally:
+                            await opened.close()
                 except TimeoutError as error:
                     raise SourceUnavailable(f"The source did not answer within {ASK_SECONDS:g} s.") from error
                 if answer is Ancestry.UNKNOWN_COMMIT:  # it may be pushed later

@@ -28,8 +28,7 @@ from reposync.errors import (
     UsageError,
 )
 from reposync.outgoing import Timeouts
-from reposync.sources.port import Commit
-from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
+from reposync.sources.port import Commit, GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
 from reposync.store.run import Run

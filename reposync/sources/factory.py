@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from reposync.outgoing import RequestObserver
-from reposync.sources.port import Source
-from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
+from reposync.sources.port import GitLabProject, LocalGit, RemoteGit, Source, SourceSpec
 
 
 def open_source(spec: SourceSpec, *, observer: RequestObserver | None = None) -> Source:

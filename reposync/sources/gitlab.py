@@ -32,9 +32,8 @@ from reposync.sources.gitlab_client import MAX_ANSWER_BYTES, MAX_CALLS, PAGE_ROW
 from reposync.sources.gitlab_listing import Listing, commit_of
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import BLOB, UnreadableBlobs, hash_name, no_tip, object_sha
-from reposync.sources.port import Blob, Commit, Source, Tree, TreeEntry
+from reposync.sources.port import Ancestry, Blob, Commit, GitLabProject, Source, Tree, TreeEntry
 from reposync.sources.smart_http import MAX_MISSING, FetchRefused, UploadPack
-from reposync.sources.spec import GitLabProject
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +166,13 @@ class GitLabSource(Source):
         lines = f"L{start_line}" if start_line == end_line else f"L{start_line}-{end_line}"
         page = f"{self._server.url}/{quote(self._link_path, safe='/')}/-/blob"
         return f"{page}/{ref}/{quote_from_bytes(path, safe='/')}#{lines}"
+
+    async def ancestry(self, commit: str, tip: str | None) -> Ancestry:
+        project = self._id if self._id is not None else self._name
+        try:
+            return await self._server.ancestry(project, commit, tip, doing=self._reading("history"))
+        except HttpRefused as refused:
+            raise self._explained(refused) from refused
 
     async def close(self) -> None:
         await self._close_git()

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import gitlab
@@ -34,8 +34,8 @@ from reposync.outgoing import (
     validate_transport,
     validated_token,
 )
+from reposync.sources.port import Ancestry, GitLabProject, RemoteGit
 from reposync.sources.smart_http import SOURCE_ERRORS, UploadPack
-from reposync.sources.spec import GitLabProject, RemoteGit
 
 T = TypeVar("T")
 
@@ -118,6 +118,29 @@ class GitLabClient:
         headers, url = {"Accept-Encoding": "identity"}, f"{self.url}/api/v4{path}"
         async with self._slots, self.http.stream(method, url, kind=kind, headers=headers) as response:
             yield response
+
+    async def ancestry(self, project: int | str, commit: str, tip: str | None, *, doing: str) -> Ancestry:
+        """One call: as `Source.ancestry` says, by the merge base of the two."""
+
+        def work(client: gitlab.Gitlab) -> Mapping[str, Any]:
+            lazily = client.projects.get(project, lazy=True)
+            if tip is None:
+                return lazily.commits.get(commit, stats="false").attributes
+            return cast("dict[str, Any]", lazily.repository_merge_base([commit, tip]))
+
+        try:
+            base = await self.call("api_commit" if tip is None else "api_merge_base", work, doing=doing)
+        except HttpRefused as refused:
+            refusal = Refusal.of(refused)
+            if (refused.status == 400 and commit in refusal.text) or refusal.is_about("Commit"):
+                return Ancestry.UNKNOWN_COMMIT
+            if refusal.is_about("Merge Base") or (refused.status == 400 and tip is not None and tip in refusal.text):
+                # Nothing in common; or the tip went with a rewritten branch, and its index is about to follow.
+                return Ancestry.NOT_CONTAINED
+            raise
+        # Compared by its prefix: GitLab would prefer a branch of that name to the commit.
+        is_base = tip is not None and str(base.get("id") or "").startswith(commit)
+        return Ancestry.CONTAINED if is_base else Ancestry.NOT_CONTAINED
 
     def git(self, path: str) -> UploadPack:
         """Git over HTTP for the project at `path`."""

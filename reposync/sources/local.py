@@ -8,20 +8,26 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from dulwich.errors import NotGitRepository
+from dulwich.graph import find_merge_base
+from dulwich.objects import Commit as CommitObject
+from dulwich.objects import ObjectID
 from dulwich.refs import HEADREF, SYMREF, Ref, SymrefLoop
-from dulwich.repo import Repo, UnsupportedExtension, UnsupportedVersion
+from dulwich.repo import BaseRepo, Repo, UnsupportedExtension, UnsupportedVersion
 
 from reposync.errors import SourceCorrupt, SourceError
 from reposync.sources.object_stores import ObjectDirectories
 from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, distinct_blobs, no_tip, read_steps
-from reposync.sources.port import Blob, Commit, Source, Tree, TreeEntry
-from reposync.sources.spec import LocalGit
+from reposync.sources.port import Ancestry, Blob, Commit, CommitAmbiguous, LocalGit, Source, Tree, TreeEntry
 
 T = TypeVar("T")
+
+MAX_COMMITS = 500_000
+"""Read to compare two. Both ends meet soon, unless the histories have nothing in common."""
 
 
 class LocalGitSource(Source):
@@ -60,6 +66,17 @@ class LocalGitSource(Source):
                 where=str(self._path),
                 remedy=f"Run `git -C {self._path} fsck`; a fresh full clone (without --filter) restores them.",
             )
+
+    async def ancestry(self, commit: str, tip: str | None) -> Ancestry:
+        """As the port says; reads commits from both ends until they meet."""
+        stop = threading.Event()
+        try:
+            return await self._in_thread(partial(self._ancestry, commit, tip, stop))
+        except _Stopped:
+            return Ancestry.TOO_FAR
+        finally:
+            # The caller may be gone: the thread ends at its next commit.
+            stop.set()
 
     async def close(self) -> None:
         await self._in_thread(self._close)
@@ -129,9 +146,62 @@ class LocalGitSource(Source):
     def _tree(self, commit: Commit) -> Tree:
         return Tree(self._open()[1].tree(commit.sha), proven=True)
 
+    def _ancestry(self, commit: str, tip: str | None, stop: threading.Event) -> Ancestry:
+        repo, _ = self._open()
+        try:
+            full = self._full_name(repo, commit)
+            if full is None or tip is None:
+                return Ancestry.UNKNOWN_COMMIT if full is None else Ancestry.NOT_CONTAINED
+            # Not `can_fast_forward`, which relies on the commits' dates: clocks are wrong.
+            bases = find_merge_base(cast("BaseRepo", _History(repo, stop)), [full, ObjectID(tip.encode())])
+        except (KeyError, OSError, ValueError, AssertionError) as error:
+            # KeyError: a shallow clone is incomplete, and commits that a force-push left behind are removed some day.
+            kind = SourceCorrupt if isinstance(error, KeyError) else SourceError
+            raise kind(
+                f"The history of {self._path} cannot be read: {error}.",
+                remedy="Run `git fsck` there; `git fetch --unshallow` completes a shallow clone.",
+            ) from error
+        return Ancestry.CONTAINED if bases == [full] else Ancestry.NOT_CONTAINED
+
+    def _full_name(self, repo: Repo, commit: str) -> ObjectID | None:
+        wanted = commit.encode()
+        if len(wanted) == repo.object_format.hex_length:
+            candidates = [ObjectID(wanted)] if ObjectID(wanted) in repo.object_store else []
+        else:
+            # Trees and blobs may have the same prefix; of millions of objects two or three do.
+            candidates = list(islice(repo.object_store.iter_prefix(wanted), 100))
+        found = [each for each in candidates if isinstance(repo.object_store[each], CommitObject)]
+        if len(found) > 1:
+            text = f"{len(found)} commits of {self._path} begin with {commit}."
+            raise CommitAmbiguous(text, remedy="Give more of the name.")
+        return found[0] if found else None
+
     def _close(self) -> None:
         if self._opened is not None:
             repo, objects = self._opened
             objects.close()
             repo.close()
             self._opened = None
+
+
+class _Stopped(Exception):
+    pass
+
+
+class _History:
+    """The parts of a repository that `find_merge_base` uses; stoppable and bounded."""
+
+    def __init__(self, repo: Repo, stop: threading.Event) -> None:
+        self._repo = repo
+        self._stop = stop
+        self._left = MAX_COMMITS
+        self.object_store = self
+
+    def parents_provider(self) -> Any:
+        return self._repo.parents_provider()
+
+    def __getitem__(self, name: ObjectID) -> Any:
+        self._left -= 1
+        if self._stop.is_set() or self._left < 0:
+            raise _Stopped
+        return self._repo.object_store[name]

@@ -1,12 +1,19 @@
-"""The port of sources: where a repository's files come from; and the text of git's paths, which are bytes."""
+"""The port of sources: where a repository's files come from, what describes it, and the text of git's paths."""
 
 from __future__ import annotations
 
 import stat
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
+
+from pydantic import SecretStr
+
+from reposync.errors import UsageError
+from reposync.outgoing import RetryPolicy, Timeouts
 
 SUBMODULE_MODE = 0o160000
 SYMLINK_MODE = 0o120000
@@ -58,6 +65,25 @@ class Blob:
     content: bytes | None
 
 
+class Ancestry(StrEnum):
+    CONTAINED = "contained"
+    """The commit is the tip, or one of its ancestors."""
+    NOT_CONTAINED = "not_contained"
+    UNKNOWN_COMMIT = "unknown_commit"
+    """The repository has no such commit."""
+    UNKNOWABLE = "unknowable"
+    """This source cannot compare commits."""
+    TOO_FAR = "too_far"
+    """There are too many commits between the two."""
+
+
+class CommitAmbiguous(UsageError):
+    """An abbreviated commit is ambiguous."""
+
+    code = "COMMIT_AMBIGUOUS"
+    status = 409
+
+
 class Source(Protocol):
     """Where a repository's files come from. Implementations never write and never follow symlinks.
 
@@ -97,9 +123,64 @@ class Source(Protocol):
         """The web page of these lines, without secrets; None if there is none."""
         return None
 
+    async def ancestry(self, commit: str, tip: str | None) -> Ancestry:
+        """The relation of `commit` (7 to 64 lower-case hex digits, abbreviated if unique) to `tip` (a full name).
+        Without a tip it is NOT_CONTAINED if the commit exists. Also raises CommitAmbiguous."""
+        return Ancestry.CONTAINED if tip is not None and tip.startswith(commit) else Ancestry.UNKNOWABLE
+
     async def close(self) -> None:
         """Release connections, threads and temporary files."""
         ...
+
+
+# Descriptions ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGit:
+    """A repository on this machine: a working copy (committed content only), a linked worktree or a bare repository."""
+
+    path: Path
+    branch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteGit:
+    """A repository behind an http(s) URL of git. User and password in the URL are taken out of it.
+
+    `known_commit` is the commit of the last sync. If the head is still that commit, `head` returns it and fetches
+    nothing.
+    """
+
+    url: str
+    branch: str | None = None
+    username: str | None = None
+    password: SecretStr | None = None
+    known_commit: Commit | None = None
+    ca_file: Path | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class GitLabProject:
+    """A project of a GitLab instance. `project` is its full path (`group/sub/project`) or its numeric id;
+    `project_id`, if known from an earlier run, saves the call that resolves the path."""
+
+    url: str
+    project: str
+    project_id: int | None = None
+    branch: str | None = None
+    token: SecretStr | None = None
+    ca_file: Path | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+SourceSpec = LocalGit | RemoteGit | GitLabProject
+
+
+# Paths ----------------------------------------------------------------------------------------------------------------
 
 
 def path_text(path: bytes) -> str:

@@ -11,9 +11,8 @@ from reposync.http_client import HttpRefused
 from reposync.outgoing import RequestObserver
 from reposync.sources.object_stores import ReceivedPack, SpoolFull
 from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, distinct_blobs, no_tip, read_steps
-from reposync.sources.port import Blob, Commit, Source, Tree, TreeEntry
+from reposync.sources.port import Blob, Commit, RemoteGit, Source, Tree, TreeEntry
 from reposync.sources.smart_http import FetchRefused, UploadPack
-from reposync.sources.spec import RemoteGit
 
 
 class RemoteGitSource(Source):

@@ -31,8 +31,7 @@ from reposync.outgoing import (
 from reposync.sources.object_stores import ReceivedPack, SpoolFull
 from reposync.sources.objects import read_steps
 from reposync.sources.packs import PackDamaged
-from reposync.sources.port import Blob
-from reposync.sources.spec import RemoteGit
+from reposync.sources.port import Blob, RemoteGit
 
 SOURCE_ERRORS = ErrorKinds(SourceError, SourceUnavailable, SourceCorrupt)
 

@@ -13,7 +13,7 @@ from reposync.embedding.factory import open_embedder
 from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.runs.redis_locks import RedisLocks
 from reposync.sources.factory import open_source
-from reposync.sources.spec import GitLabProject, RemoteGit
+from reposync.sources.port import GitLabProject, RemoteGit
 from reposync.store.database import Database
 from reposync.store.runs import Runs
 from reposync.vectors.index import open_index

@@ -13,9 +13,8 @@ from pydantic import SecretStr
 
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab import GitLabSource
-from reposync.sources.port import Commit, Source, TreeEntry
+from reposync.sources.port import Commit, GitLabProject, RemoteGit, Source, TreeEntry
 from reposync.sources.remote import RemoteGitSource
-from reposync.sources.spec import GitLabProject, RemoteGit
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import GitRepository
 

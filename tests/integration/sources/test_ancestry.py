@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from reposync.sources.ancestry import Ancestry, ancestry
-from reposync.sources.spec import LocalGit, RemoteGit
+from reposync.sources.factory import open_source
+from reposync.sources.port import Ancestry, LocalGit, RemoteGit
 from tests.fixtures.repositories import GitRepository, git_environment
 
 
@@ -26,16 +26,19 @@ async def test_a_local_repository_answers_as_git_does_for_any_history(repository
         parents = chance.sample(commits, min(len(commits), chance.choice([0, 1, 1, 1, 2, 3])))
         commits.append(repository.commit({f"{number}.py": b"x"}, parents=parents, branch=f"b{number}"))
 
+    source = open_source(LocalGit(repository.path))
     for _ in range(14):
         commit, tip = chance.choice(commits), chance.choice(commits)
         wanted = Ancestry.CONTAINED if is_ancestor(repository, commit, tip) else Ancestry.NOT_CONTAINED
-        assert await ancestry(LocalGit(repository.path), commit, tip) is wanted, (commit, tip)
+        assert await source.ancestry(commit, tip) is wanted, (commit, tip)
+    await source.close()
 
 
 async def test_of_a_plain_git_server_only_the_tip_itself_is_known(repository: GitRepository) -> None:
     first, head = repository.commit({"a.py": b"x"}), repository.commit({"b.py": b"x"})
-    spec = RemoteGit("https://127.0.0.1:9/x.git")
+    source = open_source(RemoteGit("https://127.0.0.1:9/x.git"))
 
-    assert await ancestry(spec, head[:12], head) is Ancestry.CONTAINED
-    assert await ancestry(spec, first, head) is Ancestry.UNKNOWABLE
-    assert await ancestry(spec, first, None) is Ancestry.UNKNOWABLE
+    assert await source.ancestry(head[:12], head) is Ancestry.CONTAINED
+    assert await source.ancestry(first, head) is Ancestry.UNKNOWABLE
+    assert await source.ancestry(first, None) is Ancestry.UNKNOWABLE
+    await source.close()

@@ -14,7 +14,7 @@ from reposync.errors import SourceError, SourceUnavailable
 from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.spec import GitLabProject
+from reposync.sources.port import GitLabProject
 from tests.fixtures.gitlab_server import Gate, OtherHost, Project
 from tests.fixtures.repositories import GitRepository
 from tests.integration.sources.conftest import TOKEN, Site, Watched, contents, entries_of, expected, same_tree

@@ -12,7 +12,7 @@ from reposync.errors import SourceError
 from reposync.sources import gitlab_groups
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
-from reposync.sources.spec import GitLabProject
+from reposync.sources.port import GitLabProject
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.integration.sources.conftest import QUICK, TOKEN
 

@@ -16,7 +16,7 @@ from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, Sour
 from reposync.sources.factory import open_source
 from reposync.sources.local import LocalGitSource
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.spec import LocalGit
+from reposync.sources.port import LocalGit
 from tests.fixtures.repositories import GitRepository, Submodule, Symlink, git_environment
 from tests.integration.sources.conftest import contents, entries_of, expected, listed, same_tree
 
@@ -365,7 +365,7 @@ from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
 from reposync.sources.local import LocalGitSource
-from reposync.sources.spec import LocalGit
+from reposync.sources.port import LocalGit
 
 
 async def main():

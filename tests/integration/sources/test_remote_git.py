@@ -20,9 +20,9 @@ from reposync.errors import (
 )
 from reposync.sources.factory import open_source
 from reposync.sources.object_stores import SpoolFull
+from reposync.sources.port import RemoteGit
 from reposync.sources.remote import RemoteGitSource
 from reposync.sources.smart_http import UploadPack
-from reposync.sources.spec import RemoteGit
 from tests.fixtures.gitlab_server import OtherHost
 from tests.fixtures.repositories import Submodule, Symlink
 from tests.integration.sources.conftest import (
