@@ -66,7 +66,7 @@ def backup(file: Path) -> Result:
     For PostgreSQL use pg_dump. The index is not included: the next sync rebuilds it from the source.
     """
     from reposync.config.database_url import parse_address
-    from reposync.store.backup import back_up
+    from reposync.store.sqlite import back_up
 
     # Not by `open_database`, which creates a missing database.
     made = run_async(back_up(parse_address(settings().database_url), file))

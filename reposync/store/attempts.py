@@ -11,11 +11,10 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, func, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.errors import LeaseLost
-from reposync.store.database import AHEAD_SECONDS, Database, Guard
+from reposync.store.database import AHEAD_SECONDS, Connection, Guard
 from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
 from reposync.store.run_state import Event, locked, move
 from reposync.store.status import LOST, RELEASED, WAITING, RunStatus
@@ -43,7 +42,7 @@ def lease_lost(run: Run) -> LeaseLost:
     return LeaseLost(f"Run {run.id} is no longer attempt {run.attempt} of {run.worker}; nothing was written.")
 
 
-async def require_held(connection: AsyncConnection, run: Run) -> None:
+async def require_held(connection: Connection, run: Run) -> None:
     """Raises LeaseLost unless the run is still this attempt's, and locks the row against a takeover until the
     transaction ends. If the repository's row is locked too, lock that one first."""
     held = await connection.scalar(select(RUNS.c.id).where(held_by(run)).with_for_update(read=True))
@@ -60,7 +59,7 @@ def fence(run: Run) -> Guard:
 
 
 async def change_attempt(
-    connection: AsyncConnection, run: Run | Row[Any], figures: RunFigures | None, **columns: Any
+    connection: Connection, run: Run | Row[Any], figures: RunFigures | None, **columns: Any
 ) -> dict[str, int]:
     """`figures`: what the attempt did so far, which is all that remains known if its worker dies. Returns the
     `total_counts`."""
@@ -69,17 +68,17 @@ async def change_attempt(
     return await total_counts(connection, run.id)
 
 
-async def total_counts(connection: AsyncConnection, run_id: str) -> dict[str, int]:
+async def total_counts(connection: Connection, run_id: str) -> dict[str, int]:
     """The counts of all attempts of the run, which its own row repeats."""
     mine = ATTEMPTS.c.run_id == run_id
     latest = select(ATTEMPTS.c[_LATEST]).where(mine).order_by(ATTEMPTS.c.attempt.desc()).limit(1).scalar_subquery()
     sums = {name: func.sum(ATTEMPTS.c[name]) for name in COUNTS} | {_LATEST: latest}
     totals = select(*(func.coalesce(total, 0).label(name) for name, total in sums.items()))
-    row = (await connection.execute(totals.where(mine))).one()
+    row = await connection.one(totals.where(mine))
     return {name: int(value) for name, value in _counts(row).items()}
 
 
-async def lose_attempt(connection: AsyncConnection, run: Any, now: datetime) -> list[LostAttempt]:
+async def lose_attempt(connection: Connection, run: Any, now: datetime) -> list[LostAttempt]:
     """The unfinished attempt of `run`, a row, has no worker any more. Empty if there is no such attempt."""
     return [
         LostAttempt(Run.of(run), max(0.0, (now - row.started_at).total_seconds()), RunFigures(**_counts(row)))
@@ -88,26 +87,24 @@ async def lose_attempt(connection: AsyncConnection, run: Any, now: datetime) -> 
 
 
 async def cancel_attempts(
-    connection: AsyncConnection, run_ids: Collection[str], now: Any, outcome: str, **reason: str
+    connection: Connection, run_ids: Collection[str], now: Any, outcome: str, **reason: str
 ) -> Sequence[Row[Any]]:
     """End the unfinished attempts of these runs; returns their rows."""
     go_on = update(ATTEMPTS).where(ATTEMPTS.c.run_id.in_(run_ids), ATTEMPTS.c.ended_at.is_(None))
-    return (
-        await connection.execute(go_on.values(outcome=outcome, ended_at=now, **reason).returning(*ATTEMPTS.c))
-    ).all()
+    return await connection.rows(go_on.values(outcome=outcome, ended_at=now, **reason).returning(*ATTEMPTS.c))
 
 
-async def fold_attempt(connection: AsyncConnection, run: Run | Row[Any]) -> None:
+async def fold_attempt(connection: Connection, run: Run | Row[Any]) -> None:
     """The attempt was just handed back for a reason: if it did nothing, merge its row with an earlier one of the same
     reason. A lock that is held for a day causes 1,440 attempts."""
     did_nothing = [ATTEMPTS.c[name] == 0 for name in COUNTS]
-    mine = (await connection.execute(select(ATTEMPTS).where(is_attempt(run), *did_nothing))).one_or_none()
+    mine = await connection.one_or_none(select(ATTEMPTS).where(is_attempt(run), *did_nothing))
     if mine is None:
         return
     same = and_(ATTEMPTS.c.outcome == RELEASED, ATTEMPTS.c.error_code == mine.error_code, *did_nothing)
     earlier = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt < mine.attempt, same)
     last = {"worker": mine.worker, "ended_at": mine.ended_at, "error_message": mine.error_message}
-    if (await connection.execute(earlier.values(times=ATTEMPTS.c.times + 1, **last))).rowcount:
+    if await connection.change(earlier.values(times=ATTEMPTS.c.times + 1, **last)):
         await connection.execute(delete(ATTEMPTS).where(is_attempt(run)))
 
 
@@ -124,13 +121,13 @@ def _counts(of: Any) -> dict[str, Any]:
 REMOVED_BEFORE = "An earlier attempt removed the repository, and its worker died before it could report that."
 
 
-def _expired(database: Database) -> ColumnElement[bool]:
-    return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until < database.moment())
+def _expired(connection: Connection) -> ColumnElement[bool]:
+    return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until < connection.moment())
 
 
-def _unbelievable(database: Database) -> ColumnElement[bool]:
+def _unbelievable(connection: Connection) -> ColumnElement[bool]:
     """Leases that end later than any can: the database's clock was set back since they were taken."""
-    longest = database.moment(LONGEST_LEASE_SECONDS + AHEAD_SECONDS)
+    longest = connection.moment(LONGEST_LEASE_SECONDS + AHEAD_SECONDS)
     return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until > longest)
 
 
@@ -138,84 +135,84 @@ def _exhausted_or_cancelled() -> ColumnElement[bool]:
     return or_(RUNS.c.cancel_requested, RUNS.c.attempt >= RUNS.c.max_attempts)
 
 
-def _orphaned(database: Database) -> ColumnElement[bool]:
-    return and_(_expired(database), ~_exhausted_or_cancelled())
+def _orphaned(connection: Connection) -> ColumnElement[bool]:
+    return and_(_expired(connection), ~_exhausted_or_cancelled())
 
 
-def _due(database: Database) -> ColumnElement[bool]:
+def _due(connection: Connection) -> ColumnElement[bool]:
     """A run from the future was queued, or began its last attempt, before the database's clock was set back: the rest
     of its pause is unknown. If its attempt took longer than the clock was set back, it waits for that time at most."""
-    now, future = database.moment(), database.moment(AHEAD_SECONDS)
+    now, future = connection.moment(), connection.moment(AHEAD_SECONDS)
     other = RUNS.alias("other")
     alone = ~exists().where(other.c.repository_id == RUNS.c.repository_id, status_is(RunStatus.RUNNING, runs=other))
     due = or_(RUNS.c.not_before <= now, RUNS.c.queued_at > future, RUNS.c.started_at > future)
     return and_(is_active(), status_is(*WAITING), due, alone)
 
 
-async def anything_to_claim(database: Database, run_id: str | None) -> bool:
+async def anything_to_claim(connection: Connection, run_id: str | None) -> bool:
     """Whether there is work for `shorten_leases`, `end_abandoned` or `take`. Checked first, because it takes no lock:
     most polls find nothing."""
-    expired = or_(_expired(database), _unbelievable(database))
-    query = select(RUNS.c.id).where(is_active(), or_(_due(database), expired))
+    expired = or_(_expired(connection), _unbelievable(connection))
+    query = select(RUNS.c.id).where(is_active(), or_(_due(connection), expired))
     if run_id is not None:
         # An expired run of the same repository blocks this one, so it counts as well.
         query = query.where(or_(RUNS.c.id == run_id, expired))
-    return await database.scalar(query.limit(1)) is not None
+    return await connection.scalar(query.limit(1)) is not None
 
 
-async def shorten_leases(connection: AsyncConnection, database: Database) -> None:
+async def shorten_leases(connection: Connection) -> None:
     """A living worker renews its lease at the next heartbeat; that of a dead one ends after the longest possible."""
-    cut = update(RUNS).where(is_active(), _unbelievable(database))
-    await connection.execute(cut.values(lease_until=database.moment(LONGEST_LEASE_SECONDS)))
+    cut = update(RUNS).where(is_active(), _unbelievable(connection))
+    await connection.execute(cut.values(lease_until=connection.moment(LONGEST_LEASE_SECONDS)))
 
 
-async def others_claimable(database: Database, identity: str) -> bool:
+async def others_claimable(connection: Connection, identity: str) -> bool:
     """Whether `take` would find a run of a different repository than this one."""
-    claimable = or_(_due(database), _orphaned(database))
+    claimable = or_(_due(connection), _orphaned(connection))
     query = select(RUNS.c.id).where(is_active(), claimable, RUNS.c.repository_id != identity)
-    return await database.scalar(query.limit(1)) is not None
+    return await connection.scalar(query.limit(1)) is not None
 
 
-async def end_abandoned(connection: AsyncConnection, database: Database) -> list[LostAttempt]:
+async def end_abandoned(connection: Connection) -> list[LostAttempt]:
     """End the runs whose worker died and that are not taken over: they were to be cancelled, or killed their worker so
     often that the next one would die as well. Returns their last attempts."""
     lost: list[LostAttempt] = []
-    query = locked(database, _expired(database), _exhausted_or_cancelled()).with_for_update(skip_locked=True)
-    for row in (await connection.execute(query)).all():
+    query = locked(connection, _expired(connection), _exhausted_or_cancelled()).with_for_update(skip_locked=True)
+    for row in await connection.rows(query):
         lost += await lose_attempt(connection, row, row.now)
         counts = await total_counts(connection, row.id)
         if row.removal and not row.repair and not await _is_registered(connection, row.repository_id):
-            await move(connection, database, row, Event.COMPLETE, **counts, error_message=REMOVED_BEFORE)
+            await move(connection, row, Event.COMPLETE, **counts, error_message=REMOVED_BEFORE)
         elif row.cancel_requested:
-            await move(connection, database, row, Event.STOP, **counts)
+            await move(connection, row, Event.STOP, **counts)
         else:
             message = (
                 f"The worker died, or froze past its lease, and no attempt is left after {row.attempt} (the last "
                 f"worker was {row.worker}). See its log: common causes are a lack of memory and a killed container."
             )
             why = {"error_code": "RUN_ABANDONED", "error_message": message}
-            await move(connection, database, row, Event.FAIL, **counts, **why)
+            await move(connection, row, Event.FAIL, **counts, **why)
     return lost
 
 
-async def _is_registered(connection: AsyncConnection, identity: str) -> bool:
+async def _is_registered(connection: Connection, identity: str) -> bool:
     return await connection.scalar(select(REPOSITORIES.c.id).where(REPOSITORIES.c.id == identity)) is not None
 
 
 async def take(
-    connection: AsyncConnection, database: Database, worker: str, lease_seconds: float, run_id: str | None
+    connection: Connection, worker: str, lease_seconds: float, run_id: str | None
 ) -> tuple[Run | None, list[LostAttempt]]:
     """Claim the first run that can be executed now, and return it with the lost attempt before it. Runs whose worker
     died go first: waiting runs may depend on them. IntegrityError: a different worker claimed a run of the same
     repository at the same time."""
     chosen: Row[Any] | None = None
     # Separate queries, each with its index: one condition for both would sort the whole queue.
-    for which in (_orphaned(database), _due(database)):
-        query: Select[Any] = select(*RUNS.c, database.moment().label("now")).where(which)
+    for which in (_orphaned(connection), _due(connection)):
+        query: Select[Any] = select(*RUNS.c, connection.moment().label("now")).where(which)
         if run_id is not None:
             query = query.where(RUNS.c.id == run_id)
         query = query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True)
-        chosen = (await connection.execute(query)).one_or_none()
+        chosen = await connection.one_or_none(query)
         if chosen is not None:
             break
     else:
@@ -223,13 +220,13 @@ async def take(
     claimed: dict[str, Any] = {
         "worker": worker,
         "attempt": RUNS.c.attempt + 1,
-        "lease_until": database.moment(lease_seconds),
-        "started_at": database.moment(),
+        "lease_until": connection.moment(lease_seconds),
+        "started_at": connection.moment(),
     }
     if chosen.status == RunStatus.RUNNING:
         # It has waited since its lease ended, and not since it was queued.
         claimed["not_before"] = min(chosen.lease_until, chosen.now)
-    row = await move(connection, database, chosen, Event.CLAIM, **claimed)
+    row = await move(connection, chosen, Event.CLAIM, **claimed)
     lost = await lose_attempt(connection, row, row.started_at)
     begun = {"attempt": row.attempt, "worker": row.worker, "started_at": row.started_at}
     await connection.execute(ATTEMPTS.insert().values(run_id=row.id, **begun, **dict.fromkeys(COUNTS, 0)))

@@ -5,27 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import sqlite3
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import (
-    URL,
-    ColumnElement,
-    Connection,
-    Executable,
-    Table,
-    bindparam,
-    event,
-    func,
-    literal,
-    select,
-    text,
-)
+from sqlalchemy import ColumnElement, CursorResult, Executable, Row, Table, bindparam, func, literal, select, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -33,8 +21,9 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.clock import Clock, elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address
-from reposync.store.database_errors import is_locked, translated
+from reposync.store.database_errors import translated
 from reposync.store.schema import HEAD, WAIT_SECONDS, Schema, read_schema, upgrade_schema
+from reposync.store.sqlite import LOCK_SECONDS, WRITES, sqlite_engine, turn_on_wal, while_locked
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
@@ -42,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
-LOCK_SECONDS = 10.0
 # Fails like a write on a read-only server. An empty write would as well, but it waits for a migration's table lock.
 PROBE = """
     DO $$ BEGIN
@@ -54,23 +42,14 @@ PROBE = """
 QUEUE, REGISTRATIONS = "reposync_queue", "reposync_registrations"
 POOL = {"pool_size": 8, "max_overflow": 7, "pool_timeout": 30.0}
 
-SQLITE_PRAGMAS = ("foreign_keys=ON", "synchronous=NORMAL")
-# A migration tries to get the write lock again and again, and reports in between.
-_MIGRATION_LOCK_SECONDS = 1.0
 # How long a writer's connection waits inside SQLite, which delays cancellation.
 _TRY_SECONDS = 0.02
-
-_WRITES = "reposync_writes"
 
 AHEAD_SECONDS = 5.0
 """A stored time of the past that is farther ahead of the database's clock is not believed: it was written by a pod
 whose clock was wrong, or before the database's clock was set back."""
 _MEASUREMENTS = 3
 _FAST_SECONDS = 0.1
-
-
-Guard = Callable[[AsyncConnection], Awaitable[None]]
-"""Called at the beginning of a transaction, which it aborts by raising."""
 
 
 class DatabaseClock:
@@ -116,6 +95,53 @@ class DatabaseClock:
             self._since = moment, began + half
 
 
+class Connection:
+    """What `Database.read` and `Database.write` yield. `sqlalchemy`: the connection below it."""
+
+    def __init__(self, database: Database, sqlalchemy: AsyncConnection) -> None:
+        self.sqlalchemy = sqlalchemy
+        self.moment = database.moment
+        self._is_postgresql = database.is_postgresql
+        self.announced: set[str] = set()
+
+    async def execute(self, query: Executable, values: Any = None) -> CursorResult[Any]:
+        return await self.sqlalchemy.execute(query, values)
+
+    async def change(self, query: Executable, values: Any = None) -> int:
+        """How many rows it affected."""
+        return (await self.execute(query, values)).rowcount
+
+    async def rows(self, query: Executable, values: Any = None) -> Sequence[Any]:
+        return (await self.execute(query, values)).all()
+
+    async def one(self, query: Executable) -> Row[Any]:
+        return (await self.execute(query)).one()
+
+    async def one_or_none(self, query: Executable) -> Row[Any] | None:
+        return (await self.execute(query)).one_or_none()
+
+    async def scalars(self, query: Executable) -> list[Any]:
+        return [row[0] for row in await self.rows(query)]
+
+    async def scalar(self, query: Executable) -> Any:
+        """The first value; None if there is no row."""
+        return next(iter(await self.scalars(query)), None)
+
+    async def now(self) -> datetime:
+        return cast(datetime, await self.scalar(select(self.moment())))
+
+    async def announce(self, channel: str) -> None:
+        """After the commit of this transaction, notify the subscribers of the channel in this process and, on
+        PostgreSQL, in all others."""
+        if self._is_postgresql and channel not in self.announced:
+            await self.execute(select(func.pg_notify(channel, "")))
+        self.announced.add(channel)
+
+
+Guard = Callable[[Connection], Awaitable[None]]
+"""Called at the beginning of a transaction, which it aborts by raising."""
+
+
 class Database:
     """One per process and event loop; must be closed. Every method raises StoreUnavailable."""
 
@@ -132,8 +158,7 @@ class Database:
         self._make_engine = make_engine  # for a migration, which has different timeouts
         self._lock_seconds = lock_seconds
         self._write_lock = asyncio.Lock()
-        self._writer = (writer or engine).execution_options(**{_WRITES: True})
-        self._announced: dict[AsyncConnection, set[str]] = {}
+        self._writer = (writer or engine).execution_options(**{WRITES: True})
         self._subscribers: list[Callable[[str], None]] = []
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self.connect: Callable[[], Awaitable[Any]] | None = None
@@ -173,45 +198,42 @@ class Database:
         return self._engine.dialect.name == "postgresql"
 
     @asynccontextmanager
-    async def read(self, *, streams: bool = False) -> AsyncGenerator[AsyncConnection, None]:
+    async def read(self, *, streams: bool = False) -> AsyncGenerator[Connection, None]:
         """For statements that only read. On PostgreSQL each is a transaction of its own, as each sees earlier commits
         in any case; `streams`: one transaction, which a cursor needs."""
         with translated(self.where):
             async with (self._engine if streams else self._reader).connect() as connection:
-                yield connection
+                yield Connection(self, connection)
 
     async def rows(self, query: Executable) -> Sequence[Any]:
         async with self.read() as connection:
-            return (await connection.execute(query)).all()
+            return await connection.rows(query)
 
     async def scalars(self, query: Executable) -> list[Any]:
-        return [row[0] for row in await self.rows(query)]
+        async with self.read() as connection:
+            return await connection.scalars(query)
 
     async def scalar(self, query: Executable) -> Any:
-        """The first value; None if there is no row."""
-        return next(iter(await self.scalars(query)), None)
+        async with self.read() as connection:
+            return await connection.scalar(query)
 
     async def change(self, query: Executable, values: Any = None, guard: Guard | None = None) -> int:
         """Execute one statement in a transaction of its own; how many rows it affected."""
         async with self.write(guard) as connection:
-            return (await connection.execute(query, values)).rowcount
+            return await connection.change(query, values)
 
     @asynccontextmanager
-    async def write(self, guard: Guard | None = None) -> AsyncGenerator[AsyncConnection, None]:
+    async def write(self, guard: Guard | None = None) -> AsyncGenerator[Connection, None]:
         """A transaction, committed at the end; `guard` is called at its beginning. On SQLite it has the write lock from
         then on: a read that grows into a write fails at once, despite the busy timeout, if a different process wrote in
         between."""
-        announced: set[str] = set()
         with translated(self.where):
-            async with self._begun() as connection:
-                self._announced[connection] = announced
-                try:
-                    if guard is not None:
-                        await guard(connection)
-                    yield connection
-                finally:
-                    del self._announced[connection]
-        for channel in announced:
+            async with self._begun() as begun:
+                connection = Connection(self, begun)
+                if guard is not None:
+                    await guard(connection)
+                yield connection
+        for channel in connection.announced:
             self.notify(channel)
 
     @asynccontextmanager
@@ -231,7 +253,7 @@ class Database:
             raise sqlite3.OperationalError("database is locked") from error
         try:
             async with self._writer.connect() as connection:
-                await _while_locked(connection.begin, deadline)
+                await while_locked(connection.begin, deadline)
                 yield connection
                 await connection.commit()
         finally:
@@ -241,13 +263,6 @@ class Database:
         """Raises StoreUnavailable if the database does not answer or is not writable."""
         async with self.read() as connection:
             await connection.execute(text(PROBE if self.is_postgresql else "SELECT 1"))
-
-    async def announce(self, connection: AsyncConnection, channel: str) -> None:
-        """After the commit of this transaction, notify the subscribers of the channel in this process and, on
-        PostgreSQL, in all others."""
-        if self.is_postgresql and channel not in self._announced[connection]:
-            await connection.execute(select(func.pg_notify(channel, "")))
-        self._announced[connection].add(channel)
 
     def subscribe(self, subscriber: Callable[[str], None]) -> None:
         """`subscriber` is called with the channel, on the event loop."""
@@ -267,7 +282,8 @@ class Database:
         return now + bindparam(None, timedelta(seconds=after_seconds))
 
     async def _ask_time(self) -> datetime:
-        return cast(datetime, await self.scalar(select(self.moment())))
+        async with self.read() as connection:
+            return await connection.now()
 
     def insert(self, table: Table) -> postgresql.Insert:
         """An INSERT with `ON CONFLICT`, which has the same form in both databases."""
@@ -304,7 +320,7 @@ class Database:
         engine = self._make_engine()
         with translated(self.where):
             try:
-                writer = engine.execution_options(**{_WRITES: True})
+                writer = engine.execution_options(**{WRITES: True})
                 changed = await upgrade_schema(writer, self.where, report or log.warning, wait_seconds)
             finally:
                 await engine.dispose()
@@ -322,59 +338,10 @@ class Stored:
 async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock | None) -> Database:
     with translated(address.where):
         await asyncio.to_thread(address.path.parent.mkdir, parents=True, exist_ok=True, mode=0o700)
-    url = URL.create("sqlite+aiosqlite", database=str(address.path))
-
-    def make_engine(timeout_seconds: float = _MIGRATION_LOCK_SECONDS, **options: Any) -> AsyncEngine:
-        connect_args = {"timeout": timeout_seconds}
-        engine = create_async_engine(url, hide_parameters=True, connect_args=connect_args, **options)
-        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        event.listen(engine.sync_engine, "begin", _begin_sqlite)
-        return engine
-
+    make_engine = partial(sqlite_engine, address.path)
     writer = make_engine(_TRY_SECONDS, **POOL | {"pool_size": 1})
     database = Database(make_engine(lock_seconds, **POOL), address.where, make_engine, lock_seconds, writer, clock)
-    return await _checked(database, lambda engine: _turn_on_wal(engine, lock_seconds))
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # The driver would begin transactions late, and not at all for DDL; `_begin_sqlite` does it instead.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in SQLITE_PRAGMAS:
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-async def _turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
-    """Readers and the writer do not wait for each other. The file keeps the mode; the switch ignores the busy timeout,
-    hence the loop: two processes may open a new file at once."""
-    async with engine.connect() as connection:
-        driver: Any = (await connection.get_raw_connection()).driver_connection
-
-        async def switch() -> None:
-            async with driver.execute("PRAGMA journal_mode") as cursor:
-                (mode,) = await cursor.fetchone()
-            if mode != "wal":
-                await driver.execute("PRAGMA journal_mode=WAL")
-
-        await _while_locked(switch, elapsed_seconds() + lock_seconds)
-
-
-async def _while_locked(attempt: Callable[[], Awaitable[object]], deadline: float) -> None:
-    """Again and again until a different process gives up SQLite's lock."""
-    while True:
-        try:
-            await attempt()
-            return
-        except Exception as error:
-            if not is_locked(error) or elapsed_seconds() > deadline:
-                raise
-        await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311
+    return await _checked(database, lambda engine: turn_on_wal(engine, lock_seconds))
 
 
 async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, clock: Clock | None) -> Database:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,11 +21,10 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import Remedy, RunAmbiguous, RunNotFound
 from reposync.store.columns import sanitize_text
-from reposync.store.database import Stored
+from reposync.store.database import Connection, Stored
 from reposync.store.repositories import unknown_repository
 from reposync.store.run import QueueFigures, Run, RunAttempt, RunCount, RunProblem, RunRequest, parse_cursor
 from reposync.store.run_state import read_requests
@@ -110,7 +109,7 @@ class RunHistory(Stored):
         async with self._database.read() as connection:
             for column in (REPOSITORIES.c.name, RUNS.c.repository):
                 found = select(column).where(column == sanitize_text(repository)).limit(1)
-                if (await connection.execute(found)).first() is not None:
+                if await connection.rows(found):
                     return
             raise await unknown_repository(connection, repository)
 
@@ -138,17 +137,17 @@ class RunHistory(Stored):
         if identities is not None:
             query = query.where(REPOSITORIES.c.id.in_(identities))
         async with self._database.read() as connection:
-            owners = {row[1]: row[0] for row in await connection.execute(query) if row[1] is not None}
+            owners = {row[1]: row[0] for row in await connection.rows(query) if row[1] is not None}
             ids = list(owners)
             found: dict[str, Run] = {}
             for start in range(0, len(ids), MAX_PAGE):
                 page = select(RUNS).where(RUNS.c.id.in_(ids[start : start + MAX_PAGE]))
-                found |= {owners[row.id]: Run.of(row) for row in await connection.execute(page)}
+                found |= {owners[row.id]: Run.of(row) for row in await connection.rows(page)}
             for identity in [each for each, run in found.items() if run.repository_id != each]:
                 # That run belongs to a removed repository, which had the name before.
                 del found[identity]
                 own = _newest(select(RUNS).where(RUNS.c.repository_id == identity), 1)
-                if (row := (await connection.execute(own)).one_or_none()) is not None:
+                if (row := await connection.one_or_none(own)) is not None:
                     found[identity] = Run.of(row)
         return found
 
@@ -190,9 +189,9 @@ class RunHistory(Stored):
         due = is_active(), status_is(*WAITING), RUNS.c.not_before <= now
         async with self._database.read() as connection:
             counted = union_all(active, blocked.group_by(RUNS.c.status))
-            counts = {row[0]: row[1] for row in await connection.execute(counted)}
-            since, moment = (await connection.execute(select(func.min(RUNS.c.not_before), now).where(*due))).one()
-        return QueueFigures(counts, max(0.0, (moment - since).total_seconds()) if since is not None else 0.0)
+            counts = {row[0]: row[1] for row in await connection.rows(counted)}
+            first = await connection.one(select(func.min(RUNS.c.not_before).label("due"), now.label("now")).where(*due))
+        return QueueFigures(counts, max(0.0, (first.now - first.due).total_seconds()) if first.due else 0.0)
 
     async def by_hour(self, since: datetime) -> list[RunCount]:
         """Of the runs that were queued since then."""
@@ -264,8 +263,8 @@ class RunHistory(Stored):
             await asyncio.sleep(time.monotonic() - began)
 
     async def _purge_batch(
-        self, connection: AsyncConnection, before: datetime, after: Row[Any, Any] | None, limit: int
-    ) -> list[Row[Any, Any]]:
+        self, connection: Connection, before: datetime, after: Row[Any] | None, limit: int
+    ) -> Sequence[Row[Any]]:
         """`after`: the last run of the batch before. PostgreSQL's index keeps deleted entries until a vacuum, and each
         batch would pass over all of them again."""
         query = select(RUNS.c.queued_at, RUNS.c.id).where(
@@ -276,7 +275,7 @@ class RunHistory(Stored):
         if after is not None:
             query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) > tuple_(after.queued_at, after.id))
         query = query.order_by(RUNS.c.queued_at, RUNS.c.id).limit(limit).with_for_update(skip_locked=True, of=RUNS)
-        page = list((await connection.execute(query)).all())
+        page = await connection.rows(query)
         if page:
             await connection.execute(delete(RUNS).where(RUNS.c.id.in_([row.id for row in page])))
         return page
@@ -284,13 +283,13 @@ class RunHistory(Stored):
     async def _runs(self, query: Select[Any]) -> list[Run]:
         return [Run.of(row) for row in await self._database.rows(query)]
 
-    async def _found(self, connection: AsyncConnection, run_id: str) -> Run:
+    async def _found(self, connection: Connection, run_id: str) -> Run:
         wanted = run_id.strip().lower()
         # A range and not LIKE, for which a database whose collation is not C has no index.
         lowest, highest = wanted + _LOWEST_ID[len(wanted) :], wanted + _HIGHEST_ID[len(wanted) :]
         if not wanted or not _ID.fullmatch(lowest):
             raise no_such_run(run_id)
-        rows = (await connection.execute(select(RUNS).where(RUNS.c.id.between(lowest, highest)).limit(2))).all()
+        rows = await connection.rows(select(RUNS).where(RUNS.c.id.between(lowest, highest)).limit(2))
         if len(rows) > 1:
             raise RunAmbiguous(f"The ids of several runs begin with {run_id!r}.", remedy="Give more of the id.")
         if not rows:

@@ -98,7 +98,7 @@ async def searched_versions(database: Database, name: str) -> dict[VersionState 
     joined = REPOSITORIES.outerjoin(VERSIONS, version.repository_id == each.id)
     query = select(version.state, version.physical, version.id).select_from(joined)
     async with database.read() as connection:
-        rows = (await connection.execute(query.where(each.name == sanitize_text(name)))).all()
+        rows = await connection.rows(query.where(each.name == sanitize_text(name)))
         if not rows:
             raise await unknown_repository(connection, name)
     return {row.state: (row.physical, row.id) for row in rows if row.id is not None}

@@ -126,7 +126,7 @@ class Manifests(Stored):
         rows: dict[str, ManifestRow] = {}
         # Values that most rows share are kept in memory once.
         shared: dict[str | None, str | None] = {}
-        async with self._database.read(streams=True) as connection, connection.stream(query) as result:
+        async with self._database.read(streams=True) as connection, connection.sqlalchemy.stream(query) as result:
             async for page in result.partitions(LOAD_ROWS):
                 for path, blob_sha, mode, size_bytes, chunks, skip_reason, language, epoch, wanted, reader in page:
                     rows[path] = ManifestRow(

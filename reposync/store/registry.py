@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import truncate
-from reposync.store.database import AHEAD_SECONDS, REGISTRATIONS, Guard, Stored
+from reposync.store.database import AHEAD_SECONDS, REGISTRATIONS, Connection, Guard, Stored
 from reposync.store.repositories import Repositories, lock_repositories
 from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
@@ -77,8 +76,8 @@ class RegistryFiles(Stored):
         async with self._database.write() as connection:
             now = self._database.moment()
             first = self._database.insert(REGISTRY_FILES).values(path=path, applied_at=now, created_at=now, **new)
-            if (await connection.execute(first.on_conflict_do_nothing())).rowcount:
-                await self._database.announce(connection, REGISTRATIONS)
+            if await connection.change(first.on_conflict_do_nothing()):
+                await connection.announce(REGISTRATIONS)
                 return "new"
             row = (
                 await connection.execute(select(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path).with_for_update())
@@ -96,10 +95,10 @@ class RegistryFiles(Stored):
             if any(getattr(row, key) != value for key, value in new.items() if key in ("digest", "document")):
                 changed = update(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path)
                 await connection.execute(changed.values(applied_at=now, **new))
-                await self._database.announce(connection, REGISTRATIONS)
+                await connection.announce(REGISTRATIONS)
             return "current" if row.digest == digest else "new"
 
-    async def require_current(self, path: str, digest: str, connection: AsyncConnection) -> None:
+    async def require_current(self, path: str, digest: str, connection: Connection) -> None:
         """Raises RegistrySuperseded unless this content is current, and keeps it so until the transaction ends."""
         query = select(REGISTRY_FILES.c.digest).where(REGISTRY_FILES.c.path == path).with_for_update(read=True)
         if await connection.scalar(query) != digest:
@@ -116,9 +115,9 @@ class RegistryFiles(Stored):
         """The file no longer exists."""
         async with self._database.write() as connection:
             await connection.execute(delete(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path))
-            await self._database.announce(connection, REGISTRATIONS)
+            await connection.announce(REGISTRATIONS)
 
-    async def _state(self, connection: AsyncConnection, path: str, digest: str) -> ContentState:
+    async def _state(self, connection: Connection, path: str, digest: str) -> ContentState:
         current = await connection.scalar(select(REGISTRY_FILES.c.digest).where(REGISTRY_FILES.c.path == path))
         if current == digest:
             return "current"
@@ -177,11 +176,11 @@ class ProjectGroups(Stored):
         return claim
 
     async def _take(
-        self, connection: AsyncConnection, which: ColumnElement[bool], worker: str, lease_seconds: float
+        self, connection: Connection, which: ColumnElement[bool], worker: str, lease_seconds: float
     ) -> GroupClaim | None:
         lease_until = self._database.moment(lease_seconds)
         taken = update(GROUPS).where(which).values(worker=worker, lease_until=lease_until, attempt=GROUPS.c.attempt + 1)
-        row = (await connection.execute(taken.returning(GROUPS.c.key, GROUPS.c.attempt))).one_or_none()
+        row = await connection.one_or_none(taken.returning(GROUPS.c.key, GROUPS.c.attempt))
         return None if row is None else GroupClaim(row.key, worker, row.attempt)
 
     async def renew(self, claim: GroupClaim, lease_seconds: float) -> None:
@@ -190,7 +189,7 @@ class ProjectGroups(Stored):
         if not await self._database.change(renewed):
             raise _lost(claim)
 
-    async def require_held(self, claim: GroupClaim, connection: AsyncConnection) -> None:
+    async def require_held(self, claim: GroupClaim, connection: Connection) -> None:
         """Raises LeaseLost unless the claim is valid, and keeps it valid until the transaction ends."""
         query = select(GROUPS.c.key).where(_held(claim)).with_for_update(read=True)
         if await connection.scalar(query) is None:
@@ -208,7 +207,7 @@ class ProjectGroups(Stored):
         """Record the result and give up the claim. `next_due` maps the database's time to the next due time; `projects`
         is None if the listing was incomplete. Returns False, and writes nothing, if the claim is lost."""
         async with self._database.write() as connection:
-            now: datetime = (await connection.execute(select(self._database.moment()))).scalar_one()
+            now = await connection.now()
             ended: dict[str, Any] = {
                 "due_at": next_due(now),
                 "worker": None,
@@ -219,7 +218,7 @@ class ProjectGroups(Stored):
             if projects is not None:
                 ended |= {"projects": projects, "checked_at": now}
             query = update(GROUPS).where(_held(claim)).values(**ended)
-            return (await connection.execute(query)).rowcount == 1
+            return bool(await connection.change(query))
 
     async def release(self, claim: GroupClaim) -> None:
         """Give up the claim before the end: the group stays due, and the next worker can claim it at once."""
@@ -229,7 +228,7 @@ class ProjectGroups(Stored):
         """Delete groups that are no longer configured; returns their keys."""
         async with self._database.write() as connection:
             gone = delete(GROUPS).where(GROUPS.c.key.not_in(keep)).returning(GROUPS.c.key)
-            return sorted((await connection.execute(gone)).scalars())
+            return sorted(await connection.scalars(gone))
 
     async def list(self) -> list[ProjectGroup]:
         """By key."""
@@ -306,7 +305,7 @@ class GroupRepositories(Repositories):
                 await connection.execute(runs.values(repository=change.name))
             if paused := [change.before.id for change in changes if change.values.get("is_active") is False]:
                 await self._withdraw_automatic(connection, paused, "its group")
-            await self._database.announce(connection, REGISTRATIONS)
+            await connection.announce(REGISTRATIONS)
 
     async def relocate(self, repository: Repository, location: str, *, guard: Guard | None = None) -> None:
         """The same project has a new address: nothing else changes. `guard`: see `register_all`."""

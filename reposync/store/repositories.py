@@ -9,7 +9,6 @@ from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import (
     RegistryConflict,
@@ -20,7 +19,7 @@ from reposync.errors import (
 )
 from reposync.store.attempts import cancel_attempts, require_held
 from reposync.store.columns import sanitize_text
-from reposync.store.database import REGISTRATIONS, Guard, Stored
+from reposync.store.database import REGISTRATIONS, Connection, Guard, Stored
 from reposync.store.repository import (
     MAX_NAME_CHARS,
     Registration,
@@ -64,7 +63,7 @@ class Repositories(Stored):
 
     async def _one(self, condition: ColumnElement[bool], shown: str) -> Repository:
         async with self._database.read() as connection:
-            row = (await connection.execute(select(*REPOSITORY_COLUMNS).where(condition))).one_or_none()
+            row = await connection.one_or_none(select(*REPOSITORY_COLUMNS).where(condition))
             if row is None:
                 raise await unknown_repository(connection, shown)
         return Repository.of(row)
@@ -153,7 +152,7 @@ class Repositories(Stored):
 
     async def _register(
         self,
-        connection: AsyncConnection,
+        connection: Connection,
         registration: Registration,
         rows: dict[str, Row[Any]],
         expected: Repository | None,
@@ -199,16 +198,16 @@ class Repositories(Stored):
         if changes:
             row = await _change(connection, row.id, changes | {"updated_at": now})
         if changes or is_new:
-            await self._database.announce(connection, REGISTRATIONS)
+            await connection.announce(REGISTRATIONS)
         rows[row.name] = row
         return Repository.of(row)
 
-    async def _insert(self, connection: AsyncConnection, name: str, columns: Mapping[str, Any]) -> Row[Any]:
+    async def _insert(self, connection: Connection, name: str, columns: Mapping[str, Any]) -> Row[Any]:
         # A second id, if a renamed repository has kept the id of this name.
         for identity in (repository_id(name), repository_id(f"{name}\n{uuid.uuid4()}")):
             insert = self._database.insert(REPOSITORIES).values(id=identity, name=name, **columns)
             query = insert.on_conflict_do_nothing().returning(*REPOSITORY_COLUMNS)
-            if (row := (await connection.execute(query)).one_or_none()) is not None:
+            if (row := await connection.one_or_none(query)) is not None:
                 return row
         raise _RegisteredMeanwhile
 
@@ -251,7 +250,7 @@ class Repositories(Stored):
             elif not row.is_active:
                 changes["scheduled_since"] = now  # ticks during the pause are not missed
             row = await _change(connection, row.id, changes)
-            await self._database.announce(connection, REGISTRATIONS)
+            await connection.announce(REGISTRATIONS)
             return Repository.of(row)
 
     async def remove(self, name: str, *, by: Run | None = None) -> None:
@@ -270,25 +269,25 @@ class Repositories(Stored):
             mine = or_(FILES.c.repository_id == identity, FILES.c.repository_id.in_(versions))
             await connection.execute(delete(FILES).where(mine))
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
-            await self._database.announce(connection, REGISTRATIONS)
+            await connection.announce(REGISTRATIONS)
 
-    async def _withdraw_automatic(self, connection: AsyncConnection, identities: Sequence[str], by: str) -> None:
+    async def _withdraw_automatic(self, connection: Connection, identities: Sequence[str], by: str) -> None:
         """Withdraw requests of ticks and pushes. The caller has locked these repositories."""
         waiting = and_(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
-        rows = (await connection.execute(locked(self._database, waiting))).all()
+        rows = await connection.rows(locked(connection, waiting))
         error = {"error_code": "REPOSITORY_PAUSED", "error_message": "The repository was paused."}
         automatic = REQUESTS.c.trigger.in_((RunTrigger.SCHEDULE, RunTrigger.WEBHOOK))
         for row in rows:
-            await withdraw(connection, self._database, row, by, automatic, **error)
+            await withdraw(connection, row, by, automatic, **error)
 
-    async def _cancel_runs(self, connection: AsyncConnection, identity: str, by: Run | None) -> None:
+    async def _cancel_runs(self, connection: Connection, identity: str, by: Run | None) -> None:
         error = {"error_code": "REPOSITORY_REMOVED", "error_message": "The repository was removed."}
-        found = await lock_unfinished(connection, self._database, identity)
+        found = await lock_unfinished(connection, identity)
         rows = [row for row in found if by is None or row.id != by.id]
         ended = self._database.moment(), RunStatus.CANCELLED
         await cancel_attempts(connection, [row.id for row in rows], *ended, **error)
         for row in rows:
-            await move(connection, self._database, row, Event.STOP, **error)
+            await move(connection, row, Event.STOP, **error)
 
 
 class _RegisteredMeanwhile(Exception):
@@ -297,40 +296,40 @@ class _RegisteredMeanwhile(Exception):
 
 
 async def lock_repositories(
-    connection: AsyncConnection, which: ColumnElement[bool], columns: Sequence[Any] = REPOSITORY_COLUMNS
+    connection: Connection, which: ColumnElement[bool], columns: Sequence[Any] = REPOSITORY_COLUMNS
 ) -> Sequence[Row[Any]]:
     """Lock these rows in the order of their ids. A transaction that changes several repositories locks them by one call
     of this: PostgreSQL aborts one of two transactions that lock in different orders."""
     # NO KEY UPDATE: writers of manifest rows hold a KEY SHARE lock by their foreign key, and need not wait.
     query = select(*columns).where(which).order_by(REPOSITORIES.c.id).with_for_update(key_share=True)
-    return (await connection.execute(query)).all()
+    return await connection.rows(query)
 
 
-async def lock_repository(connection: AsyncConnection, name: str) -> str:
+async def lock_repository(connection: Connection, name: str) -> str:
     """Lock the repository's row and thereby its queue. Returns its id. Raises RepositoryNotFound."""
     return str((await _locked(connection, REPOSITORIES.c.name == sanitize_text(name), name)).id)
 
 
-async def lock_repository_by_id(connection: AsyncConnection, identity: str, shown: str) -> None:
+async def lock_repository_by_id(connection: Connection, identity: str, shown: str) -> None:
     """As `lock_repository`, if the repository may have been renamed."""
     await _locked(connection, REPOSITORIES.c.id == identity, shown)
 
 
-async def _locked(connection: AsyncConnection, which: ColumnElement[bool], shown: str) -> Row[Any]:
+async def _locked(connection: Connection, which: ColumnElement[bool], shown: str) -> Row[Any]:
     rows = await lock_repositories(connection, which)
     if not rows:
         raise await unknown_repository(connection, shown)
     return rows[0]
 
 
-async def unknown_repository(connection: AsyncConnection, name: str) -> RepositoryNotFound:
+async def unknown_repository(connection: Connection, name: str) -> RepositoryNotFound:
     """Suggests the nearest registered name."""
-    return no_such_repository(name, (await connection.execute(select(REPOSITORIES.c.name))).scalars())
+    return no_such_repository(name, await connection.scalars(select(REPOSITORIES.c.name)))
 
 
-async def _change(connection: AsyncConnection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
+async def _change(connection: Connection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
     query = update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes).returning(*REPOSITORY_COLUMNS)
-    return (await connection.execute(query)).one()
+    return await connection.one(query)
 
 
 def _indexed(resolved: Mapping[str, Any] | None) -> dict[str, Any]:

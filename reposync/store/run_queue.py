@@ -9,11 +9,10 @@ from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Row, Select, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.store.attempts import take
-from reposync.store.database import QUEUE
+from reposync.store.database import QUEUE, Connection
 from reposync.store.history import RunHistory, no_such_run
 from reposync.store.repositories import lock_repository, lock_repository_by_id
 from reposync.store.repository import Repository
@@ -93,7 +92,7 @@ class RunQueue(RunHistory):
         priority: int | None = None,
         max_attempts: int = MAX_ATTEMPTS,
         fingerprint: str | None = None,
-        within: AsyncConnection | None = None,
+        within: Connection | None = None,
     ) -> tuple[Run, bool]:
         """Request a run of the repository with this name. Returns the run, and whether it is new (for ticks see
         `Ticks`).
@@ -116,10 +115,10 @@ class RunQueue(RunHistory):
                 expired = update(REQUESTS).where(REQUESTS.c.id == request_id)
                 await connection.execute(expired.values(id=str(uuid.uuid4()), fingerprint=None))
             row = await self._next(connection, identity)
-            await self._database.announce(connection, QUEUE)
+            await connection.announce(QUEUE)
             if is_new := row is None:
                 new = insert(RUNS).values(**new_run(identity, repository, now, [request])).returning(*RUNS.c)
-                row = (await connection.execute(new)).one()
+                row = await connection.one(new)
             known = [] if is_new or removal or request_id is not None else await live_requests(connection, row.id)
             if not any(each.wants_same(request) for each in known):
                 of = {"run_id": row.id, "repository_id": identity, "fingerprint": fingerprint}
@@ -129,14 +128,14 @@ class RunQueue(RunHistory):
                     raise _key_reused() from error
             if removal and not repair:
                 by = f"the removal by {request.asked_by}"
-                for each in await lock_unfinished(connection, self._database, identity):
-                    await withdraw(connection, self._database, each, by, REQUESTS.c.id != request.id)
+                for each in await lock_unfinished(connection, identity):
+                    await withdraw(connection, each, by, REQUESTS.c.id != request.id)
             if not is_new:
                 at_once = {"not_before": now} if row.not_before > row.now else {}
                 row = await apply_requests(connection, row, **at_once)
             return Run.of(row), is_new
 
-    async def _next(self, connection: AsyncConnection, identity: str) -> Row[Any] | None:
+    async def _next(self, connection: Connection, identity: str) -> Row[Any] | None:
         """The waiting run of the repository that will be claimed first."""
         waiting: Select[Any] = (
             select(*RUNS.c, self._database.moment().label("now"))
@@ -145,7 +144,7 @@ class RunQueue(RunHistory):
             .limit(1)
             .with_for_update()
         )
-        row: Row[Any] | None = (await connection.execute(waiting)).one_or_none()
+        row: Row[Any] | None = await connection.one_or_none(waiting)
         return row
 
     async def enqueue_for_push(
@@ -168,7 +167,7 @@ class RunQueue(RunHistory):
                 columns.last_commit,
                 exists().where(RUNS.c.repository_id == repository.id, is_active()).label("busy"),
             ).where(columns.id == repository.id)
-            row = (await connection.execute(query)).one()
+            row = await connection.one(query)
             if is_head:
                 moved = columns.head_commit.is_distinct_from(commit)
                 seen = update(REPOSITORIES).where(columns.id == repository.id, moved)
@@ -198,7 +197,7 @@ class RunQueue(RunHistory):
                 run = new_run(identity, name, now, [request])
                 await connection.execute(insert(RUNS).values(**run))
                 await add_requests(connection, [request], run_id=run["id"], repository_id=identity)
-                return (await take(connection, self._database, worker, lease_seconds, run["id"]))[0]
+                return (await take(connection, worker, lease_seconds, run["id"]))[0]
         except IntegrityError:
             return None  # it was registered, and a sync was requested, at the same time
 
@@ -208,12 +207,12 @@ class RunQueue(RunHistory):
         async with self._database.read() as connection:
             return await self._repeated(connection, request_id, fingerprint)
 
-    async def _repeated(self, connection: AsyncConnection, request_id: str, fingerprint: str) -> Run | None:
+    async def _repeated(self, connection: Connection, request_id: str, fingerprint: str) -> Run | None:
         joined: Select[Any] = select(*RUNS.c, REQUESTS.c.fingerprint).join_from(
             REQUESTS, RUNS, REQUESTS.c.run_id == RUNS.c.id
         )
         lately = REQUESTS.c.asked_at >= self._database.moment(-KEY_SECONDS)
-        row = (await connection.execute(joined.where(REQUESTS.c.id == request_id, lately))).one_or_none()
+        row = await connection.one_or_none(joined.where(REQUESTS.c.id == request_id, lately))
         if row is not None and row.fingerprint != fingerprint:
             raise _key_reused()
         return None if row is None else Run.of(row)
@@ -228,9 +227,9 @@ class RunQueue(RunHistory):
         async with self._database.write() as connection:
             # The request may be transferred to a different run between the first look and the lock.
             while (run_id := await connection.scalar(of)) is not None:
-                row = (await connection.execute(locked(self._database, RUNS.c.id == run_id))).one_or_none()
+                row = await connection.one_or_none(locked(connection, RUNS.c.id == run_id))
                 if row is not None and await connection.scalar(of) == run_id:
-                    return Run.of(await withdraw(connection, self._database, row, by, mine))
+                    return Run.of(await withdraw(connection, row, by, mine))
             return None
 
     async def request_cancel(self, run_id: str, *, by: str = "") -> Run:
@@ -238,7 +237,7 @@ class RunQueue(RunHistory):
         heartbeat, or when its lease ends; a finished one is unchanged. Raises RunNotFound."""
         async with self._database.write() as connection:
             row = await self._locked(connection, run_id)
-            row = await withdraw(connection, self._database, row, by or "cancel", cancel_requested=True)
+            row = await withdraw(connection, row, by or "cancel", cancel_requested=True)
             return Run.of(row)
 
     # Approving and retrying ------------------------------------------------------------------------------------------
@@ -276,12 +275,12 @@ class RunQueue(RunHistory):
                 **_repeated_flags(row, event),
             )
             await add_requests(connection, [request], run_id=row.id, repository_id=row.repository_id)
-            row = await move(connection, self._database, row, event, not_before=now)
+            row = await move(connection, row, event, not_before=now)
             return Run.of(await apply_requests(connection, row))
 
-    async def _locked(self, connection: AsyncConnection, run_id: str) -> Row[Any]:
+    async def _locked(self, connection: Connection, run_id: str) -> Row[Any]:
         found = await self._found(connection, run_id)
-        row: Row[Any] | None = (await connection.execute(locked(self._database, RUNS.c.id == found.id))).one_or_none()
+        row: Row[Any] | None = await connection.one_or_none(locked(connection, RUNS.c.id == found.id))
         if row is None:  # purged in between
             raise no_such_run(run_id)
         return row

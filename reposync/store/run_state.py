@@ -13,10 +13,9 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RunStateConflict
-from reposync.store.database import QUEUE, Database
+from reposync.store.database import QUEUE, Connection
 from reposync.store.run import RunRequest
 from reposync.store.status import FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import REQUESTS, RUNS, is_active, is_over, status_is
@@ -73,27 +72,25 @@ TRANSITIONS = {(state, event): (to, sets) for event, states, to, sets in _RULES 
 """(status, event) -> the new status, and columns that always get these values."""
 
 
-def locked(database: Database, *which: ColumnElement[bool]) -> Select[Any]:
+def locked(connection: Connection, *which: ColumnElement[bool]) -> Select[Any]:
     """Rows of runs for `move`, locked until the transaction ends, with the database's time as `now`. Always in the same
     order, so that two transactions do not deadlock. If a repository's row is locked too, lock that one first."""
-    query = select(*RUNS.c, database.moment().label("now")).where(*which)
+    query = select(*RUNS.c, connection.moment().label("now")).where(*which)
     # Not by the bare id: SQLite would scan the whole history in that order to save sorting a few rows.
     return query.order_by(RUNS.c.id.concat("")).with_for_update()
 
 
-async def lock_unfinished(connection: AsyncConnection, database: Database, identity: str) -> list[Row[Any]]:
+async def lock_unfinished(connection: Connection, identity: str) -> list[Row[Any]]:
     """The unfinished and blocked runs of the repository, `locked`. The caller has locked the repository."""
     mine = RUNS.c.repository_id == identity
     rows: list[Row[Any]] = []
     # Separate queries, each with its index.
     for which in (is_active(), and_(is_over(), status_is(RunStatus.BLOCKED))):
-        rows += (await connection.execute(locked(database, mine, which))).all()
+        rows += await connection.rows(locked(connection, mine, which))
     return rows
 
 
-async def move(
-    connection: AsyncConnection, database: Database, row: Row[Any], event: Event, **columns: Any
-) -> Row[Any]:
+async def move(connection: Connection, row: Row[Any], event: Event, **columns: Any) -> Row[Any]:
     """The row after `event`, with these columns changed as well; `row` as `locked` returned it. A run that waits again
     becomes `retrying` if a different run of its repository is queued: only one can be `queued`. In that case the caller
     has locked the repository. Raises RunStateConflict."""
@@ -103,16 +100,16 @@ async def move(
     if status in WAITING:
         if status is RunStatus.QUEUED and await _has_queued(connection, row):
             status = RunStatus.RETRYING
-        await database.announce(connection, QUEUE)
+        await connection.announce(QUEUE)
     if status in FINAL:
         changes["completed_at"] = row.now
     if row.status == RunStatus.RUNNING and status in FINAL:
         changes["duration_seconds"] = max(0.0, (row.now - row.started_at).total_seconds()) if row.started_at else 0.0
     query = update(RUNS).where(RUNS.c.id == row.id).values(status=status, **changes)
-    return (await connection.execute(query.returning(*RUNS.c, database.moment().label("now")))).one()
+    return await connection.one(query.returning(*RUNS.c, connection.moment().label("now")))
 
 
-async def _has_queued(connection: AsyncConnection, row: Row[Any]) -> bool:
+async def _has_queued(connection: Connection, row: Row[Any]) -> bool:
     queued = select(RUNS.c.id).where(
         RUNS.c.repository_id == row.repository_id, status_is(RunStatus.QUEUED), RUNS.c.id != row.id
     )
@@ -177,7 +174,7 @@ def derive(live: Sequence[RunRequest], *, brake: Mapping[str, Any] | None, hande
 # In a transaction that has locked the run ---------------------------------------------------------------------------
 
 
-async def add_requests(connection: AsyncConnection, requests: Iterable[RunRequest], **columns: Any) -> None:
+async def add_requests(connection: Connection, requests: Iterable[RunRequest], **columns: Any) -> None:
     rows = [{**{column.name: getattr(each, column.name) for column in _COLUMNS}, **columns} for each in requests]
     if len(rows) == 1:  # whose time may be an expression
         await connection.execute(insert(REQUESTS).values(**rows[0]))
@@ -185,27 +182,26 @@ async def add_requests(connection: AsyncConnection, requests: Iterable[RunReques
         await connection.execute(insert(REQUESTS), rows)
 
 
-async def live_requests(connection: AsyncConnection, run_id: str) -> list[RunRequest]:
+async def live_requests(connection: Connection, run_id: str) -> list[RunRequest]:
     """Oldest first."""
     return [each for each in (await read_requests(connection, [run_id])).get(run_id, []) if each.is_live]
 
 
-async def apply_requests(connection: AsyncConnection, row: Row[Any], **changes: Any) -> Row[Any]:
+async def apply_requests(connection: Connection, row: Row[Any], **changes: Any) -> Row[Any]:
     """Update the run to what its live requests ask for."""
     columns = derive(await live_requests(connection, row.id), brake=row.brake, handed_back=row.handed_back) | changes
     if not columns:
         return row
     query = update(RUNS).where(RUNS.c.id == row.id).values(**columns)
-    return (await connection.execute(query.returning(*RUNS.c))).one()
+    return await connection.one(query.returning(*RUNS.c))
 
 
-async def change_requests(connection: AsyncConnection, ids: Collection[str], **columns: Any) -> None:
+async def change_requests(connection: Connection, ids: Collection[str], **columns: Any) -> None:
     await connection.execute(update(REQUESTS).where(REQUESTS.c.id.in_(ids)).values(**columns))
 
 
 async def withdraw(
-    connection: AsyncConnection,
-    database: Database,
+    connection: Connection,
     row: Row[Any],
     by: str,
     which: ColumnElement[bool] | None = None,
@@ -218,22 +214,22 @@ async def withdraw(
     query = update(REQUESTS).where(REQUESTS.c.run_id == row.id, REQUESTS.c.withdrawn_at.is_(None))
     if which is not None:
         query = query.where(which)
-    values = {"withdrawn_at": database.moment(), "withdrawn_by": by[:MAX_REQUESTER_CHARS]}
-    withdrawn = (await connection.execute(query.values(**values))).rowcount
+    values = {"withdrawn_at": connection.moment(), "withdrawn_by": by[:MAX_REQUESTER_CHARS]}
+    withdrawn = await connection.change(query.values(**values))
     if which is not None and not withdrawn:
         return row
     if not await live_requests(connection, row.id):
-        return await move(connection, database, row, Event.WITHDRAW, **ending)
+        return await move(connection, row, Event.WITHDRAW, **ending)
     if row.status == RunStatus.RUNNING:  # what it does was decided when it was claimed
         return row
     return await apply_requests(connection, row)
 
 
-async def transfer_requests(connection: AsyncConnection, database: Database, row: Row[Any], target: Row[Any]) -> None:
+async def transfer_requests(connection: Connection, row: Row[Any], target: Row[Any]) -> None:
     """Move the live requests of the run `row` to the run `target`, which waits or is blocked. `row` keeps a withdrawn
     copy of each, for its history. A tick is dropped if `target` has one already."""
     has_tick = any(each.is_tick for each in await live_requests(connection, target.id))
-    withdrawn = {"withdrawn_at": database.moment(), "withdrawn_by": f"run {target.id}"}
+    withdrawn = {"withdrawn_at": connection.moment(), "withdrawn_by": f"run {target.id}"}
     for each in await live_requests(connection, row.id):
         if each.is_tick and has_tick:
             await change_requests(connection, [each.id], **withdrawn)
@@ -244,10 +240,10 @@ async def transfer_requests(connection: AsyncConnection, database: Database, row
     await apply_requests(connection, target)
 
 
-async def read_requests(connection: AsyncConnection, run_ids: Collection[str]) -> dict[str, list[RunRequest]]:
+async def read_requests(connection: Connection, run_ids: Collection[str]) -> dict[str, list[RunRequest]]:
     """By the id of the run, oldest first."""
     query = select(*_COLUMNS).where(REQUESTS.c.run_id.in_(run_ids)).order_by(REQUESTS.c.asked_at, REQUESTS.c.id)
     found: dict[str, list[RunRequest]] = {}
-    for row in await connection.execute(query):
+    for row in await connection.rows(query):
         found.setdefault(row.run_id, []).append(RunRequest.of(row))
     return found

@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import Row, and_, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import DefinitionChanged, RepoSyncError, RunCancelled
 from reposync.store.attempts import (
@@ -24,7 +23,7 @@ from reposync.store.attempts import (
     take,
 )
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
-from reposync.store.database import QUEUE, Database
+from reposync.store.database import QUEUE, Connection, Database
 from reposync.store.repositories import lock_repositories
 from reposync.store.run import HeartbeatState, LostAttempt, Run, RunFigures, RunProblem
 from reposync.store.run_queue import RunQueue
@@ -77,13 +76,14 @@ class Runs(RunQueue):
         With `run_id` only that run. Never two runs of one repository. A run whose lease ended is taken over, or ended
         if it was to be cancelled or has no attempt left."""
         for _ in range(CLAIM_TRIES):
-            if not await anything_to_claim(self._database, run_id):
-                return None
+            async with self._database.read() as connection:
+                if not await anything_to_claim(connection, run_id):
+                    return None
             try:
                 async with self._database.write() as connection:
-                    await shorten_leases(connection, self._database)
-                    lost = await end_abandoned(connection, self._database)
-                    run, before = await take(connection, self._database, worker, lease_seconds, run_id)
+                    await shorten_leases(connection)
+                    lost = await end_abandoned(connection)
+                    run, before = await take(connection, worker, lease_seconds, run_id)
             except IntegrityError:
                 continue  # a different worker was faster; there may be other runs
             for attempt in [*lost, *before]:
@@ -93,7 +93,8 @@ class Runs(RunQueue):
 
     async def others_wait(self, run: Run) -> bool:
         """Whether a run of a different repository could be executed now, if a worker were free."""
-        return await others_claimable(self._database, run.repository_id)
+        async with self._database.read() as connection:
+            return await others_claimable(connection, run.repository_id)
 
     async def expire(self, run: Run) -> None:
         """End the lease of a run whose worker is known to be gone, so that it can be claimed. Does nothing if a
@@ -101,7 +102,7 @@ class Runs(RunQueue):
         over = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(-1.0))
         async with self._database.write() as connection:
             await connection.execute(over)
-            await self._database.announce(connection, QUEUE)
+            await connection.announce(QUEUE)
 
     async def heartbeat(
         self,
@@ -166,7 +167,7 @@ class Runs(RunQueue):
             same = select(RUNS).where(RUNS.c.id == run.id, RUNS.c.attempt == run.attempt, RUNS.c.worker == run.worker)
             # A block that joined an earlier one was written as cancelled.
             ends = [status, RunStatus.CANCELLED] if status is RunStatus.BLOCKED else [status]
-            before = (await connection.execute(same.where(RUNS.c.status.in_(ends)))).one_or_none()
+            before = await connection.one_or_none(same.where(RUNS.c.status.in_(ends)))
         if before is None:
             raise lease_lost(run)
         return Run.of(before)
@@ -174,7 +175,7 @@ class Runs(RunQueue):
     async def record_brake(self, run: Run, brake: Mapping[str, Any]) -> None:
         """Bind approvals that were given beforehand to the deletion that the run met."""
         async with self._database.write() as connection:
-            row = (await connection.execute(locked(self._database, held_by(run)))).one_or_none()
+            row = await connection.one_or_none(locked(connection, held_by(run)))
             if row is None:
                 raise lease_lost(run)
             await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(brake=dict(brake)))
@@ -272,21 +273,21 @@ class Runs(RunQueue):
     def _error(self, code: str | None, message: str | None) -> dict[str, Any]:
         return {"error_code": code, "error_message": None if message is None else self._message(message)}
 
-    async def _held(self, connection: AsyncConnection, run: Run) -> Row[Any] | None:
+    async def _held(self, connection: Connection, run: Run) -> Row[Any] | None:
         """The run, locked, if it is still this attempt's. Its repository's row, which a removal has deleted, is locked
         before it."""
         await lock_repositories(connection, REPOSITORIES.c.id == run.repository_id, [REPOSITORIES.c.id])
-        row: Row[Any] | None = (await connection.execute(locked(self._database, held_by(run)))).one_or_none()
+        row: Row[Any] | None = await connection.one_or_none(locked(connection, held_by(run)))
         return row
 
-    async def _require_held(self, connection: AsyncConnection, run: Run) -> Row[Any]:
+    async def _require_held(self, connection: Connection, run: Run) -> Row[Any]:
         if (row := await self._held(connection, run)) is None:
             raise lease_lost(run)
         return row
 
     async def _wait(
         self,
-        connection: AsyncConnection,
+        connection: Connection,
         row: Row[Any],
         event: Event,
         outcome: str,
@@ -298,12 +299,12 @@ class Runs(RunQueue):
         if event is Event.HAND_BACK and "error_code" in columns:
             await fold_attempt(connection, row)
         handed_back = row.handed_back if counts else row.handed_back + 1
-        row = await move(connection, self._database, row, event, **columns, **totals, handed_back=handed_back)
+        row = await move(connection, row, event, **columns, **totals, handed_back=handed_back)
         return Run.of(await apply_requests(connection, row))
 
     async def _end(
         self,
-        connection: AsyncConnection,
+        connection: Connection,
         row: Row[Any],
         status: RunStatus,
         figures: RunFigures,
@@ -314,7 +315,7 @@ class Runs(RunQueue):
         blocked: Row[Any] | None = None
         if event in (Event.BLOCK, Event.COMPLETE):  # which is one at most
             which = and_(RUNS.c.repository_id == row.repository_id, is_over(), status_is(RunStatus.BLOCKED))
-            blocked = (await connection.execute(locked(self._database, which))).first()
+            blocked = next(iter(await connection.rows(locked(connection, which))), None)
         if event is Event.COMPLETE and blocked is not None:
             await self._close_blocked(connection, row, blocked)
         elif event is Event.BLOCK:
@@ -332,11 +333,11 @@ class Runs(RunQueue):
                 changes["error_message"] = truncate(message.strip())
         totals = await self._end_attempt(connection, row, _STATUS[event], figures, changes)
         commits = {"commit_before": figures.commit_before, "commit_after": figures.commit_after}
-        return Run.of(await move(connection, self._database, row, event, **changes, **commits, **totals))
+        return Run.of(await move(connection, row, event, **changes, **commits, **totals))
 
     async def _end_attempt(
         self,
-        connection: AsyncConnection,
+        connection: Connection,
         row: Row[Any],
         outcome: str,
         figures: RunFigures | None,
@@ -346,33 +347,33 @@ class Runs(RunQueue):
         return await change_attempt(connection, row, figures, outcome=outcome, ended_at=self._database.moment(), **why)
 
     async def _block_again(
-        self, connection: AsyncConnection, stopped: Row[Any], blocked: Row[Any], changes: Mapping[str, Any]
+        self, connection: Connection, stopped: Row[Any], blocked: Row[Any], changes: Mapping[str, Any]
     ) -> None:
         """`stopped` met a brake and is about to end: the `blocked` run of its repository represents it from now on."""
-        await transfer_requests(connection, self._database, stopped, blocked)
+        await transfer_requests(connection, stopped, blocked)
         took = (stopped.now - stopped.started_at).total_seconds()
         columns = {"brake": None, **changes, "started_at": stopped.started_at, "duration_seconds": max(0.0, took)}
-        await apply_requests(connection, await move(connection, self._database, blocked, Event.BLOCK, **columns))
+        await apply_requests(connection, await move(connection, blocked, Event.BLOCK, **columns))
 
-    async def _close_blocked(self, connection: AsyncConnection, completed: Row[Any], blocked: Row[Any]) -> None:
+    async def _close_blocked(self, connection: Connection, completed: Row[Any], blocked: Row[Any]) -> None:
         """`completed` did the work of the blocked run of its repository; if that has more to do, it is queued again."""
         wanted = derive(await live_requests(connection, blocked.id), brake=None, handed_back=0)
         if any(wanted.get(flag) and not getattr(completed, flag) for flag in ("full", "repair", "removal")):
             again = {"not_before": self._database.moment(), "brake": None}
-            await apply_requests(connection, await move(connection, self._database, blocked, Event.APPROVE, **again))
+            await apply_requests(connection, await move(connection, blocked, Event.APPROVE, **again))
             return
         error = {
             "error_code": DefinitionChanged.code,
             "error_message": f"Run {completed.id} was completed since.",
         }
-        await move(connection, self._database, blocked, Event.STOP, **error)
+        await move(connection, blocked, Event.STOP, **error)
 
-    async def _follow_up(self, connection: AsyncConnection, row: Row[Any]) -> None:
+    async def _follow_up(self, connection: Connection, row: Row[Any]) -> None:
         """Move the requests of the run, which is about to end, to the next run."""
         following = await self._next(connection, row.repository_id)
         if following is None:
             live = await live_requests(connection, row.id)
             run = new_run(row.repository_id, row.repository, self._database.moment(), live)
-            following = (await connection.execute(insert(RUNS).values(**run).returning(*RUNS.c))).one()
-        await transfer_requests(connection, self._database, row, following)
-        await self._database.announce(connection, QUEUE)
+            following = await connection.one(insert(RUNS).values(**run).returning(*RUNS.c))
+        await transfer_requests(connection, row, following)
+        await connection.announce(QUEUE)

@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, and_, bindparam, exists, func, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.store.database import AHEAD_SECONDS, QUEUE, DatabaseClock, Stored
+from reposync.store.database import AHEAD_SECONDS, QUEUE, Connection, DatabaseClock, Stored
 from reposync.store.repositories import lock_repositories
 from reposync.store.run import MissedTick, RunRequest
 from reposync.store.run_state import (
@@ -75,7 +74,7 @@ class Ticks(Stored):
         found: dict[str, datetime] = {}
         for batch in _batches(identities):
             async with self._database.read() as connection:
-                found |= await _latest(connection, batch, await self._now(connection))
+                found |= await _latest(connection, batch, await connection.now())
         return found
 
     async def enqueue(self, due: Mapping[str, datetime], *, grace_seconds: float, max_attempts: int) -> TickOutcome:
@@ -85,7 +84,7 @@ class Ticks(Stored):
         outcome = TickOutcome()
         for batch in _batches(due):
             async with self._database.read() as connection:
-                now = await self._now(connection)
+                now = await connection.now()
                 present = {identity: due[identity] for identity in batch if due[identity] <= now + _AHEAD}
                 fresh = await _unhandled(connection, present, now)
             if fresh:
@@ -111,7 +110,7 @@ class Ticks(Stored):
                 continue
             async with self._database.write() as connection:
                 names = await _lock_active(connection, candidates)
-                now = await self._now(connection)
+                now = await connection.now()
                 new = {
                     identity: new_request(RunTrigger.SCHEDULE, now, asked_by="first run", max_attempts=max_attempts)
                     for identity in await _never_ran(connection, names)
@@ -120,10 +119,10 @@ class Ticks(Stored):
         return queued
 
     async def _enqueue(
-        self, connection: AsyncConnection, due: Mapping[str, datetime], grace: timedelta, max_attempts: int
+        self, connection: Connection, due: Mapping[str, datetime], grace: timedelta, max_attempts: int
     ) -> TickOutcome:
         names = await _lock_active(connection, sorted(due))
-        now = await self._now(connection)
+        now = await connection.now()
         fresh = await _unhandled(connection, {key: tick for key, tick in due.items() if key in names}, now)
         waiting = await _waiting(connection, fresh)
         requests = {
@@ -150,7 +149,7 @@ class Ticks(Stored):
 
     async def _queue(
         self,
-        connection: AsyncConnection,
+        connection: Connection,
         names: Mapping[str, str],
         now: datetime,
         requests: Mapping[str, RunRequest],
@@ -163,29 +162,24 @@ class Ticks(Stored):
             for identity, request in requests.items()
         ]
         new = self._database.insert(RUNS).on_conflict_do_nothing().returning(RUNS.c.id, RUNS.c.repository_id)
-        runs = (await connection.execute(new, rows)).all()
+        runs = await connection.rows(new, rows)
         of_runs = [
             requests[row.repository_id].model_copy(update={"run_id": row.id, "repository_id": row.repository_id})
             for row in runs
         ]
         await add_requests(connection, of_runs)
-        await self._database.announce(connection, QUEUE)
+        await connection.announce(QUEUE)
         return len(runs)
 
-    async def _now(self, connection: AsyncConnection) -> datetime:
-        return (await connection.execute(select(self._database.moment()))).scalar_one()
 
-
-async def _lock_active(connection: AsyncConnection, identities: Collection[str]) -> dict[str, str]:
+async def _lock_active(connection: Connection, identities: Collection[str]) -> dict[str, str]:
     """The names of those that are active, by id."""
     which = and_(REPOSITORIES.c.id.in_(identities), REPOSITORIES.c.is_active)
     rows = await lock_repositories(connection, which, (REPOSITORIES.c.id, REPOSITORIES.c.name))
     return {row.id: row.name for row in rows}
 
 
-async def _join(
-    connection: AsyncConnection, waiting: Mapping[str, Row[Any]], requests: Mapping[str, RunRequest]
-) -> None:
+async def _join(connection: Connection, waiting: Mapping[str, Row[Any]], requests: Mapping[str, RunRequest]) -> None:
     """Waiting runs, by repository id, take these ticks over, in place of earlier ticks."""
     for identity, row in waiting.items():
         request = requests[identity]
@@ -197,19 +191,19 @@ async def _join(
         await apply_requests(connection, row, scheduled_for=request.scheduled_for)
 
 
-async def _latest(connection: AsyncConnection, identities: Collection[str], now: datetime) -> dict[str, datetime]:
+async def _latest(connection: Connection, identities: Collection[str], now: datetime) -> dict[str, datetime]:
     """Ignores ticks in the future."""
     row = REPOSITORIES.c
     query = select(row.id, row.last_tick_at).where(row.id.in_(identities), row.last_tick_at <= now + _AHEAD)
-    return {row.id: row.last_tick_at for row in await connection.execute(query)}
+    return {row.id: row.last_tick_at for row in await connection.rows(query)}
 
 
-async def _unhandled(connection: AsyncConnection, due: Mapping[str, datetime], now: datetime) -> dict[str, datetime]:
+async def _unhandled(connection: Connection, due: Mapping[str, datetime], now: datetime) -> dict[str, datetime]:
     latest = await _latest(connection, due, now) if due else {}
     return {key: tick for key, tick in due.items() if key not in latest or latest[key] < tick}
 
 
-async def _never_ran(connection: AsyncConnection, identities: Collection[str]) -> list[str]:
+async def _never_ran(connection: Connection, identities: Collection[str]) -> list[str]:
     """Their runs may have been purged, and the log may have runs of a removed repository with the same id. A run that
     was cancelled before it began does not count, unless a person cancelled it."""
     ran = exists().where(
@@ -221,11 +215,11 @@ async def _never_ran(connection: AsyncConnection, identities: Collection[str]) -
     return list(await connection.scalars(select(REPOSITORIES.c.id).where(never).order_by(REPOSITORIES.c.id)))
 
 
-async def _waiting(connection: AsyncConnection, identities: Collection[str]) -> dict[str, Row[Any]]:
+async def _waiting(connection: Connection, identities: Collection[str]) -> dict[str, Row[Any]]:
     """The waiting run of each repository that is claimed next, by repository id."""
     query = select(RUNS).where(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
     found: dict[str, Row[Any]] = {}
-    for row in await connection.execute(query.order_by(*CLAIM_ORDER).with_for_update()):
+    for row in await connection.rows(query.order_by(*CLAIM_ORDER).with_for_update()):
         found.setdefault(row.repository_id, row)
     return found
 

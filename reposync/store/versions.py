@@ -12,12 +12,11 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement, Select, and_, case, delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import DefinitionChanged, NoEarlierVersion
 from reposync.store.attempts import fence, require_held
 from reposync.store.columns import known_fields, sanitize_text
-from reposync.store.database import REGISTRATIONS, Stored
+from reposync.store.database import REGISTRATIONS, Connection, Stored
 from reposync.store.repositories import lock_repositories, lock_repository, lock_repository_by_id
 from reposync.store.repository import Repository
 from reposync.store.run import Run
@@ -117,7 +116,7 @@ class Versions(Stored):
         async with self._database.write() as connection:
             await self._lock(connection, run)
             mine = VERSIONS.c.repository_id == run.repository_id
-            others = (await connection.execute(select(VERSIONS.c.number, VERSIONS.c.settings).where(mine))).all()
+            others = await connection.rows(select(VERSIONS.c.number, VERSIONS.c.settings).where(mine))
             has_words_only = columns.get("settings", {}).get("words_only", False)
             is_first = not has_words_only and all(each.settings.get("words_only") for each in others)
             if state is VersionState.BUILDING:
@@ -133,7 +132,7 @@ class Versions(Stored):
                 **columns,
             }
             new = insert(VERSIONS).values(**values).returning(*VERSION_COLUMNS)
-            return IndexVersion.of((await connection.execute(new)).one())
+            return IndexVersion.of(await connection.one(new))
 
     async def set_columns(self, run: Run, version_id: str, **columns: Any) -> IndexVersion:
         async with self._database.write(fence(run)) as connection:
@@ -155,7 +154,7 @@ class Versions(Stored):
             known = REPOSITORIES.c.epoch
             highest = known if above is None else case((known < above, above), else_=known)
             mine = update(REPOSITORIES).where(REPOSITORIES.c.id == run.repository_id).values(epoch=highest + 1)
-            epoch: int = (await connection.execute(mine.returning(REPOSITORIES.c.epoch))).scalar_one()
+            epoch: int = await connection.scalar(mine.returning(REPOSITORIES.c.epoch))
             begun = {"epoch": epoch, "index_identity": identity, "fingerprint": None}
             await self._change(connection, version.id, begun)
             first = and_(RUNS.c.id == run.id, RUNS.c.full_from_epoch.is_(None))
@@ -168,7 +167,7 @@ class Versions(Stored):
         async with self._database.write() as connection:
             await self._lock(connection, run)
             query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == run.repository_id)
-            row = (await connection.execute(query)).one()
+            row = await connection.one(query)
             if row.generation != read.generation:
                 raise DefinitionChanged(
                     f"The definition of {run.repository!r} changed during this run; its index is unchanged, and a run "
@@ -244,7 +243,7 @@ class Versions(Stored):
             generation = REPOSITORIES.c.generation + 1
             changes = {**_repeated(now_live), "index_hold": hold, "content_fingerprint": None, "generation": generation}
             await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes))
-            await self._database.announce(connection, REGISTRATIONS)
+            await connection.announce(REGISTRATIONS)
             return now_live, live
 
     async def set_hold(self, names: Collection[str], hold: IndexHold | None) -> None:
@@ -262,21 +261,21 @@ class Versions(Stored):
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    async def _lock(self, connection: AsyncConnection, run: Run) -> None:
+    async def _lock(self, connection: Connection, run: Run) -> None:
         await lock_repository_by_id(connection, run.repository_id, run.repository)
         await require_held(connection, run)
 
-    async def _one(self, connection: AsyncConnection, query: Select[Any]) -> IndexVersion | None:
-        row = (await connection.execute(query.limit(1))).one_or_none()
+    async def _one(self, connection: Connection, query: Select[Any]) -> IndexVersion | None:
+        row = await connection.one_or_none(query.limit(1))
         return None if row is None else IndexVersion.of(row)
 
-    async def _retire(self, connection: AsyncConnection, which: ColumnElement[bool], state: VersionState) -> None:
+    async def _retire(self, connection: Connection, which: ColumnElement[bool], state: VersionState) -> None:
         retired = {"state": VersionState.RETIRED, "retired_at": self._database.moment()}
         await connection.execute(update(VERSIONS).where(which, VERSIONS.c.state == state).values(**retired))
 
-    async def _change(self, connection: AsyncConnection, version_id: str, changes: Mapping[str, Any]) -> IndexVersion:
+    async def _change(self, connection: Connection, version_id: str, changes: Mapping[str, Any]) -> IndexVersion:
         query = update(VERSIONS).where(VERSIONS.c.id == version_id).values(**changes).returning(*VERSION_COLUMNS)
-        return IndexVersion.of((await connection.execute(query)).one())
+        return IndexVersion.of(await connection.one(query))
 
 
 def _repeated(live: IndexVersion) -> dict[str, Any]:

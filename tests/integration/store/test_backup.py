@@ -10,9 +10,9 @@ import pytest
 
 from reposync.config.database_url import SqliteAddress, parse_address, sqlite_url
 from reposync.errors import StoreUnavailable, UsageError
-from reposync.store.backup import back_up
 from reposync.store.database import Database
 from reposync.store.schema import HEAD
+from reposync.store.sqlite import back_up
 from tests.integration.store.conftest import Store
 
 
@@ -39,7 +39,7 @@ async def test_a_copy_holds_what_was_committed_and_nothing_of_what_was_not(
 ) -> None:
     run = await store.queued("payments")
     async with store.database.write() as connection:
-        await connection.exec_driver_sql("UPDATE sync_runs SET worker = 'not committed'")
+        await connection.sqlalchemy.exec_driver_sql("UPDATE sync_runs SET worker = 'not committed'")
         made = await asyncio.wait_for(back_up(SqliteAddress(path), target), 30)
 
     assert (made.path, made.revision, made.size_bytes) == (target, HEAD, target.stat().st_size)

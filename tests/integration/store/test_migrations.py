@@ -58,7 +58,7 @@ async def definitions(database: Database) -> set[str]:
     """Every column, index and constraint as the database itself writes it down."""
     query = POSTGRESQL_DEFINITIONS if database.is_postgresql else SQLITE_DEFINITIONS
     async with database.read() as connection:
-        found = (await connection.scalars(text(query))).all()
+        found = await connection.scalars(text(query))
     found = [each for each in found if "alembic_version" not in each]
     return {" ".join(each.replace('"', "").replace("( ", "(").split()) for each in found}
 
@@ -73,13 +73,13 @@ def test_the_listed_revisions_are_those_of_the_package() -> None:
 async def test_migrations_make_the_tables_of_a_new_database(empty: Database, empty_database_url: str) -> None:
     assert await empty.upgrade()
     async with empty.read() as connection:
-        differences = await connection.run_sync(
+        differences = await connection.sqlalchemy.run_sync(
             lambda sync: compare_metadata(MigrationContext.configure(sync, opts={"compare_type": True}), SCHEMA)
         )
     new = await definitions(empty)
     async with empty.write() as connection:
-        await connection.run_sync(SCHEMA.drop_all)
-        await connection.exec_driver_sql("DROP TABLE alembic_version")
+        await connection.sqlalchemy.run_sync(SCHEMA.drop_all)
+        await connection.execute(text("DROP TABLE alembic_version"))
 
     await make_tables(empty_database_url, RELEASED, is_postgresql=empty.is_postgresql)
     assert await empty.upgrade()
@@ -223,7 +223,7 @@ async def described(database: Database) -> dict[str, dict[str, Any]]:
         }
 
     async with database.read() as connection:
-        return await connection.run_sync(look)
+        return await connection.sqlalchemy.run_sync(look)
 
 
 # Newer and unreleased schemas ---------------------------------------------------------------------------------------
@@ -237,8 +237,8 @@ async def change_schema(database: Database, revision: str, oldest_program: str |
     else:
         record = f"PRAGMA user_version = {int(oldest_program or 0)}"
     async with database.write() as connection:
-        await connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{revision}'")
-        await connection.exec_driver_sql(record)
+        await connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+        await connection.execute(text(record))
 
 
 @pytest.mark.parametrize("operation", ["upgrade", "require_current"])

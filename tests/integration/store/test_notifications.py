@@ -108,12 +108,12 @@ async def test_what_was_rolled_back_is_not_announced(store: Store, open_database
 
         with pytest.raises(ZeroDivisionError):
             async with store.database.write() as connection:
-                await store.database.announce(connection, QUEUE)
+                await connection.announce(QUEUE)
                 _ = 1 / 0
         assert await heard_of_nothing(news)
 
         async with store.database.write() as connection:
-            await store.database.announce(connection, QUEUE)
+            await connection.announce(QUEUE)
         assert await news.wait(QUEUE, LONG_SECONDS), "the next transaction announces only what is its own"
         if other.is_postgresql:
             assert await elsewhere.wait(QUEUE, LONG_SECONDS)

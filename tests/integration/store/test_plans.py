@@ -117,7 +117,7 @@ async def plan(
     async with store.database.read() as connection:
         for statement, parameters in asked:
             if statement.startswith(("SELECT", "UPDATE", "DELETE", "WITH")):
-                rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                rows = await connection.sqlalchemy.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
                 steps += [row.detail for row in rows if over.match(row.detail)]
     return steps
 

@@ -46,8 +46,8 @@ async def in_state(store: Store, status: str) -> Run:
 
 async def after(store: Store, run: Run, event: Event, **said: Any) -> Run:
     async with store.database.write() as connection:
-        row = (await connection.execute(locked(store.database, RUNS.c.id == run.id))).one()
-        await move(connection, store.database, row, event, **said)
+        row = await connection.one(locked(connection, RUNS.c.id == run.id))
+        await move(connection, row, event, **said)
     return await store.runs.get(run.id)
 
 

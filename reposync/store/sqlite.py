@@ -1,20 +1,86 @@
-"""A consistent copy of an SQLite database while other processes write to it. PostgreSQL has pg_dump for that."""
+"""SQLite: connections to its file, and a consistent copy of it while other processes write.
+
+PostgreSQL has pg_dump for that."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from sqlalchemy import URL, Connection, event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from reposync.clock import elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress
 from reposync.errors import StoreUnavailable, UsageError
-from reposync.store.database_errors import describe
+from reposync.store.database_errors import describe, is_locked
 
 LOCK_SECONDS = 10.0
+# A migration tries to get the write lock again and again, and reports in between.
+MIGRATION_LOCK_SECONDS = 1.0
+PRAGMAS = ("foreign_keys=ON", "synchronous=NORMAL")
+WRITES = "reposync_writes"
+"""Execution option of an engine whose transactions begin with the write lock."""
+
+
+def sqlite_engine(path: Path, timeout_seconds: float = MIGRATION_LOCK_SECONDS, **options: Any) -> AsyncEngine:
+    url = URL.create("sqlite+aiosqlite", database=str(path))
+    engine = create_async_engine(url, hide_parameters=True, connect_args={"timeout": timeout_seconds}, **options)
+    event.listen(engine.sync_engine, "connect", _prepare)
+    event.listen(engine.sync_engine, "begin", _begin)
+    return engine
+
+
+def _prepare(connection: Any, _record: Any) -> None:
+    # The driver would begin transactions late, and not at all for DDL; `_begin` does it instead.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in PRAGMAS:
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+async def turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
+    """Readers and the writer do not wait for each other. The file keeps the mode; the switch ignores the busy timeout,
+    hence the loop: two processes may open a new file at once."""
+    async with engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+
+        async def switch() -> None:
+            async with driver.execute("PRAGMA journal_mode") as cursor:
+                (mode,) = await cursor.fetchone()
+            if mode != "wal":
+                await driver.execute("PRAGMA journal_mode=WAL")
+
+        await while_locked(switch, elapsed_seconds() + lock_seconds)
+
+
+async def while_locked(attempt: Callable[[], Awaitable[object]], deadline: float) -> None:
+    """Again and again until a different process gives up SQLite's lock."""
+    while True:
+        try:
+            await attempt()
+            return
+        except Exception as error:
+            if not is_locked(error) or elapsed_seconds() > deadline:
+                raise
+        await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311
+
+
+# Back-ups ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
