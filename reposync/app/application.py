@@ -24,7 +24,7 @@ from reposync.embedding.settings import former_config
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
-from reposync.runs.presence import Presence
+from reposync.runs.presence import Presence, present
 from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
@@ -293,7 +293,7 @@ async def open_application(
         secrets.know(configuration.secrets())
         if with_engine:
             await asyncio.to_thread(start_engine, configuration)
-        presence = resources.enter_context(Presence(settings.state_dir, settings.pod_name))
+        presence = resources.enter_context(present(settings.state_dir, settings.pod_name))
         repositories = Repositories(database)
         runs = Runs(database, redact=secrets.redact, on_lost=observer.attempt_lost)
         locks = _open_locks(configuration, runs, observer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -14,9 +14,8 @@ from reposync.app.application import Application
 from reposync.errors import ConfigError, RepositoryNotFound, SourceError, SourceUnavailable, UsageError
 from reposync.sources.factory import open_source
 from reposync.sources.port import Ancestry, SourceSpec
-from reposync.store.index_queries import IndexedCommit, indexed_commits
 from reposync.store.notifications import RowWatch
-from reposync.store.repository import Repository
+from reposync.store.repository import Repository, RepositoryState
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState
@@ -83,10 +82,13 @@ class SearchableCommits:
 
     def __init__(self, application: Callable[[], Application], *, max_waiting: int) -> None:
         self._application = application
-        self._rows = RowWatch(lambda ids: indexed_commits(application().database, ids), max_watchers=max_waiting)
+        self._rows = RowWatch(self._states, max_watchers=max_waiting)
         self._answers: dict[tuple[str, str, str | None], Ancestry] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._turn = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def _states(self, ids: Collection[str]) -> dict[str, RepositoryState]:
+        return {each.id: each for each in await self._application().repositories.states(ids)}
 
     async def wait(
         self, name: str, commit: str, seconds: float, *, is_wanted: Callable[[], Awaitable[bool]]
@@ -108,7 +110,7 @@ class SearchableCommits:
                     indexed = await self._rows.look(row.id)
                     if indexed is None:
                         raise RepositoryNotFound(f"The repository {name!r} was removed meanwhile.")
-                    tip = indexed.commit
+                    tip = indexed.last_commit
                     relation = Relation.SAME if tip is not None and tip.startswith(commit) else None
                     if source is not None and tip != commit and time.monotonic() >= ask_after:
                         try:
@@ -168,7 +170,7 @@ class SearchableCommits:
             sentences.append(limit)
         return NotYet(" ".join(sentences), limit, run)
 
-    async def _later(self, indexed: IndexedCommit, began: datetime) -> Relation | None:
+    async def _later(self, indexed: RepositoryState, began: datetime) -> Relation | None:
         """LATER if a run that began after `began` has completed. Raises StoreUnavailable."""
         if indexed.last_sync_at is None or indexed.last_sync_at <= began:
             return None

@@ -16,17 +16,10 @@ from reposync.app.application import Application
 from reposync.clock import elapsed_seconds
 from reposync.config.sections import DaemonConfig
 from reposync.errors import ConfigError, LeaseLost, RepositoryNotFound, RepoSyncError, StoreUnavailable
-from reposync.runs.execution import (
-    LAST_WRITE_SECONDS,
-    STOPPING,
-    YIELDING,
-    Execution,
-    ExecutionPolicy,
-    release_to_others,
-)
+from reposync.runs.execution import LAST_WRITE_SECONDS, Execution, ExecutionPolicy, release_to_others
 from reposync.store.database import QUEUE
 from reposync.store.repository import Repository
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import STOPPING, YIELDING, Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.workers import BEAT_SECONDS
 from reposync.supervision import Backoff, Report, keep, log_defect

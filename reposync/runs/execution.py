@@ -30,9 +30,9 @@ from reposync.errors import (
 from reposync.outgoing import IN_PLACE_SECONDS
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer, report_progress
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import STOPPING, Released, Run, RunFigures
 from reposync.store.runs import Runs
-from reposync.store.status import PRIORITIES, RELEASED, YIELDED, RunStatus, RunTrigger
+from reposync.store.status import RELEASED, RunStatus
 from reposync.supervision import Backoff, EndedByItself, end, log_defect
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome, RunProgress
@@ -72,23 +72,8 @@ class ExecutionPolicy:
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The run goes back to the queue, and the attempt does not count."""
-
-    outcome: str = RELEASED
-    delay_seconds: float = 0.0
-    priority: int | None = None
-    reason: RepoSyncError | None = None
-
-
 Ending = Callable[[], Awaitable[Run]]
 """Writes the end of an attempt."""
-
-STOPPING = Released()
-"""This process shuts down."""
-YIELDING = Released(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
-"""Other runs wait. Also a person's run continues with the priority of a scheduled one: it has had its turn."""
 
 
 async def release_to_others(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
@@ -101,7 +86,7 @@ async def release_to_others(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
         since = attempt.started_at
     if (now - since).total_seconds() > NOBODY_CAN_SECONDS:
         return await runs.finish(run, RunStatus.FAILED, RunFigures(), reason.code, str(reason))
-    return await runs.release(run, delay_seconds=CANNOT_HERE_SECONDS, reason=reason)
+    return await runs.release(run, how=Released(delay_seconds=CANNOT_HERE_SECONDS, reason=reason))
 
 
 class Work(Protocol):
@@ -275,14 +260,7 @@ class Execution:
 
     def _release(self, released: Released) -> Ending:
         self._released = released.outcome
-        return lambda: self.runs.release(
-            self.run,
-            self.figures,
-            outcome=released.outcome,
-            delay_seconds=released.delay_seconds,
-            priority=released.priority,
-            reason=released.reason,
-        )
+        return lambda: self.runs.release(self.run, self.figures, released)
 
     async def _write(self, ending: Ending) -> Run:
         """Retried until the lease is over: the database may be available again before that."""
@@ -307,7 +285,9 @@ class Execution:
             since = elapsed_seconds()
             try:
                 async with asyncio.timeout(self._at_most(lease_seconds / 3) if unreachable else lease_seconds / 3):
-                    beat = await self.runs.heartbeat(self.run, lease_seconds, self.progress.as_json(), self.figures)
+                    is_cancelled = await self.runs.heartbeat(
+                        self.run, lease_seconds, self.progress.as_json(), self.figures
+                    )
             except (StoreUnavailable, TimeoutError) as error:
                 why = str(error) or why  # the last try has no time left, and no message
                 if self._lease.remaining_seconds() <= 0:
@@ -320,7 +300,7 @@ class Execution:
                 return
             unreachable = False
             self._lease.extend(lease_seconds, since=since)
-            if beat.cancel_requested:
+            if is_cancelled:
                 self.interrupt(RunCancelled("Cancelled on request."))
                 return
 

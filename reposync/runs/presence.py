@@ -11,8 +11,9 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from reposync.errors import ConfigError
 
@@ -20,60 +21,49 @@ from reposync.errors import ConfigError
 KEPT_SECONDS = 86_400.0
 
 
+@dataclass(frozen=True, slots=True)
 class Presence:
     """This process as a worker. `name` is in the run's row: pod, process, and a unique part."""
 
-    def __init__(self, state_dir: Path, pod: str) -> None:
-        self._folder = state_dir / "workers"
-        self.name = f"{pod}:{os.getpid()}:{secrets.token_hex(3)}"
-        self._path = self._folder / _file_name(self.name)
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> Presence:
-        """Raises ConfigError if the folder cannot be written."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise ConfigError(
-                f"The state folder {self._folder.parent} cannot be written: {error.strerror}.",
-                remedy="Make it writable, free disk space, or set REPOSYNC_STATE_DIR to a different folder.",
-            ) from None
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._sweep()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._path.unlink(missing_ok=True)
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+    name: str
+    folder: Path
 
     def is_dead(self, worker: str) -> bool:
         """Whether `worker` ran on this machine and its process is gone. False for a worker of a different machine."""
-        path = self._folder / _file_name(worker)
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        else:
+        with contextlib.suppress(OSError), self.file_of(worker).open("rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        finally:
-            os.close(descriptor)
+        return False
 
-    def _sweep(self) -> None:
+    def file_of(self, worker: str) -> Path:
+        return self.folder / f"{re.sub(r'[^A-Za-z0-9._:-]', '_', worker)}.lock"
+
+    def sweep(self) -> None:
         """Remove old files of killed workers."""
         forgotten = time.time() - KEPT_SECONDS
         with contextlib.suppress(OSError):
-            for path in self._folder.iterdir():
-                if path.stat().st_mtime < forgotten and self.is_dead(path.name.removesuffix(".lock")):
+            for path in self.folder.iterdir():
+                if path.stat().st_mtime < forgotten and self.is_dead(path.stem):
                     path.unlink(missing_ok=True)
 
 
-def _file_name(worker: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._:-]", "_", worker) + ".lock"
+@contextlib.contextmanager
+def present(state_dir: Path, pod: str) -> Iterator[Presence]:
+    """This process is a worker. Raises ConfigError if the folder cannot be written."""
+    me = Presence(f"{pod}:{os.getpid()}:{secrets.token_hex(3)}", state_dir / "workers")
+    path = me.file_of(me.name)
+    try:
+        me.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"The state folder {state_dir} cannot be written: {error.strerror}.",
+            remedy="Make it writable, free disk space, or set REPOSYNC_STATE_DIR to a different folder.",
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        me.sweep()
+        yield me
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)

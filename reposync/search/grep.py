@@ -23,7 +23,7 @@ from reposync.search.pattern import Pattern, TimeIsUp
 from reposync.search.reading import ReadingParts
 from reposync.search.scope import TRIES, Scope, index_missing, nothing_indexed, scope_of
 from reposync.search.searching import canonical
-from reposync.store.index_queries import MAX_KEYS, LiveVersion, StoredFile, live_versions, stored_files
+from reposync.store.index_queries import MAX_KEYS, LiveVersion, live_versions, stored_files
 from reposync.supervision import in_thread
 from reposync.sync.prepare import is_count, stored_chunk
 from reposync.vectors.collection import SCHEMA_REVISION
@@ -233,18 +233,18 @@ class _Search:
                 likely.setdefault(version, set()).add(path)
         return likely
 
-    async def _listed(self, version: LiveVersion, paths: Set[str]) -> AsyncIterator[Sequence[StoredFile]]:
+    async def _listed(self, version: LiveVersion, paths: Set[str]) -> AsyncIterator[Mapping[str, int]]:
         matching = await self._of_glob(sorted(paths))
         for start in range(0, len(matching), MAX_KEYS):
             some = matching[start : start + MAX_KEYS]
             yield await stored_files(self._parts.database, version.id, paths=some, language=self._query.language)
 
-    async def _others(self, version: LiveVersion, without: Set[str]) -> AsyncIterator[Sequence[StoredFile]]:
+    async def _others(self, version: LiveVersion, without: Set[str]) -> AsyncIterator[Mapping[str, int]]:
         after = ""
         while page := await stored_files(self._parts.database, version.id, language=self._query.language, after=after):
-            after = page[-1].key
-            matching = set(await self._of_glob([each.path for each in page if each.path not in without]))
-            yield [each for each in page if each.path in matching]
+            after = next(reversed(page))
+            matching = set(await self._of_glob([path for path in page if path not in without]))
+            yield {path: chunks for path, chunks in page.items() if path in matching}
 
     async def _of_glob(self, paths: Sequence[str]) -> Sequence[str]:
         glob = self._glob
@@ -254,7 +254,7 @@ class _Search:
 
     # What is in them ----------------------------------------------------------------------------------------------
 
-    async def _search(self, version: LiveVersion, pages: AsyncIterator[Sequence[StoredFile]]) -> None:
+    async def _search(self, version: LiveVersion, pages: AsyncIterator[Mapping[str, int]]) -> None:
         index = self._parts.index(version.collection)
         most = _FIRST_STEP
         async for page in pages:
@@ -262,8 +262,7 @@ class _Search:
                 if self._stopped is not None:
                     return
                 most = min(2 * most, _LONGEST_STEP)
-                paths = [each.path for each in step]
-                points = [point async for some in index.chunks(version.id, paths) for point in some]
+                points = [point async for some in index.chunks(version.id, step) for point in some]
                 await in_thread(partial(self._search_points, version, points))
                 self._searched += len(step)
 
@@ -297,20 +296,21 @@ class _Search:
 
 def _can_be_narrowed(version: LiveVersion) -> bool:
     """Whether the terms of its points are known, and each word is whole in some chunk."""
-    has_terms = version.schema == SCHEMA_REVISION
-    return has_terms and (version.chunk_overlap or 0) >= _LEAST_OVERLAP and (version.chunk_size or 0) >= _LEAST_SIZE
+    content = version.settings.get("content") or {}
+    overlap, size = content.get("chunk_overlap") or 0, content.get("chunk_size") or 0
+    return version.settings.get("schema") == SCHEMA_REVISION and overlap >= _LEAST_OVERLAP and size >= _LEAST_SIZE
 
 
-def _steps(files: Sequence[StoredFile], chunks: int) -> Iterator[Sequence[StoredFile]]:
+def _steps(files: Mapping[str, int], chunks: int) -> Iterator[Sequence[str]]:
     """Files with about so many chunks together, more each time."""
-    step: list[StoredFile] = []
+    step: list[str] = []
     count = 0
-    for each in files:
-        if step and count + each.chunks > chunks:
+    for path, number in files.items():
+        if step and count + number > chunks:
             yield step
             step, count, chunks = [], 0, min(2 * chunks, _LONGEST_STEP)
-        step.append(each)
-        count += each.chunks
+        step.append(path)
+        count += number
     if step:
         yield step
 

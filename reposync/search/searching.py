@@ -20,7 +20,7 @@ from reposync.search.query import read_query
 from reposync.search.ranking import Question, ranked
 from reposync.search.scope import TRIES, IndexParts, Scope, index_missing, nothing_indexed, scope_of
 from reposync.search.similar import Excerpt, Place, excerpt_of
-from reposync.store.index_queries import indexed_files, indexed_meaning, searched_versions
+from reposync.store.index_queries import indexed_meaning, searched_versions, versions_with
 from reposync.store.manifest import Manifests
 from reposync.supervision import in_thread
 from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, IndexQuery, SearchHit
@@ -138,7 +138,7 @@ class Searching:
 
     async def _excerpt(self, place: Place, searched: str | Sequence[str] | None) -> Excerpt:
         """`searched`: what is searched; a path without one is looked for there first."""
-        files = await indexed_files(self._parts.database, place.path, place.repository)
+        files = await versions_with(self._parts.database, place.path, place.repository)
         wanted = [searched] if isinstance(searched, str) else searched or ()
         mine = [each for each in files if each.repository in wanted]
         if place.repository is not None and not files:
@@ -147,8 +147,8 @@ class Searching:
             names = ", ".join(f"{each.repository}:{place.path}:{place.line}" for each in (mine or files)[:3])
             raise UsageError(f"Several repositories have a file {place.path!r}.", remedy=f"Name one: {names}.")
         for each in mine or files:
-            pages = self._parts.index(each.physical).chunks(each.version, [place.path])
-            return excerpt_of([point async for page in pages for point in page], each.version, place)
+            pages = self._parts.index(each.collection).chunks(each.id, [place.path])
+            return excerpt_of([point async for page in pages for point in page], each.id, place)
         return excerpt_of([], "", place)
 
     def _order(self, question: Question) -> dict[str, Any]:

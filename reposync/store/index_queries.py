@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -105,67 +104,37 @@ async def searched_versions(database: Database, name: str) -> dict[VersionState 
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedFile:
-    """A file with points in the live version of a repository, which is in the collection `physical`."""
-
-    repository: str
-    version: str
-    physical: str
-
-
-async def indexed_files(
-    database: Database, path: str, repository: str | None = None, limit: int = 10
-) -> list[IndexedFile]:
-    """The files at `path`, of all repositories or of one, by name."""
-    each, version = REPOSITORIES.c, VERSIONS.c
-    query = (
-        select(each.name, version.id, version.physical)
-        .select_from(VERSIONS.join(REPOSITORIES, version.repository_id == each.id))
-        .join(FILES, (FILES.c.repository_id == version.id) & (FILES.c.path == path_key(path)))
-        .where(version.state == _LIVE, FILES.c.chunks > 0)
-        .order_by(each.name)
-        .limit(limit)
-    )
-    if repository is not None:
-        query = query.where(each.name == sanitize_text(repository))
-    return [IndexedFile(*row) for row in await database.rows(query)]
-
-
-@dataclass(frozen=True, slots=True)
 class LiveVersion:
-    """The index that a repository is searched in. `collection`: the physical one. `schema`: the revision of its points,
-    `chunk_size` and `chunk_overlap` in characters; None: not known."""
+    """The index that a repository is searched in. `collection`: the physical one. `settings`: how points are made."""
 
     repository: str
     id: str
     collection: str
-    schema: int | None
-    chunk_size: int | None
-    chunk_overlap: int | None
+    settings: Mapping[str, Any]
+
+
+def _live_versions() -> Select[Any]:
+    """By name; repositories of which nothing is indexed are left out."""
+    each, live = REPOSITORIES.c, VERSIONS.c
+    joined = REPOSITORIES.join(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
+    return select(each.name, live.id, live.physical, live.settings).select_from(joined).order_by(each.name)
 
 
 async def live_versions(database: Database, repositories: Collection[str] = ()) -> list[LiveVersion]:
-    """By name; of all repositories if none is given. Those of which nothing is indexed are left out."""
-    each, live = REPOSITORIES.c, VERSIONS.c
-    joined = REPOSITORIES.join(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
-    query = select(each.name, live.id, live.settings, live.physical).select_from(joined).order_by(each.name)
+    """By name; of all repositories if none is given."""
+    query = _live_versions()
     if repositories:
-        query = query.where(each.name.in_([sanitize_text(name) for name in repositories]))
-    found = []
-    for name, version, settings, collection in await database.rows(query):
-        content = settings.get("content") or {}
-        sizes = content.get("chunk_size"), content.get("chunk_overlap")
-        found.append(LiveVersion(name, version, collection, settings.get("schema"), *sizes))
-    return found
+        query = query.where(REPOSITORIES.c.name.in_([sanitize_text(name) for name in repositories]))
+    return [LiveVersion(*row) for row in await database.rows(query)]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """`key` orders the files of a version. `chunks`: of its points."""
-
-    key: str
-    path: str
-    chunks: int
+async def versions_with(database: Database, path: str, repository: str | None = None) -> list[LiveVersion]:
+    """At most 10 live versions that have points of the file at `path`, of all repositories or of one."""
+    of_file = and_(FILES.c.repository_id == VERSIONS.c.id, FILES.c.path == path_key(path), FILES.c.chunks > 0)
+    query = _live_versions().join(FILES, of_file).limit(10)
+    if repository is not None:
+        query = query.where(REPOSITORIES.c.name == sanitize_text(repository))
+    return [LiveVersion(*row) for row in await database.rows(query)]
 
 
 async def stored_files(
@@ -176,12 +145,13 @@ async def stored_files(
     language: str | None = None,
     after: str = "",
     limit: int = MAX_KEYS,
-) -> list[StoredFile]:
-    """Files of an index version that have points, by key. `paths`: only these; at most MAX_KEYS."""
+) -> dict[str, int]:
+    """Path -> number of points: files of an index version that have some, in the order of `path_key`. `after`: a path.
+    `paths`: only these; at most MAX_KEYS."""
     column = FILES.c
     query = (
-        select(column.path, func.coalesce(column.long_path, column.path), column.chunks)
-        .where(column.repository_id == version, column.path > after, column.chunks > 0)
+        select(func.coalesce(column.long_path, column.path), column.chunks)
+        .where(column.repository_id == version, column.path > path_key(after), column.chunks > 0)
         .order_by(column.path)
         .limit(limit)
     )
@@ -189,7 +159,7 @@ async def stored_files(
         query = query.where(column.path.in_([path_key(path) for path in paths]))
     if language is not None:
         query = query.where(column.language == language)
-    return [StoredFile(*row) for row in await database.rows(query)]
+    return dict(await database.rows(query))
 
 
 async def indexed_meaning(database: Database, ids: Collection[str]) -> dict[str, float]:
@@ -224,27 +194,6 @@ async def commit_pages(database: Database, identities: Collection[str]) -> dict[
     )
     pages = {identity: links.partition("/-/blob/") for identity, links in await database.rows(query)}
     return {identity: f"{project}/-/commit/" for identity, (project, blob, _) in pages.items() if blob}
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedCommit:
-    """The `commit` that the index holds completely, at the latest since `last_sync_at`. Both None if there was no
-    complete sync since the repository was registered, or registered differently."""
-
-    repository_id: str
-    name: str
-    commit: str | None
-    last_sync_at: datetime | None
-    is_active: bool
-    paused_reason: str | None
-
-
-async def indexed_commits(database: Database, ids: Collection[str]) -> dict[str, IndexedCommit]:
-    """Of the repositories with these ids; removed ones are left out."""
-    each = REPOSITORIES.c
-    columns = (each.id, each.name, each.last_commit, each.last_sync_at, each.is_active, each.paused_reason)
-    query = select(*columns).where(each.id.in_(sorted(ids)[:MAX_KEYS]))
-    return {row.id: IndexedCommit(*row) for row in await database.rows(query)}
 
 
 async def incomplete_versions(database: Database) -> dict[str, str]:

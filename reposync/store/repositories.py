@@ -79,10 +79,12 @@ class Repositories(Stored):
         same = and_(columns.source == source, columns.location == sanitize_text(location))
         return [Repository.of(row) for row in await self._rows(select(*REPOSITORY_COLUMNS).where(same))]
 
-    async def states(self) -> Sequence[RepositoryState]:
-        """The states of all repositories, by name; cheap to read."""
-        columns = [REPOSITORIES.c[field.name] for field in fields(RepositoryState)]
-        return [RepositoryState(**row._mapping) for row in await self._rows(select(*columns))]
+    async def states(self, identities: Collection[str] | None = None) -> Sequence[RepositoryState]:
+        """The states of all repositories, or of these; by name, and cheap to read."""
+        query = select(*(REPOSITORIES.c[field.name] for field in fields(RepositoryState)))
+        if identities is not None:
+            query = query.where(REPOSITORIES.c.id.in_(sorted(identities)))
+        return [RepositoryState(**row._mapping) for row in await self._rows(query)]
 
     async def names(self) -> Sequence[str]:
         """All names, sorted."""

@@ -115,6 +115,7 @@ class Repository(Registration):
 class RepositoryState:
     """Active, paused (then there is a reason) or no longer in the registry."""
 
+    id: str
     name: str
     is_active: bool
     paused_reason: str | None

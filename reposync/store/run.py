@@ -11,9 +11,9 @@ from sqlalchemy import BigInteger, false, text
 from sqlmodel import Field
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.errors import UsageError
+from reposync.errors import RepoSyncError, UsageError
 from reposync.store.columns import JsonText, Record, SafeText, Word
-from reposync.store.status import ACTIVE, FINAL, RunStatus, RunTrigger
+from reposync.store.status import ACTIVE, FINAL, PRIORITIES, RELEASED, YIELDED, RunStatus, RunTrigger
 
 _CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
 
@@ -214,11 +214,20 @@ class LostAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatState:
-    """`lease_until` by the database's clock; `cancel_requested`: a person wants the run to end."""
+class Released:
+    """How an attempt hands its run back, which does not count as a failure. `priority`: a new one for all requests of
+    the run. `reason`: a condition that prevents the run."""
 
-    lease_until: datetime
-    cancel_requested: bool
+    outcome: str = RELEASED
+    delay_seconds: float = 0.0
+    priority: int | None = None
+    reason: RepoSyncError | None = None
+
+
+STOPPING = Released()
+"""This process shuts down."""
+YIELDING = Released(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
+"""Other runs wait. Also a person's run continues with the priority of a scheduled one: it has had its turn."""
 
 
 @dataclass(frozen=True, slots=True)

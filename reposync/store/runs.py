@@ -25,7 +25,7 @@ from reposync.store.attempts import (
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
 from reposync.store.database import QUEUE, Connection, Database
 from reposync.store.repositories import lock_repositories
-from reposync.store.run import HeartbeatState, LostAttempt, Run, RunFigures, RunProblem
+from reposync.store.run import STOPPING, LostAttempt, Released, Run, RunFigures, RunProblem
 from reposync.store.run_queue import RunQueue
 from reposync.store.run_state import (
     Event,
@@ -39,7 +39,7 @@ from reposync.store.run_state import (
     read_requests,
     transfer_requests,
 )
-from reposync.store.status import FINAL, RELEASED, RunStatus
+from reposync.store.status import FINAL, RunStatus
 from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, REQUESTS, RUNS, is_over, status_is
 
 CLAIM_TRIES = 5
@@ -110,19 +110,19 @@ class Runs(RunQueue):
         lease_seconds: float,
         progress: Mapping[str, Any] | None = None,
         figures: RunFigures | None = None,
-    ) -> HeartbeatState:
-        """Extend the lease to `lease_seconds` from now, and record the progress. `figures`: of this attempt so far."""
+    ) -> bool:
+        """Extend the lease to `lease_seconds` from now, and record the progress. `figures`: of this attempt so far.
+        Returns whether a person wants the run to end."""
         columns = {} if progress is None else {"progress": dict(progress)}
         query = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(lease_seconds), **columns)
         async with self._database.write() as connection:
-            answer = await connection.execute(query.returning(RUNS.c.lease_until, RUNS.c.cancel_requested))
-            row = answer.one_or_none()
-            if row is not None and figures is not None:
+            row = await connection.one_or_none(query.returning(RUNS.c.cancel_requested))
+            if row is None:
+                raise lease_lost(run)
+            if figures is not None:
                 totals = await change_attempt(connection, run, figures)
                 await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(**totals))
-        if row is None:
-            raise lease_lost(run)
-        return HeartbeatState(row.lease_until, row.cancel_requested)
+        return bool(row.cancel_requested)
 
     async def report_progress(self, run: Run, progress: Mapping[str, Any]) -> None:
         """Record the progress without extending the lease. No index has this column, so that PostgreSQL updates the row
@@ -216,29 +216,19 @@ class Runs(RunQueue):
                 connection, row, Event.RETRY_LATER, RunStatus.RETRYING, figures, waits, counts=counts
             )
 
-    async def release(
-        self,
-        run: Run,
-        figures: RunFigures | None = None,
-        *,
-        outcome: str = RELEASED,
-        delay_seconds: float = 0.0,
-        priority: int | None = None,
-        reason: RepoSyncError | None = None,
-    ) -> Run:
-        """Hand the run back: this process stops, or lets other runs go first. The attempt does not count. The run ends
-        as cancelled if no request is live. `priority`: a new one for all its requests. `reason`: a condition that
-        prevents the run."""
-        error = {} if reason is None else self._error(reason.code, str(reason))
+    async def release(self, run: Run, figures: RunFigures | None = None, how: Released = STOPPING) -> Run:
+        """Hand the run back. It ends as cancelled if no request is live."""
+        error = {} if how.reason is None else self._error(how.reason.code, str(how.reason))
         async with self._database.write() as connection:
             row = await self._require_held(connection, run)
             if row.cancel_requested:
                 error = error or {"error_code": RunCancelled.code, "error_message": "All its requests were withdrawn."}
                 return await self._end(connection, row, RunStatus.CANCELLED, figures or RunFigures(), error)
-            if priority is not None:
-                await connection.execute(update(REQUESTS).where(REQUESTS.c.run_id == run.id).values(priority=priority))
-            waits = {**error, "not_before": self._database.moment(delay_seconds)}
-            return await self._wait(connection, row, Event.HAND_BACK, outcome, figures, waits, False)
+            if how.priority is not None:
+                mine = update(REQUESTS).where(REQUESTS.c.run_id == run.id)
+                await connection.execute(mine.values(priority=how.priority))
+            waits = {**error, "not_before": self._database.moment(how.delay_seconds)}
+            return await self._wait(connection, row, Event.HAND_BACK, how.outcome, figures, waits, False)
 
     async def add_problems(self, run: Run, problems: Sequence[RunProblem]) -> None:
         """One row for each file, which replaces an earlier one."""

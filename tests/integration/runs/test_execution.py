@@ -12,13 +12,13 @@ from sqlalchemy import update
 
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, SecretMissing, SourceElsewhere, SourceUnavailable
-from reposync.runs.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, ExecutionPolicy
+from reposync.runs.execution import NOBODY_CAN_SECONDS, Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration
-from reposync.store.run import HeartbeatState, Run, RunFigures
+from reposync.store.run import STOPPING, Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import ATTEMPTS, RUNS
@@ -229,7 +229,7 @@ class DefectiveWatchdog(RunLocks):
 
 
 class DefectiveHeartbeat(Runs):
-    async def heartbeat(self, *_: object, **__: object) -> HeartbeatState:  # type: ignore[override]
+    async def heartbeat(self, *_: object, **__: object) -> bool:  # type: ignore[override]
         raise TypeError("a defect")
 
 

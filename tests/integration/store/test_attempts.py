@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from reposync.errors import LockHeld, RepoSyncError, SecretMissing
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import YIELDING, Released, Run, RunFigures
 from reposync.store.run_state import MAX_ATTEMPTS
 from reposync.store.status import LOST, RELEASED, YIELDED, RunStatus
 from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
@@ -57,7 +57,7 @@ async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yie
     run = await store.running(worker="pod-1")
     await store.runs.release(run, SOME)
     run = await store.claimed("pod-2")
-    await store.runs.release(run, SOME, outcome=YIELDED)
+    await store.runs.release(run, SOME, YIELDING)
     run = await store.claimed("pod-3")
 
     done = await store.runs.finish(run, RunStatus.COMPLETED, SOME)
@@ -70,7 +70,7 @@ async def looked_at(
     store: Store, reason: RepoSyncError, worker: str = "pod-1", figures: RunFigures | None = None
 ) -> Run:
     """A worker claims the run and hands it back for `reason`."""
-    return await store.runs.release(await store.claimed(worker), figures, reason=reason)
+    return await store.runs.release(await store.claimed(worker), figures, Released(reason=reason))
 
 
 @ON_EVERY_DATABASE

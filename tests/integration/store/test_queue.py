@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reposync.errors import LeaseLost, RunNotFound, UsageError
-from reposync.store.run import RunFigures
+from reposync.store.run import Released, RunFigures
 from reposync.store.run_state import MAX_ATTEMPTS
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import TICK, Store
@@ -90,7 +90,7 @@ async def test_a_running_run_learns_of_its_cancellation_and_does_not_wait_again(
 
     assert (await store.runs.request_cancel(run.id)).status is RunStatus.RUNNING
 
-    assert (await store.runs.heartbeat(run, 60.0)).cancel_requested
+    assert await store.runs.heartbeat(run, 60.0)
     if how == "fails":
         after = await store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503")
     else:
@@ -159,7 +159,7 @@ async def test_the_age_of_the_queue_is_that_of_the_oldest_run_that_is_due(store:
     assert (await store.runs.queue()).oldest_seconds == 0.0, "what a retry waits for is no backlog"
 
     old = await store.running("old")
-    await store.runs.release(old, delay_seconds=-500.0)
+    await store.runs.release(old, how=Released(delay_seconds=-500.0))
     await store.queued("new")
 
     assert 500.0 <= (await store.runs.queue()).oldest_seconds < 600.0

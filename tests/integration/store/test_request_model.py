@@ -26,7 +26,7 @@ from sqlalchemy import text
 
 from reposync.errors import LeaseLost
 from reposync.store.database import Database
-from reposync.store.run import Run, RunFigures, RunRequest
+from reposync.store.run import STOPPING, YIELDING, Run, RunFigures, RunRequest
 from reposync.store.run_state import derive
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
@@ -225,7 +225,7 @@ class Requests(RuleBasedStateMachine):
     @rule(data=st.data(), yields=st.booleans())
     def hand_back(self, data: st.DataObject, yields: bool) -> None:
         run = self._one(data)
-        self.do(self.store.runs.release(run, priority=20 if yields else None))
+        self.do(self.store.runs.release(run, how=YIELDING if yields else STOPPING))
         self._let_go(run)
 
     @precondition(lambda self: self.held)

@@ -9,7 +9,7 @@ from reposync.catalog.overview import late_repositories
 from reposync.store.repository import RepositoryState
 
 AT_NINE = datetime(2026, 3, 2, 9, 0, 1, tzinfo=UTC)
-HOURLY = RepositoryState("api", True, None, AT_NINE, "0 * * * *", "UTC")
+HOURLY = RepositoryState("1", "api", True, None, AT_NINE, "0 * * * *", "UTC")
 
 
 async def test_a_repository_is_late_once_two_of_its_ticks_have_passed() -> None:
