@@ -123,11 +123,7 @@ class Repositories(Stored):
         return row
 
     async def register_all(
-        self,
-        registrations: Sequence[Registration],
-        *,
-        takes: Collection[str] | None = (),
-        guard: Guard | None = None,
+        self, registrations: Sequence[Registration], *, takes: Collection[str] | None = (), guard: Guard | None = None
     ) -> None:
         """As `register`, many in a transaction: a thousand durable transactions take a minute. `guard`: of each
         transaction. `takes`: see `belongs_to_another`."""

@@ -201,11 +201,7 @@ async def change_requests(connection: Connection, ids: Collection[str], **column
 
 
 async def withdraw(
-    connection: Connection,
-    row: Row[Any],
-    by: str,
-    which: ColumnElement[bool] | None = None,
-    **ending: Any,
+    connection: Connection, row: Row[Any], by: str, which: ColumnElement[bool] | None = None, **ending: Any
 ) -> Row[Any]:
     """Withdraw the live requests of the run, or those `which`. If none is left, the run is cancelled, or asked to end;
     `ending`: columns for that case. A finished run is unchanged."""

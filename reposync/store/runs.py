@@ -326,12 +326,7 @@ class Runs(RunQueue):
         return Run.of(await move(connection, row, event, **changes, **commits, **totals))
 
     async def _end_attempt(
-        self,
-        connection: Connection,
-        row: Row[Any],
-        outcome: str,
-        figures: RunFigures | None,
-        error: Mapping[str, Any],
+        self, connection: Connection, row: Row[Any], outcome: str, figures: RunFigures | None, error: Mapping[str, Any]
     ) -> dict[str, int]:
         why = {key: error[key] for key in ("error_code", "error_message") if key in error}
         return await change_attempt(connection, row, figures, outcome=outcome, ended_at=self._database.moment(), **why)

@@ -148,11 +148,7 @@ class Ticks(Stored):
         return TickOutcome(queued, len(requests) - len(new), len(due) - len(fresh), len(missed))
 
     async def _queue(
-        self,
-        connection: Connection,
-        names: Mapping[str, str],
-        now: datetime,
-        requests: Mapping[str, RunRequest],
+        self, connection: Connection, names: Mapping[str, str], now: datetime, requests: Mapping[str, RunRequest]
     ) -> int:
         """Queue new runs for these requests, by repository id."""
         if not requests:
