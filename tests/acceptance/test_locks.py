@@ -39,7 +39,7 @@ class Scene:
         self.path = path
 
     def running(self, name: str) -> Run:
-        return self._do(lambda log: log.running(name, WORKER))
+        return self._do(lambda log: log.running(name, worker=WORKER))
 
     def ends(self, run: Run) -> None:
         self._do(lambda log: log.runs.finish(run, RunStatus.COMPLETED, RunFigures()))

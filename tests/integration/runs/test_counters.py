@@ -14,9 +14,7 @@ from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
-from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from reposync.telemetry.health import Health
@@ -24,8 +22,7 @@ from reposync.telemetry.metrics import Metrics
 from tests.fixtures.clocks import DatabaseTime, database_time  # noqa: F401
 from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401
 from tests.integration.runs.test_execution import Writes
-
-HOUR = 3600.0
+from tests.integration.store.conftest import Store
 
 
 @pytest.fixture
@@ -56,16 +53,6 @@ def counted(metrics: Metrics, name: str, **labels: str) -> float:
     )
 
 
-async def running(database: Database, runs: Runs, name: str = "payments", worker: str = "pod-1:1:aaaaaa") -> Run:
-    await Repositories(database).register(
-        Registration(name=name, location="/nowhere", source="path", origin="command", collection="code")
-    )
-    queued, _ = await runs.enqueue(name, RunTrigger.HTTP)
-    run = await runs.claim(worker, 60.0, run_id=queued.id)
-    assert run is not None
-    return run
-
-
 async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
     database: Database,
     metrics: Metrics,
@@ -77,13 +64,13 @@ async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
     try:
         redis_server.stop()
         for number in range(3):
-            async with locks.guard(await running(database, runs, f"repository-{number}")):
+            async with locks.guard(await Store(database).running(f"repository-{number}")):
                 pass
         assert counted(metrics, "lock_unavailable_total") == 3
         assert counted(metrics, "lock_wait_seconds_count") == 0
 
         redis_server.start()
-        async with locks.guard(await running(database, runs)):
+        async with locks.guard(await Store(database).running(trigger=RunTrigger.HTTP)):
             pass
         assert counted(metrics, "lock_unavailable_total") == 3
         assert counted(metrics, "lock_wait_seconds_count") == 1
@@ -96,7 +83,7 @@ async def test_a_lease_that_ran_out_is_no_lost_redis_lock_and_the_lost_attempt_c
     database: Database, metrics: Metrics, observer: MetricsObserver
 ) -> None:
     runs = Runs(database, on_lost=observer.attempt_lost)
-    run = await running(database, runs)
+    run = await Store(database).running(trigger=RunTrigger.HTTP)
     frozen_since = elapsed_seconds() - 60.0
     policy = ExecutionPolicy(60.0, retry_seconds=10.0)
     execution = Execution(runs, run, RunLocks(), policy, observer, claimed_since=frozen_since)

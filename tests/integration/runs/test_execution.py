@@ -16,15 +16,14 @@ from reposync.runs.execution import NOBODY_CAN_SECONDS, Execution, ExecutionPoli
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
-from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration
 from reposync.store.run import STOPPING, Run, RunFigures
 from reposync.store.runs import Runs
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import RunStatus
 from reposync.store.tables import ATTEMPTS, RUNS
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome
 from reposync.telemetry.redaction import Secrets
+from tests.integration.store.conftest import Store
 
 LEASE_SECONDS = 15.0
 TOKEN = "plain-token-of-nobody"
@@ -51,35 +50,15 @@ class Writes:
         return Outcome()
 
 
-async def claimed(runs: Runs, database: Database) -> Run:
-    await Repositories(database).register(
-        Registration(name="payments", location="/nowhere", source="path", origin="command", collection="code")
-    )
-    await runs.enqueue("payments", RunTrigger.COMMAND)
-    run = await runs.claim("pod-1:1:aaaaaa", LEASE_SECONDS)
-    assert run is not None
-    return run
-
-
 def execution(runs: Runs, run: Run, *, claimed_seconds_ago: float = 0.0) -> Execution:
     since = elapsed_seconds() - claimed_seconds_ago
     return Execution(runs, run, RunLocks(), POLICY, Observer(), claimed_since=since)
 
 
-async def test_an_attempt_whose_claim_was_answered_in_time_writes(database: Database) -> None:
-    runs, work = Runs(database), Writes()
-    run = await claimed(runs, database)
-
-    ended = await execution(runs, run).perform(work.make)
-
-    assert ended.status is RunStatus.COMPLETED
-    assert work.written == 1
-
-
 async def test_an_attempt_whose_claim_was_answered_after_the_lease_was_over_writes_nothing(database: Database) -> None:
     """The answer was held up on its way, or the process was frozen before it read it; the run is another's by then."""
     runs, work = Runs(database), Writes()
-    run = await claimed(runs, database)
+    run = await Store(database).running()
     await runs.expire(run)
     other = await runs.claim("pod-2:2:bbbbbb", LEASE_SECONDS)
     assert other is not None
@@ -97,22 +76,17 @@ class Unable(Writes):
         raise SecretMissing("The variable GITLAB_TOKEN is not set here.")
 
 
-async def claimed_again(runs: Runs, database: Database, run: Run) -> Run:
+async def claimed_again(database: Database) -> Run:
     """At once, whatever it is to wait."""
-    async with database.write() as connection:
-        mine = update(RUNS).where(RUNS.c.id == run.id)
-        await connection.execute(mine.values(not_before=database.moment()))
-    claimed = await runs.claim("pod-2:2:bbbbbb", LEASE_SECONDS, run_id=run.id)
-    assert claimed is not None
-    return claimed
+    await database.change(update(RUNS).values(not_before=database.moment()))
+    return await Store(database).claimed()
 
 
 async def tried_before(database: Database, run: Run, seconds: float) -> None:
     """The first attempt began so much earlier."""
-    async with database.write() as connection:
-        mine = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == 1)
-        assert run.started_at is not None
-        await connection.execute(mine.values(started_at=run.started_at - timedelta(seconds=seconds)))
+    assert run.started_at is not None
+    first = update(ATTEMPTS).where(ATTEMPTS.c.attempt == 1)
+    await database.change(first.values(started_at=run.started_at - timedelta(seconds=seconds)))
 
 
 class Refused(Writes):
@@ -136,7 +110,7 @@ async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_do
     database: Database, asked: float, waits: float
 ) -> None:
     runs = Runs(database)
-    run = await claimed(runs, database)
+    run = await Store(database).running()
 
     handed = await execution(runs, run).perform(Refused(asked).make)
 
@@ -144,7 +118,7 @@ async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_do
     assert waits <= waits_seconds(handed) < waits * 1.2
     # However often: it is the server's wish, and no failure of the run.
     for _ in range(5):
-        again = await claimed_again(runs, database, handed)
+        again = await claimed_again(database)
         handed = await execution(runs, again).perform(Refused(asked).make)
     assert (handed.status, handed.failures) == (RunStatus.QUEUED, 0)
     (attempt,) = await runs.attempts(run.id)
@@ -162,11 +136,11 @@ async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_
     database: Database,
 ) -> None:
     runs = Runs(database, redact=Secrets([TOKEN]).redact)
-    run = await claimed(runs, database)
+    run = await Store(database).running()
 
     handed = await execution(runs, run).perform(Leaking().make)
     await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
-    again = await claimed_again(runs, database, handed)
+    again = await claimed_again(database)
     failed = await execution(runs, again).perform(Leaking().make)
 
     assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, SourceElsewhere.code, 0)
@@ -178,7 +152,7 @@ async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_
 
 async def test_a_command_without_workers_says_at_once_that_it_cannot(database: Database) -> None:
     runs = Runs(database)
-    run = await claimed(runs, database)
+    run = await Store(database).running()
     (request,) = (await runs.requests([run.id]))[run.id]
     terms = ExecutionPolicy(LEASE_SECONDS, request_id=request.id, elsewhere=False)
     alone = Execution(runs, run, RunLocks(), terms, Observer())
@@ -237,7 +211,7 @@ class DefectiveHeartbeat(Runs):
 async def test_a_defect_of_what_keeps_the_run_ends_it_for_retry_and_says_so(
     database: Database, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run, work = await claimed(Runs(database), database), Goes()
+    run, work = await Store(database).running(), Goes()
     runs = DefectiveHeartbeat(database) if what == "heartbeat" else Runs(database)
     locks = RunLocks() if what == "heartbeat" else DefectiveWatchdog()
     # The first heartbeat comes after a third of it.
@@ -263,7 +237,7 @@ class CancelsItself(Writes):
 async def test_work_that_something_within_it_cancelled_is_a_failure_and_no_hand_back(database: Database) -> None:
     """Handed back it would be claimed again at once, without end: such an attempt does not count."""
     runs = Runs(database)
-    run = await claimed(runs, database)
+    run = await Store(database).running()
 
     ended = await execution(runs, run).perform(CancelsItself().make)
 
@@ -277,7 +251,7 @@ async def test_work_that_something_within_it_cancelled_is_a_failure_and_no_hand_
 async def test_a_hand_back_that_takes_longer_than_its_process_waits_is_written_as_one(database: Database) -> None:
     """The worker pool asks for it, waits for five seconds, and cancels."""
     runs, may_end = Runs(database), asyncio.Event()
-    run = await claimed(runs, database)
+    run = await Store(database).running()
     attempt, work = execution(runs, run), Goes(ends=may_end)
     performing = asyncio.create_task(attempt.perform(work.make))
     await work.began.wait()
@@ -312,7 +286,7 @@ async def test_a_run_that_is_done_is_completed_though_its_process_was_cancelled_
     database: Database,
 ) -> None:
     runs = Slow(database)
-    run = await claimed(runs, database)
+    run = await Store(database).running()
     performing = asyncio.create_task(execution(runs, run).perform(Writes().make))
     await runs.asked.wait()
 

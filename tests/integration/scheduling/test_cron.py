@@ -13,13 +13,12 @@ from reposync.config.sections import DaemonConfig
 from reposync.scheduling import CronScheduler
 from reposync.store.database import Database
 from reposync.store.notifications import Notifications
-from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
 from reposync.store.ticks import TickOutcome, Ticks
 from tests.fixtures.clocks import DatabaseTime, database_time  # noqa: F401
+from tests.integration.store.conftest import Store
 
 PATIENCE_SECONDS = 120.0
 DAY = 86_400.0
@@ -42,19 +41,6 @@ async def scheduling(database: Database, outcomes: list[TickOutcome]) -> AsyncIt
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def register(database: Database) -> None:
-    await Repositories(database).register(
-        Registration(
-            name="payments",
-            location="https://git.example.com/payments.git",
-            source="git",
-            origin="config",
-            collection="code",
-            cron_expression="@every 1s",
-        )
-    )
-
-
 async def executed(runs: Runs) -> Run | None:
     run = await runs.claim("worker-1", 60.0)
     return run and await runs.finish(run, RunStatus.COMPLETED, RunFigures())
@@ -69,7 +55,7 @@ async def test_a_pod_whose_clock_is_a_day_off_fires_at_the_right_moments(
     outcomes: list[TickOutcome] = []
     await database_time.set(seconds)
     async with await database_time.open() as database:
-        await register(database)
+        await Store(database).repository(cron_expression="@every 1s")
         runs = Runs(database)
         began = runs.now()
         async with scheduling(database, outcomes):
@@ -94,7 +80,7 @@ async def test_schedules_go_on_when_the_databases_clock_is_set(
 ) -> None:
     outcomes: list[TickOutcome] = []
     async with await database_time.open() as database:
-        await register(database)
+        await Store(database).repository(cron_expression="@every 1s")
         runs = Runs(database)
         async with scheduling(database, outcomes):
             before: list[Run] = []

@@ -30,6 +30,7 @@ from tests.fixtures.databases import (  # noqa: F401
 
 # Nothing there depends on the database; or something does, in a module where most does not.
 ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"])
+ON_POSTGRESQL = pytest.mark.parametrize("database_kind", ["postgresql"])
 ON_EVERY_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite", "postgresql"])
 
 # Tests name days of their own, which may be long ago.

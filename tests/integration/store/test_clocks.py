@@ -138,9 +138,6 @@ async def test_a_group_is_looked_through_again_after_the_clock_went_back(store: 
     assert {claim.key for claim in claims if claim is not None} == set(among)
 
 
-# What is kept -------------------------------------------------------------------------------------------------------
-
-
 # This machine's clock -----------------------------------------------------------------------------------------------
 
 

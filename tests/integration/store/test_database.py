@@ -1,4 +1,4 @@
-"""A database that cannot be used says why, what to do, and no secret."""
+"""A database that cannot be used says why, what to do, and no secret; its connections are replaced unnoticed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from sqlalchemy import text
 
 from reposync.config.database_url import sqlite_url
 from reposync.errors import ConfigError, StoreUnavailable
+from reposync.store import database as database_module
 from reposync.store.database import Database
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from tests.fixtures.databases import STRANGER, PostgresqlDatabases
-from tests.integration.store.conftest import Store
+from tests.fixtures.tcp_proxy import TcpProxy
+from tests.integration.store.conftest import ON_POSTGRESQL, Store
 
 SECRET = "s3cr3t-pa55word"
 
@@ -38,7 +40,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# PostgreSQL ---------------------------------------------------------------------------------------------------------
+# PostgreSQL --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
@@ -72,7 +74,7 @@ async def _execute(url: str, *statements: str) -> None:
         await connection.close()
 
 
-# SQLite -------------------------------------------------------------------------------------------------------------
+# SQLite ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["with space.db", "50%25 #1?.db", "日本.db"])
@@ -154,7 +156,7 @@ async def test_a_folder_that_cannot_be_created_or_is_in_place_of_the_file_is_rep
     assert "cannot be opened" in (await refused(sqlite_url(tmp_path))).message
 
 
-# Both ---------------------------------------------------------------------------------------------------------------
+# Both --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["db:port/x", f"sync:{SECRET}@db/x?sslmode=perhaps", f"sync:{SECRET}@db:x/x"])
@@ -241,3 +243,49 @@ async def test_a_write_that_waits_for_the_lock_ends_when_it_is_cancelled_while_t
         finally:
             other.close()
         assert await _count(database) == 1
+
+
+# Connections ----------------------------------------------------------------------------------------------------------
+
+
+async def end_all_connections(url: str) -> int:
+    """Those of this database's users but for our own, as a restart of the server would, and wait until they are gone;
+    tells how many there were."""
+    server = await asyncpg.connect(url)
+    try:
+        ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        others = "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        return len(await server.fetch(f"{ended} {others}"))
+    finally:
+        await server.close()
+
+
+@ON_POSTGRESQL
+async def test_connections_that_the_server_closed_are_replaced_without_an_error(
+    database: Database, database_url: str
+) -> None:
+    store = Store(database)
+    await asyncio.gather(*(store.repository(f"repository-{number}") for number in range(6)))
+
+    for _ in range(3):
+        assert await end_all_connections(database_url)
+        names = [f"repository-{number}" for number in range(6)]
+        runs = await asyncio.gather(*(store.runs.enqueue(name, RunTrigger.HTTP) for name in names))
+        assert {run.repository for run, _ in runs} == set(names)
+        assert len(await store.runs.history()) == 6
+
+
+@ON_POSTGRESQL
+async def test_connections_that_a_silent_server_does_not_let_end_are_cut(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "CLOSE_SECONDS", 0.1)
+    with TcpProxy(database_url) as proxy:
+        async with await Database.open(proxy.url) as behind:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(3):
+                    group.create_task(behind.ping())
+            opened = list(behind._connections)
+            assert opened
+            proxy.stall("requests", "answers")
+        assert all(connection.is_closed() for connection in opened)

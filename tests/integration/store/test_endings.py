@@ -1,18 +1,25 @@
-"""How runs end: what they stopped at, their successors, files that could not be read. At most one run of a repository
-waits for a person."""
+"""How attempts and runs end: what they stopped at, their successors, and what an event leads to in each state."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from reposync.store.run import Run, RunFigures, RunProblem
-from reposync.store.status import RunStatus, RunTrigger
-from tests.integration.store.conftest import ON_SQLITE, TICK, Store
+from reposync.errors import LockHeld, RepoSyncError, RunStateConflict, SecretMissing
+from reposync.store.run import YIELDING, Released, Run, RunFigures, RunProblem
+from reposync.store.run_state import MAX_ATTEMPTS, TRANSITIONS, Event, locked, move
+from reposync.store.status import FINAL, LOST, RELEASED, WAITING, YIELDED, RunStatus, RunTrigger
+from reposync.store.tables import RUNS
+from tests.integration.store.conftest import ON_EVERY_DATABASE, TICK, Store
 
-pytestmark = ON_SQLITE
+
+@pytest.fixture
+def database_kind() -> str:
+    """Little here depends on the database."""
+    return "sqlite"
 
 
 def brake(lost: int) -> dict[str, Any]:
@@ -110,7 +117,7 @@ async def test_an_approval_covers_what_the_run_stopped_at_and_names_its_author(s
     assert (worse.id, worse.status, worse.approved, worse.brake) == (waits.id, RunStatus.BLOCKED, False, brake(812))
 
 
-# Ends ----------------------------------------------------------------------------------------------------------------
+# Ends ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", [{}, {"full": True, "approved": True}])
@@ -173,7 +180,7 @@ async def test_a_removal_whose_last_worker_died_is_completed_if_the_row_is_gone(
     assert [each.outcome for each in await store.runs.attempts(run.id)] == ["lost"]
 
 
-# Runs that remove the points of a repository that is no longer registered --------------------------------------------
+# Runs that remove the points of a repository that is no longer registered -------------------------------------------
 
 WORKER = "pod-a:1:0"
 
@@ -196,3 +203,185 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
     await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
     claimed = await store.runs.claim("another", 60.0)
     assert claimed is not None and claimed.id == sync.id
+
+
+# Attempts -------------------------------------------------------------------------------------------------------------
+
+
+SOME = RunFigures(files_processed=1, files_deleted=2, files_skipped=3, chunks_embedded=4, chunks_reused=5)
+MORE = RunFigures(files_processed=10, files_deleted=20, files_skipped=30, chunks_embedded=40, chunks_reused=50)
+COUNTS = ("files_processed", "files_deleted", "files_skipped", "chunks_embedded", "chunks_reused")
+
+
+def counts(of: object) -> tuple[int, ...]:
+    return tuple(getattr(of, name) for name in COUNTS)
+
+
+async def outcomes(store: Store, run: Run) -> list[tuple[int, str, str | None]]:
+    attempts = await store.runs.attempts(run.id)
+    for earlier, later in pairwise(attempts):
+        assert earlier.ended_at is not None and earlier.started_at <= earlier.ended_at <= later.started_at
+    return [(each.attempt, each.worker, each.outcome) for each in attempts]
+
+
+async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(store: Store) -> None:
+    run = await store.running(worker="pod-1")
+    assert await outcomes(store, run) == [(1, "pod-1", None)]
+    await store.runs.heartbeat(run, 60.0, figures=SOME)
+    taken = await store.taken_over(run, worker="pod-2")
+    await store.runs.heartbeat(taken, 60.0, figures=RunFigures(files_processed=9))
+
+    done = await store.runs.finish(taken, RunStatus.COMPLETED, MORE)
+
+    assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", RunStatus.COMPLETED)]
+    first, second = await store.runs.attempts(run.id)
+    assert first.ended_at == second.started_at
+    assert (counts(first), counts(second)) == (counts(SOME), counts(MORE)), "its heartbeats are all that is known of it"
+    assert counts(done) == (11, 22, 33, 44, 55)
+
+
+async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yielded(
+    store: Store,
+) -> None:
+    run = await store.running(worker="pod-1")
+    await store.runs.release(run, SOME)
+    run = await store.claimed("pod-2")
+    await store.runs.release(run, SOME, YIELDING)
+    run = await store.claimed("pod-3")
+
+    done = await store.runs.finish(run, RunStatus.COMPLETED, SOME)
+
+    assert await outcomes(store, run) == [(1, "pod-1", RELEASED), (2, "pod-2", YIELDED), (3, "pod-3", "completed")]
+    assert counts(done) == (3, 6, 9, 12, 15)
+
+
+async def looked_at(
+    store: Store, reason: RepoSyncError, worker: str = "pod-1", figures: RunFigures | None = None
+) -> Run:
+    """A worker claims the run and hands it back for `reason`."""
+    return await store.runs.release(await store.claimed(worker), figures, Released(reason=reason))
+
+
+@ON_EVERY_DATABASE
+async def test_a_lock_that_others_hold_for_long_is_one_attempt_however_often_it_is_looked_at(store: Store) -> None:
+    await store.queued()
+    first = await looked_at(store, LockHeld("pod-9 holds it."))
+    for worker in ("pod-1", "pod-2") * 10:
+        run = await looked_at(store, LockHeld(f"pod-9 holds it, {worker} says."), worker)
+
+    (attempt,) = await store.runs.attempts(run.id)
+    assert (attempt.attempt, attempt.times, attempt.outcome) == (1, 21, RELEASED)
+    assert attempt.started_at == first.started_at
+    assert attempt.ended_at is not None and run.started_at is not None and attempt.ended_at >= run.started_at
+    assert (attempt.worker, attempt.error_message) == ("pod-2", "pod-9 holds it, pod-2 says.")
+
+    # What counts and what does not is as before.
+    assert (run.attempt, run.failures, run.max_attempts) == (21, 0, MAX_ATTEMPTS + 21)
+    done = await store.runs.finish(await store.claimed("pod-3"), RunStatus.COMPLETED, SOME)
+    assert await outcomes(store, run) == [(1, "pod-2", RELEASED), (22, "pod-3", "completed")]
+    assert (done.failures, counts(done)) == (1, counts(SOME))
+
+
+async def test_workers_that_cannot_for_different_reasons_share_a_row_a_reason(store: Store) -> None:
+    await store.queued()
+    for _ in range(10):
+        run = await looked_at(store, SecretMissing("GITLAB_TOKEN is not set."), "pod-1")
+        run = await looked_at(store, LockHeld("pod-9 holds it."), "pod-2")
+
+    attempts = await store.runs.attempts(run.id)
+
+    assert [(each.worker, each.error_code, each.times) for each in attempts] == [
+        ("pod-1", "SECRET_MISSING", 10),
+        ("pod-2", "LOCK_HELD", 10),
+    ]
+
+
+async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(store: Store) -> None:
+    run = await store.running(worker="pod-1")
+    await store.runs.heartbeat(run, 60.0, figures=SOME)
+
+    await store.repositories.remove("payments")
+
+    assert await outcomes(store, run) == [(1, "pod-1", RunStatus.CANCELLED)]
+    (attempt,) = await store.runs.attempts(run.id)
+    assert attempt.ended_at is not None and attempt.error_code == "REPOSITORY_REMOVED"
+    assert counts(await store.runs.get(run.id)) == counts(SOME)
+
+
+# Transitions ----------------------------------------------------------------------------------------------------------
+
+
+EARLIER = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+USED: dict[str, Any] = {
+    "attempt": 1,
+    "worker": "worker-1",
+    "started_at": EARLIER,
+    "lease_until": EARLIER,
+    "progress": {"stage": "read"},
+    "cancel_requested": True,
+    "error_code": "SOURCE_UNAVAILABLE",
+    "error_message": "503",
+    "brake": {"commit": "c" * 40},
+    "completed_at": EARLIER,
+    "duration_seconds": 12.0,
+}
+
+
+async def in_state(store: Store, status: str) -> Run:
+    """A run that was used before, in that state."""
+    run = await store.queued()
+    async with store.database.write() as connection:
+        await connection.execute(RUNS.update().where(RUNS.c.id == run.id).values(status=status, **USED))
+    return await store.runs.get(run.id)
+
+
+async def after(store: Store, run: Run, event: Event, **said: Any) -> Run:
+    async with store.database.write() as connection:
+        row = await connection.one(locked(connection, RUNS.c.id == run.id))
+        await move(connection, row, event, **said)
+    return await store.runs.get(run.id)
+
+
+async def test_an_event_that_does_not_apply_to_the_state_changes_nothing(store: Store) -> None:
+    for status in RunStatus:
+        run = await in_state(store, status)
+        for event in Event:
+            if (status, event) not in TRANSITIONS:
+                with pytest.raises(RunStateConflict, match=f"Run {run.id} is {status}: {event} does not apply"):
+                    await after(store, run, event)
+        assert await store.runs.get(run.id) == run
+        async with store.database.write() as connection:
+            await connection.execute(RUNS.delete())
+
+
+@pytest.mark.parametrize(("status", "event"), sorted(TRANSITIONS), ids=lambda each: str(each))
+async def test_what_a_run_carries_fits_its_new_state(store: Store, status: RunStatus, event: Event) -> None:
+    before = await in_state(store, status)
+
+    run = await after(store, before, event)
+
+    if run.status in FINAL:
+        assert run.lease_until is None
+        assert run.completed_at is not None and run.completed_at > EARLIER
+        assert status is not RunStatus.RUNNING or (run.duration_seconds or 0) > 12.0, "of this attempt"
+    if run.status in WAITING:
+        assert run.lease_until is None
+    if status in FINAL and run.status in WAITING:  # a person, or what a later run left undone
+        assert (run.cancel_requested, run.error_code, run.error_message) == (False, None, None)
+        assert (run.completed_at, run.duration_seconds) == (None, None)
+        assert run.brake == USED["brake"], "an approval is of what was met"
+    if event is Event.CLAIM:
+        assert run.progress is None
+    if event is Event.WITHDRAW and status is RunStatus.RUNNING:
+        assert run.cancel_requested and run.lease_until == EARLIER
+
+
+@pytest.mark.parametrize("event", [Event.HAND_BACK, Event.APPROVE, Event.RETRY])
+async def test_a_run_that_waits_again_leaves_the_place_to_one_that_is_queued(store: Store, event: Event) -> None:
+    status = next(state for state, each in TRANSITIONS if each is event)
+    run = await in_state(store, status)
+    queued, is_new = await store.runs.enqueue("payments", RunTrigger.HTTP)
+    assert is_new
+
+    assert (await after(store, run, event)).status is RunStatus.RETRYING
+    assert (await store.runs.get(queued.id)).status is RunStatus.QUEUED

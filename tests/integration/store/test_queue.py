@@ -1,11 +1,14 @@
-"""What a worker and a person may count on when they ask for, claim, hand back and end runs."""
+"""What a worker and a person may count on when they request, claim, hand back, withdraw and end runs."""
 
 from __future__ import annotations
+
+import asyncio
+from typing import Any
 
 import pytest
 
 from reposync.errors import LeaseLost, RunNotFound, UsageError
-from reposync.store.run import Released, RunFigures
+from reposync.store.run import Released, Run, RunFigures
 from reposync.store.run_state import MAX_ATTEMPTS
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import TICK, Store
@@ -16,18 +19,6 @@ async def ended(store: Store, run, status: RunStatus = RunStatus.COMPLETED):
 
 
 # Asking for a run ---------------------------------------------------------------------------------------------------
-
-
-async def test_a_further_request_is_added_to_the_waiting_run(store: Store) -> None:
-    await store.ticked()
-
-    run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True, approved=True)
-    again, _ = await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
-
-    assert (run.full, run.approved, run.priority) == (True, True, 0)
-    assert (again.full, again.approved, again.priority) == (True, True, 0)
-    assert again.trigger is RunTrigger.COMMAND, "that of the most urgent request"
-    assert again.scheduled_for == TICK
 
 
 async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store: Store) -> None:
@@ -56,22 +47,20 @@ async def test_a_person_goes_before_a_push_and_a_push_before_the_clock_and_among
     assert order == ["click", "click again", "push", "push again", "tick", "tick again"]
 
 
-# Leases -------------------------------------------------------------------------------------------------------------
+async def test_two_pods_share_the_queue_without_a_repetition(store: Store, open_database) -> None:
+    queued = [(await store.queued(f"repository-{number}")).id for number in range(20)]
+    claimed: list[str] = []
+
+    async def claim(pod: Store) -> None:
+        while run := await pod.runs.claim("worker-1", 60.0):
+            claimed.append(run.id)
+
+    await asyncio.gather(*(claim(Store(await open_database())) for _ in range(3)))
+
+    assert sorted(claimed) == sorted(queued)
 
 
 # Ends ---------------------------------------------------------------------------------------------------------------
-
-
-async def test_a_finished_run_shows_what_it_did(store: Store) -> None:
-    run = await store.running()
-    figures = RunFigures(commit_before="a" * 40, commit_after="b" * 40, files_processed=3, chunks_embedded=9)
-
-    done = await store.runs.finish(run, RunStatus.COMPLETED, figures)
-
-    assert done == await store.runs.get(run.id)
-    assert (done.status, done.commit_after, done.files_processed) == (RunStatus.COMPLETED, "b" * 40, 3)
-    assert done.duration_seconds == pytest.approx((done.completed_at - done.started_at).total_seconds())
-    assert done.lease_until is None and done.is_final
 
 
 async def test_saying_twice_that_a_run_is_finished_changes_nothing(store: Store) -> None:
@@ -165,4 +154,88 @@ async def test_the_age_of_the_queue_is_that_of_the_oldest_run_that_is_due(store:
     assert 500.0 <= (await store.runs.queue()).oldest_seconds < 600.0
 
 
-# What is said of a run ----------------------------------------------------------------------------------------------
+MINE = "11111111-1111-4111-8111-111111111111"
+
+
+async def clicked(store: Store, asked_by: str = "token 1", **asked: Any) -> Run:
+    run, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by=asked_by, **asked)
+    return run
+
+
+async def test_the_same_request_of_the_same_client_is_no_further_one(store: Store) -> None:
+    await store.repository()
+    run = await clicked(store)
+    again = [await clicked(store), await clicked(store, "token 2"), await clicked(store, full=True)]
+
+    assert {each.id for each in again} == {run.id}
+    assert (again[-1].full, again[0]) == (True, run)
+    requests = (await store.runs.requests([run.id]))[run.id]
+    assert [(each.asked_by, each.full) for each in requests] == [
+        ("token 1", False),
+        ("token 2", False),
+        ("token 1", True),
+    ]
+
+
+# Taking it back -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_pause_withdraws_ticks_and_pushes_and_no_request_of_a_person(store: Store) -> None:
+    await store.ticked()
+    run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True, approved=True)
+    await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
+
+    await store.repositories.pause("payments", "being moved", by="token 1")
+
+    left = await store.runs.get(run.id)
+    assert (left.status, left.trigger, left.full, left.approved) == (RunStatus.QUEUED, RunTrigger.COMMAND, True, True)
+    withdrawn = {each.trigger: each.withdrawn_by for each in (await store.runs.requests([run.id]))[run.id]}
+    assert withdrawn == {"schedule": "token 1", "command": None, "webhook": "token 1"}
+
+
+async def test_a_removal_withdraws_all_other_requests(store: Store) -> None:
+    running = await store.running()
+    await store.tick(TICK)
+    waiting = await clicked(store, full=True, repair=True)
+
+    removal, is_new = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 2", removal=True)
+
+    assert (removal.id, is_new) == (waiting.id, False)
+    assert (removal.removal, removal.full, removal.repair) == (True, False, False)
+    assert await store.runs.heartbeat(running, 60.0)
+    again, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 2", removal=True)
+    assert (again.id, again.status, again.removal) == (waiting.id, RunStatus.QUEUED, True)
+
+
+# Failures at a command ----------------------------------------------------------------------------------------------
+
+
+async def test_a_source_that_one_machine_cannot_reach_is_no_end_of_a_pushed_run(store: Store) -> None:
+    pushed = await store.queued(trigger=RunTrigger.WEBHOOK)
+    for number in range(5):
+        mine = f"{MINE[:-1]}{number}"
+        await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=mine)
+        run = await store.runs.claim("laptop", 60.0)
+        back = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "no route", final_unless_others=mine)
+        await store.runs.withdraw(mine, by="laptop")
+        assert (back.id, back.status) == (pushed.id, RunStatus.RETRYING)
+
+    run = await store.runs.claim("daemon", 60.0)
+    assert run.failures == 1, "those attempts do not count"
+    assert (await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")).status is RunStatus.RETRYING
+
+
+# Attempts and waiting -----------------------------------------------------------------------------------------------
+
+
+async def test_hand_backs_do_not_raise_the_number_of_failures(store: Store) -> None:
+    run = await store.running()
+    for _ in range(9):
+        await store.runs.release(run)
+        run = await store.runs.claim("worker-1", 60.0)
+    assert (run.attempt, run.failures, run.max_attempts) == (10, 1, 12)
+
+    again = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")
+
+    assert again.status is RunStatus.RETRYING
+    assert (await store.runs.claim("worker-1", 60.0)).failures == 2

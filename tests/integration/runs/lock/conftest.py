@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -20,46 +21,19 @@ from reposync.runs.locks import LOCK_PREFIX, LockHolder
 from reposync.runs.redis_locks import RedisLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
-from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration
 from reposync.store.run import Run
-from reposync.store.runs import Runs
-from reposync.store.status import RunTrigger
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.redis_server import redis_server, redis_url  # noqa: F401
+from tests.integration.store.conftest import Store
 
 PATIENCE_SECONDS = 20.0
 
 
-@dataclass
-class Log:
-    """An execution log on a database of its own."""
+class Log(Store):
+    """An execution log of repositories that no other test has: all tests share one Redis."""
 
-    database: Database
-    repository_ids: set[str] = field(default_factory=set)
-
-    @property
-    def runs(self) -> Runs:
-        return Runs(self.database)
-
-    async def running(self, name: str | None = None, worker: str = "pod-1:1:aaaaaa") -> Run:
-        """A run that `worker` has claimed, of a repository that no other test has."""
-        name = name or f"repository-{uuid.uuid4()}"
-        await Repositories(self.database).register(
-            Registration(name=name, location="/nowhere", source="path", origin="command", collection="code")
-        )
-        queued, _ = await self.runs.enqueue(name, RunTrigger.COMMAND)
-        self.repository_ids.add(queued.repository_id)
-        run = await self.runs.claim(worker, 60.0, run_id=queued.id)
-        assert run is not None
-        return run
-
-    async def taken_over(self, run: Run, worker: str = "pod-2:2:bbbbbb") -> Run:
-        """The run as another worker has it after the death of the first."""
-        await self.runs.expire(run)
-        taken = await self.runs.claim(worker, 60.0, run_id=run.id)
-        assert taken is not None
-        return taken
+    async def running(self, name: str = "", *, worker: str = "pod-1:1:aaaaaa", **asked: Any) -> Run:
+        return await super().running(name or f"repository-{uuid.uuid4()}", worker=worker, **asked)
 
 
 @dataclass
@@ -110,12 +84,10 @@ async def log(tmp_path: Path, upgraded_sqlite_file: Path) -> AsyncIterator[Log]:
 
 
 @pytest.fixture
-def server(redis_url: str, log: Log) -> Iterator[redis.Redis]:  # noqa: F811
-    """The shared server as an operator looks at it; what the test put into locks is removed."""
+def server(redis_url: str) -> Iterator[redis.Redis]:  # noqa: F811
+    """The shared server as an operator looks at it."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         yield client
-        if log.repository_ids:
-            client.delete(*(LOCK_PREFIX + identity for identity in log.repository_ids))
 
 
 @pytest.fixture
