@@ -71,9 +71,13 @@ async def test_an_attempt_whose_claim_was_answered_after_the_lease_was_over_writ
     assert (await runs.get(run.id)).worker == "pod-2:2:bbbbbb"
 
 
-class Unable(Writes):
+class Fails(Writes):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
     async def execute(self) -> Outcome:
-        raise SecretMissing("The variable GITLAB_TOKEN is not set here.")
+        raise self._error
 
 
 async def claimed_again(database: Database) -> Run:
@@ -89,17 +93,6 @@ async def tried_before(database: Database, run: Run, seconds: float) -> None:
     await database.change(first.values(started_at=run.started_at - timedelta(seconds=seconds)))
 
 
-class Refused(Writes):
-    """The server asks to wait."""
-
-    def __init__(self, retry_after_seconds: float) -> None:
-        super().__init__()
-        self.retry_after_seconds = retry_after_seconds
-
-    async def execute(self) -> Outcome:
-        raise SourceUnavailable("Too many requests.", retry_after_seconds=self.retry_after_seconds)
-
-
 def waits_seconds(run: Run) -> float:
     assert run.started_at is not None
     return (run.not_before - run.started_at).total_seconds()
@@ -111,25 +104,19 @@ async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_do
 ) -> None:
     runs = Runs(database)
     run = await Store(database).running()
+    refused = Fails(SourceUnavailable("Too many requests.", retry_after_seconds=asked))
 
-    handed = await execution(runs, run).perform(Refused(asked).make)
+    handed = await execution(runs, run).perform(refused.make)
 
     assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, "SOURCE_UNAVAILABLE", 0)
     assert waits <= waits_seconds(handed) < waits * 1.2
     # However often: it is the server's wish, and no failure of the run.
     for _ in range(5):
         again = await claimed_again(database)
-        handed = await execution(runs, again).perform(Refused(asked).make)
+        handed = await execution(runs, again).perform(refused.make)
     assert (handed.status, handed.failures) == (RunStatus.QUEUED, 0)
     (attempt,) = await runs.attempts(run.id)
     assert attempt.times == 6
-
-
-class Leaking(Writes):
-    """A folder, a server or a library that quotes what it was given."""
-
-    async def execute(self) -> Outcome:
-        raise SourceElsewhere(f"The folder of {TOKEN} is elsewhere.")
 
 
 async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_reason_holds_no_secret(
@@ -137,11 +124,12 @@ async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_
 ) -> None:
     runs = Runs(database, redact=Secrets([TOKEN]).redact)
     run = await Store(database).running()
+    leaking = Fails(SourceElsewhere(f"The folder of {TOKEN} is elsewhere."))
 
-    handed = await execution(runs, run).perform(Leaking().make)
+    handed = await execution(runs, run).perform(leaking.make)
     await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
     again = await claimed_again(database)
-    failed = await execution(runs, again).perform(Leaking().make)
+    failed = await execution(runs, again).perform(leaking.make)
 
     assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, SourceElsewhere.code, 0)
     assert (failed.status, failed.error_code) == (RunStatus.FAILED, SourceElsewhere.code)
@@ -157,7 +145,7 @@ async def test_a_command_without_workers_says_at_once_that_it_cannot(database: D
     terms = ExecutionPolicy(LEASE_SECONDS, request_id=request.id, elsewhere=False)
     alone = Execution(runs, run, RunLocks(), terms, Observer())
 
-    ended = await alone.perform(Unable().make)
+    ended = await alone.perform(Fails(SecretMissing("The variable GITLAB_TOKEN is not set here.")).make)
 
     assert (ended.status, ended.error_code) == (RunStatus.FAILED, SecretMissing.code)
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,9 +10,9 @@ from reposync.store.manifest import Manifests
 from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository, repository_id
-from reposync.store.run import Run
+from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
-from reposync.store.status import RunTrigger
+from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
 from reposync.store.ticks import TickOutcome, Ticks
 from reposync.store.versions import Published, Versions
@@ -41,31 +40,16 @@ TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WHEN = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 
-@dataclass(frozen=True)
 class Store:
     """The store over one database, and short ways to the states that tests start from."""
 
-    database: Database
-
-    @property
-    def repositories(self) -> Repositories:
-        return Repositories(self.database)
-
-    @property
-    def manifests(self) -> Manifests:
-        return Manifests(self.database)
-
-    @property
-    def versions(self) -> Versions:
-        return Versions(self.database)
-
-    @property
-    def runs(self) -> Runs:
-        return Runs(self.database)
-
-    @property
-    def ticks(self) -> Ticks:
-        return Ticks(self.database)
+    def __init__(self, database: Database) -> None:  # noqa: F811
+        self.database = database
+        self.repositories = Repositories(database)
+        self.manifests = Manifests(database)
+        self.versions = Versions(database)
+        self.runs = Runs(database)
+        self.ticks = Ticks(database)
 
     async def tick(
         self, when: datetime, *names: str, grace_seconds: float = ANY_GRACE_SECONDS, max_attempts: int = 3
@@ -115,10 +99,9 @@ class Store:
         assert run is not None
         return run
 
-    async def queued_again(self, name: str = "payments", trigger: RunTrigger = RunTrigger.HTTP) -> Run:
-        """Somebody asks for a sync of a repository that is registered."""
-        run, _ = await self.runs.enqueue(name, trigger)
-        return run
+    async def ended(self, run: Run | None = None, status: RunStatus = RunStatus.COMPLETED) -> Run:
+        """The run that is next, or this one, is executed."""
+        return await self.runs.finish(run or await self.claimed(), status, RunFigures())
 
     async def running(
         self, name: str = "payments", *, worker: str = "worker-1", lease_seconds: float = 60.0, **asked: Any

@@ -12,7 +12,7 @@ from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.store.registry import ProjectGroups
 from reposync.store.run import LostAttempt, RunFigures
 from reposync.store.runs import Runs
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import RunTrigger
 from reposync.store.tables import REPOSITORIES, REQUESTS, RUNS
 from reposync.store.ticks import TickOutcome
 from reposync.store.workers import Workers
@@ -34,11 +34,10 @@ async def store(time: DatabaseTime) -> AsyncIterator[Store]:
         yield Store(database)
 
 
-async def synced(store: Store, name: str = "payments") -> None:
-    run = await store.runs.claim("worker-1", 60.0)
-    assert run is not None and run.repository == name
+async def synced(store: Store) -> None:
+    run = await store.claimed()
     await store.publishes(run)
-    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    await store.ended(run)
 
 
 # Ticks --------------------------------------------------------------------------------------------------------------

@@ -33,11 +33,6 @@ async def stops(store: Store, lost: int = 812, worker: str = "worker-1") -> Run:
     return await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), *said, brake=brake(lost))
 
 
-async def completes(store: Store) -> Run:
-    run = await store.claimed()
-    return await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
-
-
 async def blocked_runs(store: Store) -> list[Run]:
     return await store.runs.history(status=RunStatus.BLOCKED)
 
@@ -57,7 +52,7 @@ async def test_ticks_against_the_brake_are_one_blocked_run_and_none_after_its_ap
     assert (await store.runs.queue()).counts == {RunStatus.BLOCKED: 1}
     assert (waits.brake, waits.error_message) == (brake(847), "847 of 900 files would be lost."), "the latest stop"
     await store.runs.approve(waits.id)
-    done = await completes(store)
+    done = await store.ended()
 
     assert done.id == waits.id
     assert await blocked_runs(store) == []
@@ -83,7 +78,7 @@ async def test_a_completed_run_closes_the_blocked_one_with_a_message(store: Stor
     await store.ticked()
     waits = await stops(store)
     await store.tick(TICK + timedelta(minutes=30))
-    done = await completes(store)
+    done = await store.ended()
 
     closed = await store.runs.get(waits.id)
     assert (closed.status, closed.error_code) == (RunStatus.CANCELLED, "SUPERSEDED")
@@ -96,7 +91,7 @@ async def test_what_a_completed_run_did_not_do_is_queued_again(store: Store, ask
     await store.queued(trigger=RunTrigger.COMMAND, **asked)
     waits = await stops(store)
     await store.tick(TICK)
-    await completes(store)
+    await store.ended()
 
     again = await store.runs.get(waits.id)
     assert (again.status, again.brake, again.error_code) == (RunStatus.QUEUED, None, None)
@@ -152,7 +147,7 @@ async def test_how_often_a_file_failed_in_the_same_way_is_counted_by_runs(store:
     for detail in ("died, at blob 1%", "died, at blob 1%", "died, at blob 2", "unreadable"):
         run = await store.running()
         await store.runs.add_problems(run, [RunProblem("a.py", "failed", detail), RunProblem("b.py", "binary", detail)])
-        await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+        await store.ended(run)
 
     found = await store.runs.failures(run.repository_id, "died, at")
     assert found == {("a.py", "died, at blob 1%"): 2, ("a.py", "died, at blob 2"): 1}
@@ -200,7 +195,7 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
     sync, is_new = await store.runs.enqueue(row.name, RunTrigger.COMMAND)
     assert (is_new, sync.removal, sync.repair) == (True, False, False)
     assert await store.runs.claim("another", 60.0) is None
-    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    await store.ended(run)
     claimed = await store.runs.claim("another", 60.0)
     assert claimed is not None and claimed.id == sync.id
 

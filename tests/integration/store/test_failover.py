@@ -9,9 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from reposync.errors import StoreUnavailable
-from reposync.store.database import QUEUE, Database
-from reposync.store.notifications import Notifications
-from reposync.store.repositories import Repositories
+from reposync.store.database import Database
 from reposync.store.runs import Runs
 from tests.fixtures.databases import REPLICATED, PostgresqlServer, started_postgresql
 from tests.fixtures.tcp_proxy import TcpProxy
@@ -89,27 +87,6 @@ async def test_a_server_that_was_made_read_only_is_waited_for_in_words(
     await asyncio.to_thread(primary.executes, *WRITABLE, RELOAD)
     await well(database)
     await database.ping()
-
-
-async def test_of_several_servers_the_one_that_can_be_written_to_is_found_and_found_again(
-    primary: PostgresqlServer, standby: PostgresqlServer, database: Database
-) -> None:
-    await database.close()
-    url = f"postgresql://postgres@/postgres?host={standby.home},{primary.home}"
-    async with await Database.open(url) as both:
-        await well(both)
-        news = Notifications(both)
-        listening = asyncio.create_task(news.listen())
-        assert await news.wait(QUEUE, LONG_SECONDS)
-
-        await asyncio.to_thread(primary.stop)
-        assert "it is read-only (a standby" in await refused(both), "the one that is left"
-        await asyncio.to_thread(standby.executes, "SELECT pg_promote()")
-
-        await well(both)
-        assert await Repositories(both).list() == []
-        assert await news.wait(QUEUE, LONG_SECONDS), "it listens to the server that was promoted"
-        listening.cancel()
 
 
 async def test_connections_to_a_server_that_was_demoted_without_a_restart_are_given_up(

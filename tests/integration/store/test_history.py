@@ -13,10 +13,7 @@ from tests.integration.store.conftest import Store
 
 
 async def finished(store: Store, name: str, status: RunStatus = RunStatus.COMPLETED) -> Run:
-    await store.repository(name)
-    run, _ = await store.runs.enqueue(name, RunTrigger.COMMAND)
-    claimed = await store.runs.claim("worker-1", 60.0, run_id=run.id)
-    return await store.runs.finish(claimed, status, RunFigures())
+    return await store.ended(await store.running(name), status)
 
 
 async def test_pages_follow_each_other_without_gap_or_repetition_while_runs_are_added(store: Store) -> None:
@@ -74,7 +71,7 @@ async def test_names_and_words_from_a_hostile_repository_do_not_fail_the_run(sto
 async def test_a_long_history_is_shortened_a_few_runs_at_a_time(store: Store) -> None:
     run = await store.running("a")
     await store.runs.add_problems(run, [RunProblem("a.py", "failed", "why")])
-    runs = [await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())]
+    runs = [await store.ended(run)]
     runs += [await finished(store, "a") for _ in range(7)]
     blocked = await finished(store, "b", RunStatus.BLOCKED)
     waiting = await store.queued("c")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
-import asyncpg
 import pytest
+from sqlalchemy import text
 
 from reposync.store.database import QUEUE, REGISTRATIONS, Database
 from reposync.store.notifications import Notifications
-from reposync.store.repositories import Repositories
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from tests.fixtures.databases import PostgresqlDatabases
-from tests.integration.store.conftest import TICK, Store
+from tests.integration.store.conftest import ON_POSTGRESQL, TICK, Store
 
 # Never waited for: long enough that a wait which ended was woken.
 LONG_SECONDS = 60.0
@@ -43,23 +42,20 @@ async def quiet(news: Notifications) -> None:
             pass
 
 
+async def is_announced(news: Notifications, channel: str, what: Awaitable[object]) -> bool:
+    await quiet(news)
+    await what
+    return await news.wait(channel, 0.02)
+
+
 async def heard_of_nothing(news: Notifications, channel: str = QUEUE) -> bool:
     return not await news.wait(channel, 0.02)
-
-
-# In one process, on both databases ----------------------------------------------------------------------------------
 
 
 async def test_everything_that_gives_a_worker_something_to_do_is_announced(store: Store) -> None:
     news = Notifications(store.database)
     run = await store.running()
-
-    async def announced(what: object) -> bool:
-        await quiet(news)
-        await what
-        return await news.wait(QUEUE, 0.02)
-
-    runs = store.runs
+    announced, runs = partial(is_announced, news, QUEUE), store.runs
     assert await announced(runs.release(run)), "handed back"
     run = await runs.claim("worker-1", 60.0)
     assert await announced(runs.expire(run)), "its worker is gone"
@@ -81,12 +77,7 @@ async def test_everything_that_gives_a_worker_something_to_do_is_announced(store
 
 async def test_changes_of_registrations_are_announced_and_repetitions_are_not(store: Store) -> None:
     news = Notifications(store.database)
-
-    async def announced(what: object) -> bool:
-        await quiet(news)
-        await what
-        return await news.wait(REGISTRATIONS, 0.02)
-
+    announced = partial(is_announced, news, REGISTRATIONS)
     assert await announced(store.repository())
     assert not await announced(store.repository())
     assert await announced(store.repository(cron_expression="0 3 * * *"))
@@ -120,73 +111,28 @@ async def test_what_was_rolled_back_is_not_announced(store: Store, open_database
             assert await heard_of_nothing(elsewhere)
 
 
-# Between processes, on PostgreSQL -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def url(postgresql: PostgresqlDatabases) -> str:
-    return postgresql.upgraded()
-
-
-@pytest.fixture
-async def pods(url: str) -> AsyncIterator[tuple[Store, Database, str]]:
-    """One that writes, one that listens, and where."""
-    async with await Database.open(url) as first, await Database.open(url) as second:
-        yield Store(first), second, url
-
-
-async def listeners(url: str) -> list[int]:
-    connection = await asyncpg.connect(url)
-    try:
-        return [row["pid"] for row in await connection.fetch(LISTENERS)]
-    finally:
-        await connection.close()
-
-
-async def listener(url: str) -> int:
+async def listener(database: Database) -> int:
     """The process of the server that serves the one listening connection, as soon as there is one."""
-    while len(found := await listeners(url)) != 1:
+    while len(found := await database.scalars(text(LISTENERS))) != 1:
         await asyncio.sleep(0.01)
-    return found[0]
+    return int(found[0])
 
 
-async def terminate(url: str, pid: int) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        assert await connection.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
-    finally:
-        await connection.close()
-
-
-async def test_a_run_that_a_different_process_queued_is_announced(pods: tuple[Store, Database, str]) -> None:
-    store, other, _ = pods
-    news = Notifications(other)
-    async with listening(news):
-        assert await news.wait(QUEUE, LONG_SECONDS)
-        assert await news.wait(REGISTRATIONS, LONG_SECONDS)
-        await quiet(news)
-
-        await store.repository()
-        assert await news.wait(REGISTRATIONS, LONG_SECONDS)
-        assert await heard_of_nothing(news)
-        await store.runs.enqueue("payments", RunTrigger.HTTP)
-        assert await news.wait(QUEUE, LONG_SECONDS)
-        assert await heard_of_nothing(news, REGISTRATIONS)
-
-
-async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(pods: tuple[Store, Database, str]) -> None:
-    store, other, url = pods
-    news = Notifications(other)
+@ON_POSTGRESQL
+async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(
+    store: Store, open_database: Callable
+) -> None:
+    news = Notifications(await open_database())
     await store.repository()
     async with listening(news):
-        first = await listener(url)
+        first = await listener(store.database)
         await quiet(news)
 
-        await terminate(url, first)
+        assert await store.database.scalar(text(f"SELECT pg_terminate_backend({first}, 5000)"))
         await store.runs.enqueue("payments", RunTrigger.HTTP)  # while nobody listens
 
         assert await news.wait(QUEUE, LONG_SECONDS)
-        assert await listener(url) != first
+        assert await listener(store.database) != first
         await quiet(news)
-        await Repositories(store.database).pause("payments", "being moved")
+        await store.repositories.pause("payments", "being moved")
         assert await news.wait(REGISTRATIONS, LONG_SECONDS), "it listens as before"

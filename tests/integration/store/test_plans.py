@@ -17,7 +17,6 @@ from reposync.errors import RunNotFound
 from reposync.store.database import Database
 from reposync.store.index_queries import search_scope, searched_versions
 from reposync.store.repository import repository_id
-from reposync.store.run import RunFigures
 from reposync.store.status import WAITING, RunStatus, RunTrigger
 from tests.fixtures.released_schemas import RELEASED, make_tables
 from tests.integration.store.conftest import Store
@@ -39,11 +38,6 @@ async def looked_up(store: Store, run_id: str) -> None:
         await store.runs.get(run_id)
 
 
-async def finished(store: Store) -> None:
-    run = await store.claimed()
-    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
-
-
 async def withdrawn(store: Store) -> None:
     mine = "11111111-1111-4111-8111-111111111111"
     await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=mine)
@@ -58,7 +52,7 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "tick": (lambda store: store.tick(NOW), {BY_REPOSITORY, BY_TICK, BY_ID}),
     "first runs": (lambda store: store.ticks.first_runs([PAYMENTS]), {BY_TICK}),
     "remove": (lambda store: store.repositories.remove("payments"), {BY_REPOSITORY, OVER, BY_ID}),
-    "finish": (finished, {BY_REPOSITORY, OVER, BY_ID, RUNNING, WAITING_IN_ORDER, ACTIVE}),
+    "finish": (lambda store: store.ended(), {BY_REPOSITORY, OVER, BY_ID, RUNNING, WAITING_IN_ORDER, ACTIVE}),
     "withdraw": (withdrawn, {BY_REPOSITORY, BY_ID}),
     "latest runs": (lambda store: store.runs.latest(), {OF_ONE, BY_ID}),
     "purge": (lambda store: store.runs.purge(NOW + timedelta(days=999)), {NEWEST, BY_TICK, BY_ID}),

@@ -6,19 +6,17 @@ import asyncio
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from reposync.errors import LeaseLost, RunNotFound, UsageError
-from reposync.store.run import Released, Run, RunFigures
+from reposync.store.columns import metadata
+from reposync.store.manifest import ManifestRow
+from reposync.store.run import Released, Run, RunFigures, RunProblem
 from reposync.store.run_state import MAX_ATTEMPTS
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import TICK, Store
 
-
-async def ended(store: Store, run, status: RunStatus = RunStatus.COMPLETED):
-    return await store.runs.finish(run, status, RunFigures())
-
-
-# Asking for a run ---------------------------------------------------------------------------------------------------
+# Asking for a run --------------------------------------------------------------------------------------------------
 
 
 async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store: Store) -> None:
@@ -32,7 +30,7 @@ async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store
     assert (await store.runs.claim("worker-1", 60.0)).id == run.id
 
 
-# Claiming -----------------------------------------------------------------------------------------------------------
+# Claiming ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_person_goes_before_a_push_and_a_push_before_the_clock_and_among_equals_the_oldest(
@@ -60,7 +58,7 @@ async def test_two_pods_share_the_queue_without_a_repetition(store: Store, open_
     assert sorted(claimed) == sorted(queued)
 
 
-# Ends ---------------------------------------------------------------------------------------------------------------
+# Ends --------------------------------------------------------------------------------------------------------------
 
 
 async def test_saying_twice_that_a_run_is_finished_changes_nothing(store: Store) -> None:
@@ -89,12 +87,12 @@ async def test_a_running_run_learns_of_its_cancellation_and_does_not_wait_again(
 
 async def test_a_run_that_is_tried_again_has_as_many_attempts_as_it_is_given(store: Store) -> None:
     run = await store.running()
-    await ended(store, run, RunStatus.FAILED)
+    await store.ended(run, RunStatus.FAILED)
 
     assert (await store.runs.retry(run.id)).max_attempts == 1 + MAX_ATTEMPTS
-    await ended(store, await store.runs.claim("worker-1", 60.0), RunStatus.FAILED)
+    await store.ended(await store.runs.claim("worker-1", 60.0), RunStatus.FAILED)
     assert (await store.runs.retry(run.id, max_attempts=5)).max_attempts == 2 + 5
-    await ended(store, await store.runs.claim("worker-1", 60.0), RunStatus.BLOCKED)
+    await store.ended(await store.runs.claim("worker-1", 60.0), RunStatus.BLOCKED)
     assert (await store.runs.approve(run.id, max_attempts=7)).max_attempts == 3 + 7
 
 
@@ -106,13 +104,13 @@ async def test_only_what_failed_or_was_cancelled_is_tried_again_and_only_what_is
         if state is RunStatus.RUNNING:
             run = await store.runs.claim("worker-1", 60.0)
         elif state is RunStatus.COMPLETED:
-            run = await ended(store, run)
+            run = await store.ended(run)
         with pytest.raises(UsageError, match=f"is {state}, and only a failed or cancelled"):
             await store.runs.retry(run.id)
         with pytest.raises(UsageError, match=f"is {state}"):
             await store.runs.approve(run.id)
     blocked = await store.running("other")
-    await ended(store, blocked, RunStatus.BLOCKED)
+    await store.ended(blocked, RunStatus.BLOCKED)
     with pytest.raises(UsageError, match="is blocked"):
         await store.runs.retry(blocked.id)
     for change in (store.runs.retry, store.runs.approve):
@@ -140,7 +138,7 @@ async def test_others_wait_where_a_run_of_another_repository_could_be_executed_n
     assert await store.runs.others_wait(run)
 
 
-# The queue as a whole -----------------------------------------------------------------------------------------------
+# The queue as a whole ----------------------------------------------------------------------------------------------
 
 
 async def test_the_age_of_the_queue_is_that_of_the_oldest_run_that_is_due(store: Store) -> None:
@@ -177,7 +175,7 @@ async def test_the_same_request_of_the_same_client_is_no_further_one(store: Stor
     ]
 
 
-# Taking it back -----------------------------------------------------------------------------------------------------
+# Taking it back ----------------------------------------------------------------------------------------------------
 
 
 async def test_a_pause_withdraws_ticks_and_pushes_and_no_request_of_a_person(store: Store) -> None:
@@ -207,7 +205,7 @@ async def test_a_removal_withdraws_all_other_requests(store: Store) -> None:
     assert (again.id, again.status, again.removal) == (waiting.id, RunStatus.QUEUED, True)
 
 
-# Failures at a command ----------------------------------------------------------------------------------------------
+# Failures at a command ---------------------------------------------------------------------------------------------
 
 
 async def test_a_source_that_one_machine_cannot_reach_is_no_end_of_a_pushed_run(store: Store) -> None:
@@ -225,7 +223,7 @@ async def test_a_source_that_one_machine_cannot_reach_is_no_end_of_a_pushed_run(
     assert (await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")).status is RunStatus.RETRYING
 
 
-# Attempts and waiting -----------------------------------------------------------------------------------------------
+# Attempts and waiting ----------------------------------------------------------------------------------------------
 
 
 async def test_hand_backs_do_not_raise_the_number_of_failures(store: Store) -> None:
@@ -239,3 +237,75 @@ async def test_hand_backs_do_not_raise_the_number_of_failures(store: Store) -> N
 
     assert again.status is RunStatus.RETRYING
     assert (await store.runs.claim("worker-1", 60.0)).failures == 2
+
+
+# The fence: a worker whose run was taken over, or whose repository was removed ----------------------------------------
+
+
+FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
+LATE = RunFigures(files_processed=7)
+
+
+async def everything(store: Store) -> dict[str, list[Any]]:
+    async with store.database.read() as connection:
+        return {
+            table.name: sorted((await connection.execute(select(table))).all(), key=repr)
+            for table in metadata.sorted_tables
+        }
+
+
+@pytest.mark.parametrize("successor", ["worker-1", "worker-2"])
+async def test_an_attempt_that_was_taken_over_changes_nothing(store: Store, successor: str) -> None:
+    stale = await store.running(worker="worker-1")
+    first, second = await store.replaced(stale)
+    await store.manifests.record(stale, first.id, [FILE])
+    read = await store.repositories.get("payments")
+    await store.taken_over(stale, worker=successor)
+    before = await everything(store)
+
+    for write in (
+        store.runs.heartbeat(stale, 60.0),
+        store.runs.heartbeat(stale, 60.0, {"stage": "late"}, LATE),
+        store.runs.report_progress(stale, {"stage": "late"}),
+        store.runs.finish(stale, RunStatus.COMPLETED, LATE),
+        store.runs.finish(stale, RunStatus.CANCELLED, LATE, followed_up=True),
+        store.runs.retry_later(stale, 1.0, "SOURCE_UNAVAILABLE", "late", LATE),
+        store.runs.release(stale, LATE),
+        store.runs.record_brake(stale, {"commit": "c" * 40}),
+        store.runs.add_problems(stale, [RunProblem("a.py", "failed", "late")]),
+        store.runs.forget_problems(stale, "failed"),
+        store.manifests.record(stale, first.id, [FILE]),
+        store.manifests.forget(stale, first.id, ["a.py"]),
+        store.manifests.clear(stale, first.id),
+        store.building(stale),
+        store.versions.set_columns(stale, second.id, links="late"),
+        store.versions.build_again(stale, first),
+        store.versions.begin_epoch(stale, second, identity="late"),
+        store.publishes(stale, second, read=read, commit="e" * 40),
+        store.publishes(stale, first, read=read, commit="e" * 40),
+        store.versions.remove(stale, first.id),
+        store.repositories.remove("payments", by=stale),
+    ):
+        with pytest.raises(LeaseLost, match="attempt 1 of worker-1"):
+            await write
+    await store.runs.expire(stale)
+
+    assert await everything(store) == before
+
+
+async def test_a_worker_whose_repository_was_removed_finds_its_lease_lost(store: Store) -> None:
+    run = await store.running()
+    await store.repositories.remove("payments")
+    before = await everything(store)
+
+    for write in (
+        store.runs.heartbeat(run, 60.0),
+        store.runs.release(run),
+        store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503"),
+        store.runs.finish(run, RunStatus.COMPLETED, RunFigures()),
+        store.manifests.record(run, run.repository_id, [FILE]),
+    ):
+        with pytest.raises(LeaseLost):
+            await write
+
+    assert await everything(store) == before

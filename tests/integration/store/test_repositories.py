@@ -106,7 +106,7 @@ async def test_a_renamed_repository_keeps_what_it_is_and_did_and_its_run_goes_on
         await store.runs.enqueue("old", RunTrigger.HTTP)
     assert await store.runs.heartbeat(run, 60.0) is False
     assert (await published(store, run)).name == "new"
-    assert (await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())).repository == "new"
+    assert (await store.ended(run)).repository == "new"
 
 
 async def test_a_new_repository_under_an_old_name_has_its_own_id_and_history(store: Store) -> None:

@@ -11,8 +11,6 @@ from sqlalchemy.exc import IntegrityError
 from reposync.errors import DefinitionChanged, RepositoryNotFound, StoreUnavailable, UsageError
 from reposync.store.index_queries import SearchScope, indexed_meaning, search_scope, searched_versions
 from reposync.store.manifest import ManifestRow
-from reposync.store.run import RunFigures
-from reposync.store.status import RunStatus
 from reposync.store.tables import VERSIONS, VersionState
 from reposync.store.versions import IndexHold
 from tests.integration.store.conftest import COMMIT, WHEN, Store
@@ -203,7 +201,7 @@ async def test_a_collection_is_used_as_long_as_any_version_may_have_points_there
     run = await store.running()
     assert not await store.versions.uses("code--2")
     first, _ = await store.replaced(run, physical="code--2")
-    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    await store.ended(run)
     assert await store.versions.physical_collections() == {"code", "code--2"}
     assert await store.versions.uses("code") and await store.versions.uses("code--2")
 

@@ -1,0 +1,230 @@
+"""A tick or a push: one run however many pods report it, and none if it is too late or nothing changed."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from reposync.store.repository import Repository, repository_id
+from reposync.store.run import Run, RunFigures
+from reposync.store.run_queue import PushIgnored
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
+from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store
+
+# Once --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store: Store) -> None:
+    clicked = await store.queued()
+
+    assert await store.tick(TICK) == TickOutcome(joined=1)
+    joined = await store.ended()
+    assert await store.tick(TICK) == TickOutcome(handled=1)
+
+    assert (joined.id, joined.trigger, joined.scheduled_for) == (clicked.id, RunTrigger.COMMAND, TICK)
+    assert await store.runs.history() == [joined]
+
+
+async def test_a_thousand_ticks_of_one_moment_are_a_thousand_runs(store: Store) -> None:
+    names = [f"repository-{number}" for number in range(1_000)]
+    await store.database_rows(names)
+    due = {repository_id(name): TICK for name in names}
+
+    first = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+    second = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+
+    assert (first, second) == (TickOutcome(queued=1_000), TickOutcome(handled=1_000))
+    runs = await store.runs.history(limit=1_000)
+    assert {run.repository for run in runs} == set(names)
+    assert await store.ticks.latest(due) == due
+
+
+# Too late ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tick_that_comes_too_late_is_not_run_and_is_recorded_as_missed(store: Store) -> None:
+    repository = await store.repository()
+
+    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(missed=1)
+
+    (missed,) = await store.ticks.missed(repository.id)
+    assert missed.scheduled_for == TICK
+    assert missed.late_seconds == (missed.noticed_at - TICK).total_seconds()
+    assert await store.runs.history() == [], "it is no run"
+    assert await store.runs.claim("worker-1", 60.0) is None
+    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(handled=1), "said once, by whichever pod"
+
+
+# Whose ticks -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_schedules_are_those_of_active_repositories_that_have_one(store: Store) -> None:
+    scheduled = await store.repository("scheduled", cron_expression="0 3 * * *", timezone="Europe/Zurich")
+    await store.repository("without")
+    await store.repository("paused", cron_expression="0 3 * * *")
+    await store.repositories.pause("paused", "being moved")
+    await store.repository("gone", cron_expression="0 3 * * *")
+    await store.repositories.deactivate("gone")
+
+    assert await store.ticks.scheduled() == [
+        ScheduledRepository(scheduled.id, "scheduled", "0 3 * * *", "Europe/Zurich", scheduled.scheduled_since)
+    ]
+
+
+async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_not_missed(store: Store) -> None:
+    await store.repository(cron_expression="0 3 * * *")
+    moments = [(await store.ticks.scheduled())[0].since]
+    await store.repository(cron_expression="0 4 * * *")
+    moments.append((await store.ticks.scheduled())[0].since)
+    await store.repository(cron_expression="0 4 * * *", timezone="Europe/Zurich")
+    moments.append((await store.ticks.scheduled())[0].since)
+    await store.repositories.deactivate("payments")
+    await store.repository(cron_expression="0 4 * * *", timezone="Europe/Zurich")
+    moments.append((await store.ticks.scheduled())[0].since)
+    await store.repository(cron_expression="0 4 * * *", timezone="Europe/Zurich", collection="other")
+    assert (await store.ticks.scheduled())[0].since == moments[-1], "the schedule is as it was"
+
+    assert moments == sorted(set(moments))
+
+
+# The first run -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_repository_is_synced_before_its_first_tick_however_many_pods_see_it(
+    store: Store, open_database
+) -> None:
+    identities = [(await store.repository(name)).id for name in ("a", "b", "c")]
+    pods = [Ticks(await open_database()) for _ in range(4)]
+
+    counts = await asyncio.gather(*(pod.first_runs(identities, max_attempts=5) for pod in pods for _ in range(2)))
+
+    assert sum(counts) == 3
+    runs = await store.runs.history()
+    assert {(run.repository, run.trigger, run.scheduled_for) for run in runs} == {
+        (name, RunTrigger.SCHEDULE, None) for name in ("a", "b", "c")
+    }
+    assert {run.max_attempts for run in runs} == {5}
+
+
+async def test_who_ever_ran_or_waits_is_no_beginner(store: Store) -> None:
+    run = await store.running("forgotten")
+    await store.publishes(run)
+    await store.ended(run)
+    assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
+    ran = await store.queued("ran")
+    await store.ended()
+    failed = await store.queued("failed")
+    await store.ended(status=RunStatus.FAILED)
+    cancelled = await store.queued("cancelled")
+    await store.runs.request_cancel(cancelled.id)
+    await store.queued("queued")
+    identities = [each.repository_id for each in (run, ran, failed, cancelled)] + [repository_id("queued")]
+
+    assert await store.ticks.first_runs(identities) == 0
+    await store.repositories.remove("ran")
+    await store.repository("ran")
+    assert await store.ticks.first_runs(identities) == 1, "what came back is new"
+
+
+# Pushes ---------------------------------------------------------------------------------------------------------------
+
+
+HERE, OLD, NEW = "https://gitlab.example.com/a/b", "1" * 40, "2" * 40
+
+
+async def registered(store: Store, name: str = "app", location: str = HERE, **said: Any) -> Repository:
+    return await store.repository(name, location=location, **{"source": "gitlab", **said})
+
+
+async def found(store: Store, number: int, *locations: str) -> list[str]:
+    return [each.name for each in await store.repositories.of_project(number, locations)]
+
+
+async def test_a_project_is_found_by_its_number_and_by_its_place_as_long_as_it_has_none(store: Store) -> None:
+    await registered(store, "numbered", "https://gitlab.example.com/former/place", project_id=7)
+    await registered(store, "unnumbered", "https://gitlab.example.com/A/B")
+    await registered(store, "another", project_id=8)
+    await registered(store, "cloned", f"{HERE}.git", source="git")
+    await registered(store, "by-hand", cron_expression=None, origin="command", by_hand=True)
+
+    assert await found(store, 7, HERE, f"{HERE}.git") == ["cloned", "numbered", "unnumbered"]
+    assert await found(store, 8, HERE) == ["another", "unnumbered"]
+    assert await found(store, 9) == []
+
+
+async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(store: Store) -> None:
+    pushed, runs = await registered(store), store.runs
+    asked = await asyncio.gather(*(runs.enqueue_for_push(pushed, NEW, max_attempts=5) for _ in range(4)))
+    (run,) = await runs.history()
+    assert (run.trigger, run.max_attempts, run.status) == (RunTrigger.WEBHOOK, 5, RunStatus.QUEUED)
+    assert sorted(each[1] for each in asked if not isinstance(each, PushIgnored)) == [False, False, False, True]
+
+
+async def test_a_push_of_the_indexed_commit_is_ignored_unless_a_run_is_active(store: Store) -> None:
+    runs, pushed = store.runs, await registered(store)
+    await runs.enqueue("app", RunTrigger.COMMAND)
+    claimed = await store.claimed()
+    await store.publishes(claimed, commit=OLD)
+
+    under_way = await runs.enqueue_for_push(pushed, OLD, max_attempts=3)
+    assert isinstance(under_way, tuple)
+    assert under_way[1]
+    await runs.request_cancel(under_way[0].id)
+    await runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+
+    assert await runs.enqueue_for_push(pushed, OLD, max_attempts=3) == PushIgnored(True, None)
+    assert isinstance(await runs.enqueue_for_push(pushed, NEW, max_attempts=3), tuple)
+
+
+async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_what_was_pushed(
+    store: Store,
+) -> None:
+    runs, pushed = store.runs, await registered(store)
+
+    async def behind_since() -> datetime | None:
+        (state,) = await store.repositories.states()
+        assert state.behind_since == (await store.repositories.get("app")).behind_since
+        return state.behind_since
+
+    async def behind() -> bool:
+        return await behind_since() is not None
+
+    async def begun() -> Run:
+        await runs.enqueue("app", RunTrigger.COMMAND)
+        return await store.claimed()
+
+    assert not await behind(), "nothing is known of its source"
+    claimed = await begun()
+    await store.versions.record_head(claimed, OLD, known=None)
+    assert await behind()
+    await store.publishes(claimed, commit=OLD)
+    assert not await behind()
+    await runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+
+    claimed = await begun()
+    await runs.enqueue_for_push(pushed, "3" * 40, is_head=False, max_attempts=3)
+    assert not await behind(), "of which branch the head is, is not known"
+    await runs.enqueue_for_push(pushed, NEW, max_attempts=3)
+    assert await behind()
+    # It read the head before the push, and writes it down after.
+    await store.versions.record_head(claimed, OLD, known=OLD)
+    pushed_at = await behind_since()
+    await store.publishes(claimed, commit=NEW, complete=False)
+    assert await behind_since() == pushed_at, "a file of the head could not be read"
+    await store.publishes(claimed, commit=OLD)
+    published_at = await behind_since()
+    assert pushed_at is not None
+    assert published_at is not None
+    assert published_at > pushed_at, "it held another head in between"
+    await runs.enqueue_for_push(pushed, "4" * 40, max_attempts=3)
+    assert await behind_since() == published_at, "it was behind before"
+    await store.publishes(claimed, commit="4" * 40)
+    assert not await behind()
+
+    await runs.enqueue_for_push(pushed, OLD, max_attempts=3)
+    assert await behind()
+    await registered(store, "app", "https://gitlab.example.com/c/d")
+    (state,) = await store.repositories.states()
+    assert state.behind_since is None, "the head was that of another project"
