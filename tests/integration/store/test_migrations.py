@@ -180,7 +180,7 @@ async def test_the_program_works_on_the_rows_of_a_released_version(empty_databas
 
 
 # A column that has to be filled, as `definitions` shows it.
-REQUIRED = re.compile(r"\w+ (\d \w+ [\w ]+ 1 \d|\w+ [a-z ]+ NO)")
+REQUIRED = re.compile(r"\w+ (\d \w+ [A-Z]+ 1 \d|\w+ [a-z ]+ NO)")
 
 
 async def test_a_migration_only_adds(empty: Database, empty_database_url: str) -> None:

@@ -53,7 +53,8 @@ async def test_two_pods_share_the_queue_without_a_repetition(store: Store, open_
         while run := await pod.runs.claim("worker-1", 60.0):
             claimed.append(run.id)
 
-    await asyncio.gather(*(claim(Store(await open_database())) for _ in range(3)))
+    pods = [Store(await open_database()) for _ in range(3)]
+    await asyncio.gather(*map(claim, pods))
 
     assert sorted(claimed) == sorted(queued)
 

@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,10 +84,12 @@ async def log(tmp_path: Path, upgraded_sqlite_file: Path) -> AsyncIterator[Log]:
 
 
 @pytest.fixture
-def server(redis_url: str) -> Iterator[redis.Redis]:  # noqa: F811
-    """The shared server as an operator looks at it."""
+async def server(redis_url: str, log: Log) -> AsyncIterator[redis.Redis]:  # noqa: F811
+    """The shared server as an operator looks at it; what the test put into locks is removed."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         yield client
+        for row in await log.repositories.list():
+            client.delete(LOCK_PREFIX + row.id)
 
 
 @pytest.fixture
