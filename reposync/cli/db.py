@@ -32,9 +32,9 @@ def db() -> None:
 async def upgrade(database: Database) -> Result:
     """Bring the schema up to what this version needs. Safe to repeat, and from several processes at once: one does it,
     the others wait. The schema of a newer version is left unchanged."""
-    before = await database.current()
+    before = (await database.schema()).revision
     await database.upgrade()
-    after = await database.current()
+    after = (await database.schema()).revision
     line = f"{after} (unchanged)" if before == after else f"{before or 'empty'} -> {after}"
     return Result({"before": before, "after": after}, [line])
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, Field
 
-from reposync.errors import LockHeld, LockNotFound, Remedy, RunAmbiguous, RunNotFound, StoreUnavailable
+from reposync.errors import LockHeld, LockNotFound, Remedy, StoreUnavailable
 from reposync.store.repositories import Repositories
 from reposync.store.run import Run
 from reposync.store.runs import Runs
@@ -120,10 +120,10 @@ async def is_stale(runs: Runs, holder: LockHolder) -> bool:
     respected if its run is unknown (a different installation shares the Redis) or if the database does not answer."""
     try:
         async with asyncio.timeout(_JUDGEMENT_SECONDS):
-            run = await runs.get(holder.run_id)
-    except (RunNotFound, RunAmbiguous, StoreUnavailable, TimeoutError):
+            run = (await runs.by_ids([holder.run_id])).get(holder.run_id)
+    except (StoreUnavailable, TimeoutError):
         return False
-    return not _holds(run, holder)
+    return run is not None and not _holds(run, holder)
 
 
 def _holds(run: Run, holder: LockHolder) -> bool:
@@ -180,9 +180,10 @@ async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs
     records = await locks.list()
     running = {run.id: run for run in await runs.history(status=RunStatus.RUNNING, limit=_MAX_RUNNING)}
     names = await repositories.names_of({record.repository_id for record in records})
-    held = [(record, await _run_of(record.holder, running, runs)) for record in records]
+    holders = {record: record.holder.run_id for record in records if record.holder is not None}
+    known = await runs.by_ids(set(holders.values()) - running.keys()) | running
     now = runs.now()
-    found = [_shown(record, run, names, now) for record, run in held]
+    found = [_shown(record, known.get(holders.get(record, "")), names, now) for record in records]
     locked = {each.run_id for each in found if each.state is LockState.HELD}
     for run in running.values():
         if run.id not in locked:
@@ -230,16 +231,6 @@ async def release_lock(
         changed = f"The lock of {name!r} got a different holder at this moment, and was not removed."
         raise LockHeld(changed, remedy=look)
     return Release(**dict(lock), released=is_in_redis, cancel_requested=alive)
-
-
-async def _run_of(holder: LockHolder | None, running: Mapping[str, Run], runs: Runs) -> Run | None:
-    """The holder's run, if this database has it."""
-    if holder is None:
-        return None
-    try:
-        return running.get(holder.run_id) or await runs.get(holder.run_id)
-    except (RunNotFound, RunAmbiguous):
-        return None
 
 
 def _shown(

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reposync.errors import RepositoryNotFound
 from reposync.store.attempts import REMOVED_BEFORE
 from reposync.store.manifest import Manifests
 from reposync.store.repositories import Repositories
@@ -69,7 +68,7 @@ class OrphanedPointsRemoval:
                 continue
             # Checked last: no sync of that id begins during this run, but the run may have been taken over from a dead
             # worker.
-            if await self._is_registered():
+            if await self.repositories.names_of([self.run.repository_id]):
                 return Outcome(notice="It is registered again; nothing was removed.")
             self.lease.check()
             await index.remove_repository(self.run.repository_id, check=self.lease.check)
@@ -77,10 +76,3 @@ class OrphanedPointsRemoval:
         return Outcome(
             notice=f"Repaired on request: {removed:,} points of a repository that is not registered were removed."
         )
-
-    async def _is_registered(self) -> bool:
-        try:
-            await self.repositories.by_id(self.run.repository_id)
-        except RepositoryNotFound:
-            return False
-        return True

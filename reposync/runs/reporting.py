@@ -78,17 +78,13 @@ async def report_progress(progress: RunProgress, report: Report, *, seconds: flo
             continue
         try:
             # A query that is cancelled, as at the end of every run, would cost a database connection.
-            await to_the_end(asyncio.create_task(_within(report(progress.as_json()))))
+            reporting = asyncio.wait_for(report(progress.as_json()), _LONGEST_REPORT_SECONDS)
+            await to_the_end(asyncio.create_task(reporting))
         except (StoreUnavailable, TimeoutError):
             continue
         except LeaseLost:
             return
         reported = now
-
-
-async def _within(reporting: Awaitable[None]) -> None:
-    async with asyncio.timeout(_LONGEST_REPORT_SECONDS):
-        await reporting
 
 
 def current_progress(run: Run) -> Mapping[str, Any] | None:

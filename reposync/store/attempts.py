@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, or_, select, update
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.errors import LeaseLost
 from reposync.store.database import AHEAD_SECONDS, Connection, Guard
 from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
-from reposync.store.run_state import Event, locked, move
+from reposync.store.run_state import Event, locked, move, with_now
 from reposync.store.status import LOST, RELEASED, WAITING, RunStatus
 from reposync.store.tables import ATTEMPTS, CLAIM_ORDER, REPOSITORIES, RUNS, is_active, status_is
 
@@ -208,9 +208,7 @@ async def take(
     chosen: Row[Any] | None = None
     # Separate queries, each with its index: one condition for both would sort the whole queue.
     for which in (_orphaned(connection), _due(connection)):
-        query: Select[Any] = select(*RUNS.c, connection.moment().label("now")).where(which)
-        if run_id is not None:
-            query = query.where(RUNS.c.id == run_id)
+        query = with_now(connection, which) if run_id is None else with_now(connection, which, RUNS.c.id == run_id)
         query = query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True)
         chosen = await connection.one_or_none(query)
         if chosen is not None:

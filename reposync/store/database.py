@@ -171,7 +171,7 @@ class Database:
         """Connect. `url` is `sqlite:///path` or `postgresql://...` as libpq accepts it (with sslmode and so on).
         `lock_seconds`: how long to wait for a different process that writes; `clock` is this machine's.
 
-        Does not check the schema: `upgrade` or `require_current` do. Raises ConfigError for any other URL.
+        Does not check the schema: `upgrade` does. Raises ConfigError for any other URL.
         """
         address = parse_address(url)
         if isinstance(address, SqliteAddress):
@@ -299,14 +299,6 @@ class Database:
         with translated(self.where):
             return await read_schema(self._engine)
 
-    async def current(self) -> str | None:
-        """The revision of the schema; None if there is none yet."""
-        return (await self.schema()).revision
-
-    async def require_current(self) -> None:
-        """Raises StoreUnavailable unless this version can work with the schema."""
-        (await self.schema()).require(self.where)
-
     async def upgrade(self, *, report: Callable[[str], None] | None = None, wait_seconds: float = WAIT_SECONDS) -> bool:
         """Upgrade the schema to this version's; returns whether this call changed it. Several processes may call it at
         once: one changes the schema, the others wait. `report` is called with what is waited for (by default a warning
@@ -324,7 +316,7 @@ class Database:
                 changed = await upgrade_schema(writer, self.where, report or log.warning, wait_seconds)
             finally:
                 await engine.dispose()
-        await self.require_current()  # a newer version may have upgraded it meanwhile
+        (await self.schema()).require(self.where)  # a newer version may have upgraded it meanwhile
         return changed
 
 

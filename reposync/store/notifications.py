@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.store.database import PROBE, QUEUE, REGISTRATIONS, Database
+from reposync.supervision import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -47,17 +47,16 @@ class Notifications:
         """Keep a listening connection open, until cancelled."""
         if self._database.connect is None:
             return
-        pause = 0.5
+        backoff = Backoff(0.5, _MAX_PAUSE_SECONDS)
         while True:
             try:
                 connection = await self._database.connect()
             except Exception as error:  # noqa: BLE001 - whatever it is, polling continues, and the listener reconnects
                 log.debug("no connection to listen on: %s", type(error).__name__)
             else:
-                pause = 0.5
+                backoff.reset()
                 await self._listen_on(connection)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+            await backoff.wait()
 
     async def _listen_on(self, connection: Any) -> None:
         closed = asyncio.Event()

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Row, Select, exists, insert, select, update
+from sqlalchemy import Row, Select, exists, select, update
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
@@ -21,13 +21,14 @@ from reposync.store.run_state import (
     MAX_ATTEMPTS,
     Event,
     add_requests,
+    add_run,
     apply_requests,
     live_requests,
     lock_unfinished,
     locked,
     move,
     new_request,
-    new_run,
+    with_now,
     withdraw,
 )
 from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
@@ -89,7 +90,6 @@ class RunQueue(RunHistory):
         approved: bool = False,
         removal: bool = False,
         repair: bool = False,
-        priority: int | None = None,
         max_attempts: int = MAX_ATTEMPTS,
         fingerprint: str | None = None,
         within: Connection | None = None,
@@ -106,9 +106,9 @@ class RunQueue(RunHistory):
         async with self._database.write() if within is None else nullcontext(within) as connection:
             identity = await lock_repository(connection, repository)
             now = self._database.moment()
-            asked: dict[str, Any] = {"id": request_id, "priority": priority, "max_attempts": max_attempts}
-            asked |= {"full": full, "repair": repair, "removal": removal, "approval": {} if approved else None}
-            request = new_request(trigger, now, asked_by=asked_by, **asked)
+            asked: dict[str, Any] = {"full": full, "repair": repair, "removal": removal, "max_attempts": max_attempts}
+            approval: dict[str, Any] | None = {} if approved else None
+            request = new_request(trigger, now, asked_by=asked_by, id=request_id, approval=approval, **asked)
             if request_id is not None and fingerprint is not None:
                 if before := await self._repeated(connection, request_id, fingerprint):
                     return before, False
@@ -117,8 +117,7 @@ class RunQueue(RunHistory):
             row = await self._next(connection, identity)
             await connection.announce(QUEUE)
             if is_new := row is None:
-                new = insert(RUNS).values(**new_run(identity, repository, now, [request])).returning(*RUNS.c)
-                row = await connection.one(new)
+                row = await add_run(connection, identity, repository, [request])
             known = [] if is_new or removal or request_id is not None else await live_requests(connection, row.id)
             if not any(each.wants_same(request) for each in known):
                 of = {"run_id": row.id, "repository_id": identity, "fingerprint": fingerprint}
@@ -137,15 +136,8 @@ class RunQueue(RunHistory):
 
     async def _next(self, connection: Connection, identity: str) -> Row[Any] | None:
         """The waiting run of the repository that will be claimed first."""
-        waiting: Select[Any] = (
-            select(*RUNS.c, self._database.moment().label("now"))
-            .where(RUNS.c.repository_id == identity, is_active(), status_is(*WAITING))
-            .order_by(*CLAIM_ORDER)
-            .limit(1)
-            .with_for_update()
-        )
-        row: Row[Any] | None = await connection.one_or_none(waiting)
-        return row
+        waiting = with_now(connection, RUNS.c.repository_id == identity, is_active(), status_is(*WAITING))
+        return await connection.one_or_none(waiting.order_by(*CLAIM_ORDER).limit(1).with_for_update())
 
     async def enqueue_for_push(
         self, repository: Repository, commit: str, *, is_head: bool = True, asked_by: str = "", max_attempts: int
@@ -191,13 +183,11 @@ class RunQueue(RunHistory):
                 for known in (registered, active):
                     if await connection.scalar(known) is not None:
                         return None
-                now = self._database.moment()
                 flags: dict[str, Any] = {"max_attempts": 1, "removal": True, "repair": True}
-                request = new_request(RunTrigger.COMMAND, now, asked_by=asked_by, **flags)
-                run = new_run(identity, name, now, [request])
-                await connection.execute(insert(RUNS).values(**run))
-                await add_requests(connection, [request], run_id=run["id"], repository_id=identity)
-                return (await take(connection, worker, lease_seconds, run["id"]))[0]
+                request = new_request(RunTrigger.COMMAND, connection.moment(), asked_by=asked_by, **flags)
+                run = await add_run(connection, identity, name, [request])
+                await add_requests(connection, [request], run_id=run.id, repository_id=identity)
+                return (await take(connection, worker, lease_seconds, run.id))[0]
         except IntegrityError:
             return None  # it was registered, and a sync was requested, at the same time
 
@@ -280,7 +270,7 @@ class RunQueue(RunHistory):
 
     async def _locked(self, connection: Connection, run_id: str) -> Row[Any]:
         found = await self._found(connection, run_id)
-        row: Row[Any] | None = await connection.one_or_none(locked(connection, RUNS.c.id == found.id))
+        row = await connection.one_or_none(locked(connection, RUNS.c.id == found.id))
         if row is None:  # purged in between
             raise no_such_run(run_id)
         return row

@@ -75,9 +75,12 @@ TRANSITIONS = {(state, event): (to, sets) for event, states, to, sets in _RULES 
 def locked(connection: Connection, *which: ColumnElement[bool]) -> Select[Any]:
     """Rows of runs for `move`, locked until the transaction ends, with the database's time as `now`. Always in the same
     order, so that two transactions do not deadlock. If a repository's row is locked too, lock that one first."""
-    query = select(*RUNS.c, connection.moment().label("now")).where(*which)
     # Not by the bare id: SQLite would scan the whole history in that order to save sorting a few rows.
-    return query.order_by(RUNS.c.id.concat("")).with_for_update()
+    return with_now(connection, *which).order_by(RUNS.c.id.concat("")).with_for_update()
+
+
+def with_now(connection: Connection, *which: ColumnElement[bool]) -> Select[Any]:
+    return select(*RUNS.c, connection.moment().label("now")).where(*which)
 
 
 async def lock_unfinished(connection: Connection, identity: str) -> list[Row[Any]]:
@@ -145,6 +148,12 @@ def new_run(identity: str, name: str, now: Any, requests: Sequence[RunRequest]) 
         "attempt": 0,
         **derive(requests, brake=None, handed_back=0),
     }
+
+
+async def add_run(connection: Connection, identity: str, name: str, requests: Sequence[RunRequest]) -> Row[Any]:
+    """The caller adds or moves the requests."""
+    new = insert(RUNS).values(**new_run(identity, name, connection.moment(), requests))
+    return await connection.one(new.returning(*RUNS.c))
 
 
 def _rank(trigger: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, insert, select, update
+from sqlalchemy import Row, and_, delete, select, update
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import DefinitionChanged, RepoSyncError, RunCancelled
@@ -29,13 +29,13 @@ from reposync.store.run import STOPPING, LostAttempt, Released, Run, RunFigures,
 from reposync.store.run_queue import RunQueue
 from reposync.store.run_state import (
     Event,
+    add_run,
     apply_requests,
     change_requests,
     derive,
     live_requests,
     locked,
     move,
-    new_run,
     read_requests,
     transfer_requests,
 )
@@ -267,8 +267,7 @@ class Runs(RunQueue):
         """The run, locked, if it is still this attempt's. Its repository's row, which a removal has deleted, is locked
         before it."""
         await lock_repositories(connection, REPOSITORIES.c.id == run.repository_id, [REPOSITORIES.c.id])
-        row: Row[Any] | None = await connection.one_or_none(locked(connection, held_by(run)))
-        return row
+        return await connection.one_or_none(locked(connection, held_by(run)))
 
     async def _require_held(self, connection: Connection, run: Run) -> Row[Any]:
         if (row := await self._held(connection, run)) is None:
@@ -358,7 +357,6 @@ class Runs(RunQueue):
         following = await self._next(connection, row.repository_id)
         if following is None:
             live = await live_requests(connection, row.id)
-            run = new_run(row.repository_id, row.repository, self._database.moment(), live)
-            following = await connection.one(insert(RUNS).values(**run).returning(*RUNS.c))
+            following = await add_run(connection, row.repository_id, row.repository, live)
         await transfer_requests(connection, row, following)
         await connection.announce(QUEUE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -238,7 +238,7 @@ class Versions(Stored):
             await self._retire(connection, VERSIONS.c.id == live.id, VersionState.LIVE)
             again = {"state": VersionState.LIVE, "retired_at": None, "live_at": self._database.moment()}
             now_live = await self._change(connection, before.id, again)
-            hold = {"reason": f"rolled back from version {live.number}", "settings_key": live.settings_key}
+            hold = asdict(IndexHold(f"rolled back from version {live.number}", live.settings_key))
             # A current run began with a different live version: it publishes nothing.
             generation = REPOSITORIES.c.generation + 1
             changes = {**_repeated(now_live), "index_hold": hold, "content_fingerprint": None, "generation": generation}
@@ -251,8 +251,7 @@ class Versions(Stored):
         builds a different version is superseded."""
         changes: dict[str, Any] = {"index_hold": None}
         if hold is not None:
-            value = {"reason": hold.reason, "settings_key": hold.settings_key}
-            changes = {"index_hold": value, "generation": REPOSITORIES.c.generation + 1}
+            changes = {"index_hold": asdict(hold), "generation": REPOSITORIES.c.generation + 1}
         async with self._database.write() as connection:
             named = REPOSITORIES.c.name.in_([sanitize_text(name) for name in names])
             rows = await lock_repositories(connection, named)

@@ -98,12 +98,12 @@ async def test_an_upgrade_that_fails_leaves_nothing_behind(empty: Database) -> N
     with pytest.raises(StoreUnavailable, match="refused a statement for an unexpected reason"):
         await empty.upgrade()
     with pytest.raises(StoreUnavailable, match=r"no tables yet.*reposync db upgrade"):
-        await empty.require_current()
+        (await empty.schema()).require("here")
 
     async with empty.write() as connection:
         await connection.execute(text("DROP TABLE run_problems"))
     assert await empty.upgrade()
-    await empty.require_current()
+    (await empty.schema()).require("here")
 
 
 # Released schemas --------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ async def test_an_upgrade_loses_no_row_and_new_columns_have_their_default(empty_
     async with await Database.open(empty_database_url) as database:
         assert await database.upgrade() is True
         after = await rows(empty_database_url)
-        assert await database.current() == HEAD
+        assert (await database.schema()).revision == HEAD
         assert await database.upgrade() is False
 
     assert await rows(empty_database_url) == after
@@ -228,10 +228,10 @@ async def test_a_schema_that_this_version_cannot_work_with_is_refused_and_unchan
     await change_schema(empty, revision, oldest_program)
 
     with pytest.raises(StoreUnavailable, match=message):
-        await getattr(empty, operation)()
+        await empty.upgrade() if operation == "upgrade" else (await empty.schema()).require("here")
 
     assert (await empty.schema()).state == "incompatible"
-    assert await empty.current() == revision
+    assert (await empty.schema()).revision == revision
 
 
 async def test_a_compatible_schema_of_a_newer_version_is_used(empty: Database) -> None:
@@ -242,10 +242,10 @@ async def test_a_compatible_schema_of_a_newer_version_is_used(empty: Database) -
     await change_schema(empty, "9999", HEAD)
 
     assert await empty.upgrade() is False
-    await empty.require_current()
+    (await empty.schema()).require("here")
 
     assert (await empty.schema()).state == "ahead"
-    assert await empty.current() == "9999"
+    assert (await empty.schema()).revision == "9999"
 
 
 def test_a_current_schema_is_recognised_without_loading_alembic(database_url: str) -> None:

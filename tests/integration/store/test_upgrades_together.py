@@ -155,7 +155,7 @@ async def test_a_wait_for_a_different_process_that_migrates_ends_with_a_clear_er
 
             with pytest.raises(StoreUnavailable, match=r"within 0\.1 s: waiting for a different process"):
                 await database.upgrade(wait_seconds=0.1)
-            assert await database.current() == RELEASED
+            assert (await database.schema()).revision == RELEASED
     finally:
         await migrating.close()
 
