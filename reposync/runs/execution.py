@@ -77,8 +77,7 @@ Ending = Callable[[], Awaitable[Run]]
 
 
 async def release_to_others(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
-    """Leave a run that this process cannot execute, for `reason` (one of CANNOT_HERE), to other workers. It fails once
-    no worker could execute it for NOBODY_CAN_SECONDS."""
+    """Other workers may execute what this process cannot; the run fails if none could for NOBODY_CAN_SECONDS."""
     now = since = run.started_at or run.queued_at
     for attempt in reversed([each for each in await runs.attempts(run.id) if each.attempt < run.attempt]):
         if attempt.error_code not in CANNOT_HERE:
@@ -90,8 +89,7 @@ async def release_to_others(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
 
 
 class Work(Protocol):
-    """What an attempt does: a `SyncRun`, or a removal. `figures`: what was done so far. `execute` raises
-    RepoSyncError."""
+    """What an attempt does: a `SyncRun`, or a removal. `execute` raises RepoSyncError."""
 
     @property
     def figures(self) -> RunFigures: ...

@@ -127,8 +127,7 @@ class RedisLocks(RunLocks):
         return time.monotonic() - started
 
     async def take(self, key: str, value: str, ttl_seconds: float, replacing: str | None = None) -> LockRecord | None:
-        """Create, extend or replace the lock; None if it is ours now, else the other holder's. Raises
-        RedisUnavailable."""
+        """Create, extend or replace the lock. Returns the other holder's, or None. Raises RedisUnavailable."""
         arguments = value, int(ttl_seconds * 1_000), replacing or value
 
         async def take(redis: Redis) -> LockRecord | None:

@@ -28,8 +28,7 @@ _LATEST = "files_failed"
 
 
 def held_by(run: Run) -> ColumnElement[bool]:
-    """True of the row of `run`, as `claim` returned it, until it is taken over, ended or handed back. `attempt` only
-    increases."""
+    """True of the row of `run`, as `claim` returned it, until it is taken over, ended or handed back."""
     return and_(
         RUNS.c.id == run.id,
         RUNS.c.attempt == run.attempt,
@@ -61,8 +60,7 @@ def fence(run: Run) -> Guard:
 async def change_attempt(
     connection: Connection, run: Run | Row[Any], figures: RunFigures | None, **columns: Any
 ) -> dict[str, int]:
-    """`figures`: what the attempt did so far, which is all that remains known if its worker dies. Returns the
-    `total_counts`."""
+    """`figures`: so far; all that remains known if the worker dies. Returns the `total_counts`."""
     counts = _counts(figures) if figures is not None else {}
     await connection.execute(update(ATTEMPTS).where(is_attempt(run)).values(**counts, **columns))
     return await total_counts(connection, run.id)
@@ -150,8 +148,7 @@ def _due(connection: Connection) -> ColumnElement[bool]:
 
 
 async def anything_to_claim(connection: Connection, run_id: str | None) -> bool:
-    """Whether there is work for `shorten_leases`, `end_abandoned` or `take`. Checked first, because it takes no lock:
-    most polls find nothing."""
+    """Whether there is work for the three functions below. Takes no lock: most polls find nothing."""
     expired = or_(_expired(connection), _unbelievable(connection))
     query = select(RUNS.c.id).where(is_active(), or_(_due(connection), expired))
     if run_id is not None:

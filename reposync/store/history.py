@@ -104,8 +104,7 @@ class RunHistory(Stored):
         return await self._runs(page)
 
     async def require_known(self, repository: str) -> None:
-        """For a filter without results: raises RepositoryNotFound, with the nearest name, if no repository has this
-        name and no run belongs to one that had it."""
+        """For a filter without results: raises RepositoryNotFound unless a repository, or a run, has this name."""
         async with self._database.read() as connection:
             for column in (REPOSITORIES.c.name, RUNS.c.repository):
                 found = select(column).where(column == sanitize_text(repository)).limit(1)
@@ -171,8 +170,7 @@ class RunHistory(Stored):
             return await read_requests(connection, run_ids)
 
     async def askers(self, run_ids: Collection[str]) -> dict[str, list[str]]:
-        """The distinct `asked_by` of the requests of each run, oldest first: the first ones, and how many more there
-        are, in words."""
+        """By run: the first distinct `asked_by` of its requests, and how many more there are, in words."""
         found = {}
         for run_id, requests in (await self.requests(run_ids)).items():
             names = list(dict.fromkeys(each.asked_by for each in requests))

@@ -186,8 +186,7 @@ async def indexed_meaning(database: Database, ids: Collection[str]) -> dict[str,
 
 
 async def commit_pages(database: Database, identities: Collection[str]) -> dict[str, str]:
-    """Of repositories on GitLab, by id: the address of the pages of their commits, to which the name of the commit is
-    added."""
+    """By id, of repositories on GitLab: the address of a commit's page, up to the name of the commit."""
     column = VERSIONS.c
     query = select(column.repository_id, column.links).where(
         column.repository_id.in_(identities), column.state == _LIVE, column.links.is_not(None)

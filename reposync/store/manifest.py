@@ -117,8 +117,7 @@ _COUNTS = (
 
 
 class Manifests(Stored):
-    """The manifests of index versions; a repository's first version has the repository's id. Every method raises
-    StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
+    """Of index versions. Methods that take a run raise LeaseLost, and then have written nothing."""
 
     async def load(self, version_id: str) -> dict[str, ManifestRow]:
         """All rows by path. 50,000 take about 20 MB."""

@@ -32,8 +32,7 @@ class Notifications:
         database.subscribe(self._notified)
 
     async def wait(self, channel: str, seconds: float) -> bool:
-        """Until a notification arrives or `seconds` have passed; whether one arrived. Notifications since the last wait
-        count."""
+        """Until a notification arrives, counted from the last wait, or `seconds` have passed; whether one did."""
         event = self._events[channel]
         try:
             async with asyncio.timeout(seconds):

@@ -139,7 +139,7 @@ class GroupClaim:
 
 
 class ProjectGroups(Stored):
-    """Every method raises StoreUnavailable. The key of a group is `<server's address>/<path>`."""
+    """The key of a group is `<server's address>/<path>`."""
 
     async def declare(self, keys: Collection[str]) -> None:
         """These groups are configured, and due at once: a new configuration should take effect."""
@@ -165,8 +165,7 @@ class ProjectGroups(Stored):
             return await self._take(connection, GROUPS.c.key == chosen, worker, lease_seconds)
 
     async def claim(self, key: str, worker: str, lease_seconds: float) -> GroupClaim:
-        """Claim this group for a person who waits, even if it is not due or a different worker has it, which then loses
-        its claim."""
+        """Claim this group for a person who waits, due or not; a different worker that has it loses its claim."""
         async with self._database.write() as connection:
             insert = self._database.insert(GROUPS).values(key=key, due_at=self._database.moment(), projects=0)
             await connection.execute(insert.on_conflict_do_nothing())

@@ -49,7 +49,7 @@ _NOT_INDEXED = frozenset({"name", "schedule", "timezone", "username", "password"
 
 
 class Repositories(Stored):
-    """Every method raises StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
+    """Methods that take a run raise LeaseLost, and then have written nothing."""
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -212,8 +212,7 @@ class Repositories(Stored):
     # Pausing, removing -----------------------------------------------------------------------------------------------
 
     async def deactivate(self, name: str, *, guard: Guard | None = None) -> Repository:
-        """It left the registry: no more ticks, the index stays. A new registration activates it again. `guard`: see
-        `register_all`."""
+        """It left the registry: no more ticks, the index stays. A new registration activates it again."""
         return await self._set_active(name, False, guard=guard)
 
     async def pause(

@@ -21,8 +21,7 @@ MAX_NAME_CHARS = 255
 
 
 def repository_id(name: str) -> str:
-    """The id of a repository that is registered under this name: UUIDv5, the same on every machine. A renamed
-    repository keeps its id."""
+    """UUIDv5: a repository registered under this name has it on every machine, and keeps it if renamed."""
     return str(uuid.uuid5(REPOSITORY_NAMESPACE, sanitize_text(name)))
 
 

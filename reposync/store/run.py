@@ -215,8 +215,7 @@ class LostAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """How an attempt hands its run back, which does not count as a failure. `priority`: a new one for all requests of
-    the run. `reason`: a condition that prevents the run."""
+    """How an attempt hands its run back, without a failure. `priority`: of all its requests; `reason`: of this."""
 
     outcome: str = RELEASED
     delay_seconds: float = 0.0

@@ -77,7 +77,7 @@ def keyed_request(asked_by: str, credential: str, key: str) -> str:
 
 
 class RunQueue(RunHistory):
-    """Every method raises StoreUnavailable. `asked_by` and `by`: see `RunRequest`; by default the trigger's name."""
+    """`asked_by` and `by`: see `RunRequest`; by default the trigger's name."""
 
     async def enqueue(
         self,
@@ -192,8 +192,7 @@ class RunQueue(RunHistory):
             return None  # it was registered, and a sync was requested, at the same time
 
     async def repeated(self, request_id: str, fingerprint: str) -> Run | None:
-        """The run of the request with this id, if it was sent in the last 24 hours. Raises IdempotencyKeyReused if its
-        fingerprint is a different one."""
+        """The run of a request of the last 24 hours. Raises IdempotencyKeyReused if its fingerprint differs."""
         async with self._database.read() as connection:
             return await self._repeated(connection, request_id, fingerprint)
 

@@ -55,8 +55,7 @@ _STATUS = {event: status for status, event in _ENDS.items()}
 
 
 class Runs(RunQueue):
-    """Every method raises StoreUnavailable; those that take a run as its worker raise LeaseLost once a different worker
-    has it, and then have written nothing."""
+    """Methods that take a run raise LeaseLost once a different worker has it, and then have written nothing."""
 
     def __init__(
         self,
@@ -97,8 +96,7 @@ class Runs(RunQueue):
             return await others_claimable(connection, run.repository_id)
 
     async def expire(self, run: Run) -> None:
-        """End the lease of a run whose worker is known to be gone, so that it can be claimed. Does nothing if a
-        different attempt has it."""
+        """End the lease of a run whose worker is known to be gone, unless a different attempt has it."""
         over = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(-1.0))
         async with self._database.write() as connection:
             await connection.execute(over)
@@ -111,8 +109,7 @@ class Runs(RunQueue):
         progress: Mapping[str, Any] | None = None,
         figures: RunFigures | None = None,
     ) -> bool:
-        """Extend the lease to `lease_seconds` from now, and record the progress. `figures`: of this attempt so far.
-        Returns whether a person wants the run to end."""
+        """Extend the lease from now; whether a person wants the run to end. `figures`: of this attempt so far."""
         columns = {} if progress is None else {"progress": dict(progress)}
         query = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(lease_seconds), **columns)
         async with self._database.write() as connection:
@@ -264,8 +261,7 @@ class Runs(RunQueue):
         return {"error_code": code, "error_message": None if message is None else self._message(message)}
 
     async def _held(self, connection: Connection, run: Run) -> Row[Any] | None:
-        """The run, locked, if it is still this attempt's. Its repository's row, which a removal has deleted, is locked
-        before it."""
+        """The run, locked, if it is still this attempt's. Its repository's row, if there is one, is locked first."""
         await lock_repositories(connection, REPOSITORIES.c.id == run.repository_id, [REPOSITORIES.c.id])
         return await connection.one_or_none(locked(connection, held_by(run)))
 

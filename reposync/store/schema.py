@@ -58,8 +58,7 @@ _COMMENT = "oldest program: "
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The revision of the database (None: no tables yet), and the revision of the oldest program that can work with it
-    (None: unknown)."""
+    """Revisions of the database (None: no tables), and of the oldest program that can use it (None: unknown)."""
 
     revision: str | None
     oldest_program: str | None = None

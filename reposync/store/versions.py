@@ -69,7 +69,7 @@ class Published:
 
 
 class Versions(Stored):
-    """Every method raises StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
+    """Methods that take a run raise LeaseLost, and then have written nothing."""
 
     async def of(self, repository_id: str) -> list[IndexVersion]:
         """Oldest first."""
@@ -247,8 +247,7 @@ class Versions(Stored):
             return now_live, live
 
     async def set_hold(self, names: Collection[str], hold: IndexHold | None) -> None:
-        """Whether repositories keep their live version although other settings are configured. A current run that
-        builds a different version is superseded."""
+        """Keep the live version, or no longer. A current run that builds a different one is superseded."""
         changes: dict[str, Any] = {"index_hold": None}
         if hold is not None:
             changes = {"index_hold": asdict(hold), "generation": REPOSITORIES.c.generation + 1}

@@ -79,8 +79,7 @@ class Store:
         row = await self.repository(names[0])
         same = {key: value for key, value in row.model_dump().items() if key not in ("id", "name")}
         rows = [{"id": repository_id(name), "name": name, "attributes": {}, **same} for name in names[1:]]
-        async with self.database.write() as connection:
-            await connection.execute(REPOSITORIES.insert(), rows)
+        await self.database.change(REPOSITORIES.insert(), rows)
 
     async def queued(self, name: str = "payments", trigger: RunTrigger = RunTrigger.COMMAND, **asked: Any) -> Run:
         await self.repository(name)
@@ -117,12 +116,7 @@ class Store:
         return await self.versions.add(run, VersionState.BUILDING, **made)
 
     async def publishes(
-        self,
-        run: Run,
-        version: IndexVersion | None = None,
-        *,
-        read: Repository | None = None,
-        **said: Any,
+        self, run: Run, version: IndexVersion | None = None, *, read: Repository | None = None, **said: Any
     ) -> IndexVersion:
         """`run` ends well; without `version` it works on the live one, or builds the first one."""
         if version is None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from reposync.config.database_url import SqliteAddress, parse_address, sqlite_url
 from reposync.errors import StoreUnavailable, UsageError
@@ -39,7 +40,7 @@ async def test_a_copy_holds_what_was_committed_and_nothing_of_what_was_not(
 ) -> None:
     run = await store.queued("payments")
     async with store.database.write() as connection:
-        await connection.sqlalchemy.exec_driver_sql("UPDATE sync_runs SET worker = 'not committed'")
+        await connection.execute(text("UPDATE sync_runs SET worker = 'not committed'"))
         made = await asyncio.wait_for(back_up(SqliteAddress(path), target), 30)
 
     assert (made.path, made.revision, made.size_bytes) == (target, HEAD, target.stat().st_size)

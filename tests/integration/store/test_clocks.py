@@ -143,8 +143,7 @@ async def test_a_group_is_looked_through_again_after_the_clock_went_back(store: 
 @pytest.mark.parametrize("database_kind", ["postgresql"])  # the users of an SQLite file have one clock
 @pytest.mark.parametrize("seconds", [90.0, -7_200.0])
 async def test_what_a_pod_with_a_wrong_clock_writes_is_of_the_databases_clock(
-    time: DatabaseTime,
-    seconds: float,
+    time: DatabaseTime, seconds: float
 ) -> None:
     async with await time.open() as right, await time.open(ShiftedClock(seconds)) as wrong:
         pod, workers = Store(wrong), Workers(wrong)

@@ -207,17 +207,13 @@ async def _count(database: Database) -> int:
 async def _note(database: Database, word: str, began: asyncio.Event | None = None) -> None:
     if began is not None:
         began.set()
-    async with database.write() as connection:
-        await connection.execute(text("INSERT INTO notes VALUES (:word)"), {"word": word})
+    await database.change(text("INSERT INTO notes VALUES (:word)"), {"word": word})
 
 
-async def test_a_write_that_waits_for_the_lock_ends_when_it_is_cancelled_while_the_lock_is_held(
-    tmp_path: Path,
-) -> None:
+async def test_a_write_that_waits_for_the_lock_ends_when_it_is_cancelled_while_the_lock_is_held(tmp_path: Path) -> None:
     file = tmp_path / "reposync.db"
     async with await Database.open(sqlite_url(file), lock_seconds=FOR_EVER_SECONDS) as database:
-        async with database.write() as connection:
-            await connection.execute(text("CREATE TABLE notes (word TEXT)"))
+        await database.change(text("CREATE TABLE notes (word TEXT)"))
         other = sqlite3.connect(file, isolation_level=None)
         try:
             other.execute("BEGIN IMMEDIATE")
@@ -289,3 +285,14 @@ async def test_connections_that_a_silent_server_does_not_let_end_are_cut(
             assert opened
             proxy.stall("requests", "answers")
         assert all(connection.is_closed() for connection in opened)
+
+
+async def test_a_refused_statement_is_retried_like_an_outage_and_reported_without_the_statement(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.database.change(text("SELECT no_such_function_of_ours()"))
+
+    assert "refused a statement for an unexpected reason" in str(caught.value)
+    assert "no_such_function_of_ours" not in str(caught.value)
+    assert "no_such_function_of_ours" in caplog.text, "the log has it"

@@ -235,9 +235,7 @@ async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(st
     assert counts(done) == (11, 22, 33, 44, 55)
 
 
-async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yielded(
-    store: Store,
-) -> None:
+async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yielded(store: Store) -> None:
     run = await store.running(worker="pod-1")
     await store.runs.release(run, SOME)
     run = await store.claimed("pod-2")
@@ -325,8 +323,7 @@ USED: dict[str, Any] = {
 async def in_state(store: Store, status: str) -> Run:
     """A run that was used before, in that state."""
     run = await store.queued()
-    async with store.database.write() as connection:
-        await connection.execute(RUNS.update().where(RUNS.c.id == run.id).values(status=status, **USED))
+    await store.database.change(RUNS.update().where(RUNS.c.id == run.id).values(status=status, **USED))
     return await store.runs.get(run.id)
 
 
@@ -345,8 +342,7 @@ async def test_an_event_that_does_not_apply_to_the_state_changes_nothing(store: 
                 with pytest.raises(RunStateConflict, match=f"Run {run.id} is {status}: {event} does not apply"):
                     await after(store, run, event)
         assert await store.runs.get(run.id) == run
-        async with store.database.write() as connection:
-            await connection.execute(RUNS.delete())
+        await store.database.change(RUNS.delete())
 
 
 @pytest.mark.parametrize(("status", "event"), sorted(TRANSITIONS), ids=lambda each: str(each))

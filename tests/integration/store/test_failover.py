@@ -66,8 +66,7 @@ async def well(database: Database) -> None:
 
 
 async def write(database: Database) -> None:
-    async with database.write() as connection:
-        await connection.execute(text("UPDATE sync_runs SET attempt = attempt WHERE false"))
+    await database.change(text("UPDATE sync_runs SET attempt = attempt WHERE false"))
 
 
 async def test_a_server_that_was_made_read_only_is_waited_for_in_words(
@@ -114,15 +113,3 @@ async def test_behind_a_server_that_fell_silent_the_next_one_is_reached(
         url = f"postgresql://postgres@{silent.host}:{silent.port},{other.host}:{other.port}/postgres"
         async with await Database.open(url) as both:
             await both.ping()
-
-
-async def test_a_refused_statement_is_retried_like_an_outage_and_reported_without_the_statement(
-    database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(StoreUnavailable) as caught:
-        async with database.write() as connection:
-            await connection.execute(text("SELECT no_such_function_of_ours()"))
-
-    assert "refused a statement for an unexpected reason (42883)" in str(caught.value)
-    assert "no_such_function_of_ours" not in str(caught.value)
-    assert "no_such_function_of_ours" in caplog.text, "the log has it"

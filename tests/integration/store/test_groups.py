@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +17,7 @@ from reposync.store.registry import (
     RegistrationsChanged,
     RepositoryChange,
 )
-from reposync.store.repository import Registration, Repository
+from reposync.store.repository import Registration
 from reposync.store.tables import GROUPS
 from tests.integration.store.conftest import Store
 
@@ -65,32 +64,19 @@ async def test_a_declared_group_is_due_until_it_is_recorded(groups: ProjectGroup
         assert await groups.claim_due("w3", 60, among=among) is None
 
 
-async def takes_over(store: Store, worker: str) -> GroupClaim:
-    return await due(ProjectGroups(store.database), worker, A)
-
-
-async def takes_by_name(store: Store, worker: str) -> GroupClaim:
-    """As a person does, whoever has the group."""
-    return await ProjectGroups(store.database).claim(A, worker, 60)
-
-
 @pytest.mark.parametrize(
-    ("take", "lease_seconds", "worker"),
-    [(takes_over, -1, "w2"), (takes_over, -1, "w1"), (takes_by_name, 60, "person")],
-    ids=["its lease ran out", "its own next look", "a person"],
+    ("worker", "lease_seconds"), [("w2", -1), ("w1", -1), ("person", 60)], ids=["lease is over", "its own", "a person"]
 )
 async def test_a_worker_that_lost_a_group_writes_nothing(
-    store: Store,
-    groups: ProjectGroups,
-    take: Callable[[Store, str], Awaitable[GroupClaim]],
-    lease_seconds: float,
-    worker: str,
+    store: Store, groups: ProjectGroups, worker: str, lease_seconds: float
 ) -> None:
     await groups.declare([A])
     dead = await due(groups, "w1", A, lease_seconds=lease_seconds)
-    if take is takes_by_name:
+    if worker == "person":
         assert await groups.claim_due("w2", 60, among=[A]) is None
-    claim = await take(store, worker)
+        claim = await groups.claim(A, worker, 60)
+    else:
+        claim = await due(groups, worker, A)
 
     with pytest.raises(LeaseLost):
         await groups.renew(dead, 60)
@@ -103,8 +89,7 @@ async def test_a_worker_that_lost_a_group_writes_nothing(
     (state,) = await groups.list()
     assert (state.worker, state.projects) == (worker, 0)
     await groups.renew(claim, 60)
-    async with store.database.write() as connection:
-        await connection.execute(update(GROUPS).values(worker="pod of 0.2, which counts no attempts"))
+    await store.database.change(update(GROUPS).values(worker="pod of 0.2, which counts no attempts"))
     with pytest.raises(LeaseLost):
         await groups.renew(claim, 60)
 
@@ -156,32 +141,12 @@ async def test_what_is_not_configured_any_more_is_forgotten(groups: ProjectGroup
 # Repositories ------------------------------------------------------------------------------------------------------
 
 
-async def project(store: Store, name: str, number: int) -> Repository:
-    return await store.repositories.register(
-        Registration(
-            name=name,
-            location=f"{A}/{name}",
-            source="gitlab",
-            origin="group",
-            collection="code",
-            project_id=number,
-            cron_expression="@hourly",
-            definition={"name": name},
-            group_key=A,
-        )
-    )
-
-
 async def test_a_name_that_is_taken_changes_nothing_at_all(store: Store, followed: GroupRepositories) -> None:
-    first, second = await project(store, "a", 1), await project(store, "b", 2)
+    first, second = await store.repository("a"), await store.repository("b")
 
     with pytest.raises(RegistrationsChanged):
-        await followed.apply_changes(
-            [
-                RepositoryChange(first, {"is_active": False, "paused_reason": "x"}),
-                RepositoryChange(second, {"name": "a"}),
-            ]
-        )
+        pause = RepositoryChange(first, {"is_active": False, "paused_reason": "x"})
+        await followed.apply_changes([pause, RepositoryChange(second, {"name": "a"})])
 
     assert [row.name for row in await followed.list()] == ["a", "b"]
     assert (await followed.by_id(first.id)).is_active
@@ -191,7 +156,7 @@ async def test_a_name_that_is_taken_changes_nothing_at_all(store: Store, followe
 async def test_what_a_person_changed_meanwhile_has_to_be_looked_at_again(
     store: Store, followed: GroupRepositories, change: str
 ) -> None:
-    first, second = await project(store, "a", 1), await project(store, "b", 2)
+    first, second = await store.repository("a"), await store.repository("b")
     if change == "pause":
         await store.repositories.pause("b", "mine")
     elif change == "rename":
@@ -200,8 +165,7 @@ async def test_what_a_person_changed_meanwhile_has_to_be_looked_at_again(
         await store.repositories.remove("b")
 
     with pytest.raises(RegistrationsChanged):
-        await followed.apply_changes(
-            [RepositoryChange(first, {"name": "z"}), RepositoryChange(second, {"is_active": True})]
-        )
+        rename = RepositoryChange(first, {"name": "z"})
+        await followed.apply_changes([rename, RepositoryChange(second, {"is_active": True})])
 
     assert (await followed.by_id(first.id)).name == "a"

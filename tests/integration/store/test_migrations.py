@@ -92,16 +92,14 @@ async def test_migrations_make_the_tables_of_a_new_database(empty: Database, emp
 
 
 async def test_an_upgrade_that_fails_leaves_nothing_behind(empty: Database) -> None:
-    async with empty.write() as connection:
-        await connection.execute(text("CREATE TABLE run_problems (x INTEGER)"))
+    await empty.change(text("CREATE TABLE run_problems (x INTEGER)"))
 
     with pytest.raises(StoreUnavailable, match="refused a statement for an unexpected reason"):
         await empty.upgrade()
     with pytest.raises(StoreUnavailable, match=r"no tables yet.*reposync db upgrade"):
         (await empty.schema()).require("here")
 
-    async with empty.write() as connection:
-        await connection.execute(text("DROP TABLE run_problems"))
+    await empty.change(text("DROP TABLE run_problems"))
     assert await empty.upgrade()
     (await empty.schema()).require("here")
 
@@ -236,8 +234,7 @@ async def test_a_schema_that_this_version_cannot_work_with_is_refused_and_unchan
 
 async def test_a_compatible_schema_of_a_newer_version_is_used(empty: Database) -> None:
     await empty.upgrade()
-    async with empty.write() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    await empty.change(text("UPDATE alembic_version SET version_num = '9999'"))
     assert (await empty.schema()).oldest_program == OLDEST_PROGRAM, "as this version recorded it"
     await change_schema(empty, "9999", HEAD)
 

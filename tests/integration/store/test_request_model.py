@@ -87,8 +87,7 @@ class Requests(RuleBasedStateMachine):
     async def work_off(self) -> None:
         for run in self.held.values():
             await self.store.runs.expire(run)
-        async with self.database.write() as connection:
-            await connection.execute(text("UPDATE sync_runs SET not_before = queued_at"))
+        await self.database.change(text("UPDATE sync_runs SET not_before = queued_at"))
         while run := await self.store.runs.claim("last", 60.0):
             await self.store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
         left = await self.store.runs.history(status={*WAITING, RunStatus.RUNNING})

@@ -178,9 +178,7 @@ async def test_a_push_of_the_indexed_commit_is_ignored_unless_a_run_is_active(st
     assert isinstance(await runs.enqueue_for_push(pushed, NEW, max_attempts=3), tuple)
 
 
-async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_what_was_pushed(
-    store: Store,
-) -> None:
+async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_what_was_pushed(store: Store) -> None:
     runs, pushed = store.runs, await registered(store)
 
     async def behind_since() -> datetime | None:

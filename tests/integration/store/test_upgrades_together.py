@@ -37,9 +37,6 @@ class Upgrading:
     process: subprocess.Popen[str]
     errors: Path
 
-    def said(self) -> str:
-        return self.errors.read_text()
-
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -48,7 +45,7 @@ class Upgrading:
 
     def ends(self) -> str:
         out, _ = self.process.communicate(timeout=PATIENCE_SECONDS)
-        assert self.process.returncode == 0, self.said()
+        assert self.process.returncode == 0, self.errors.read_text()
         return out.strip()
 
 
@@ -90,13 +87,10 @@ async def until(condition: Callable[[], Awaitable[object]]) -> None:
 
 
 @asynccontextmanager
-async def report_in_psql(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Somebody else's transaction that reads the history, and goes on."""
-    connection = await asyncpg.connect(url, server_settings={"application_name": "psql"})
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(url)
     try:
-        async with connection.transaction():
-            await connection.execute("SELECT count(*) FROM sync_runs")
-            yield connection
+        yield connection
     finally:
         await connection.close()
 
@@ -117,19 +111,16 @@ async def test_a_migration_that_meets_a_long_transaction_steps_aside(empty_postg
     await make(url, RELEASED)
     before = await rows(url)
 
-    async with report_in_psql(url):
+    async with connected(url) as psql, psql.transaction(), connected(url) as pod:
+        await psql.execute("SELECT count(*) FROM sync_runs")  # a report, which goes on
         killed = upgrades(url)
         await until(lambda: has_said(killed, "waiting for a transaction that uses its tables"))
-        pod = await asyncpg.connect(url)
-        try:
-            # It asks for the table, and does not keep those waiting who only want to write a heartbeat.
-            await pod.execute("UPDATE sync_runs SET worker = worker")
-            # It is in the middle: some of its changes are made, and none is committed.
-            await until(lambda: pod.fetchval(MIGRATES))
-            killed.kill()
-            assert await pod.fetchval("SELECT version_num FROM alembic_version") == RELEASED
-        finally:
-            await pod.close()
+        # It asks for the table, and does not keep those waiting who only want to write a heartbeat.
+        await pod.execute("UPDATE sync_runs SET worker = worker")
+        # It is in the middle: some of its changes are made, and none is committed.
+        await until(lambda: pod.fetchval(MIGRATES))
+        killed.kill()
+        assert await pod.fetchval("SELECT version_num FROM alembic_version") == RELEASED
         survivor = upgrades(url)
         await until(lambda: has_said(survivor, f"needs schema {HEAD}; waiting for"))
 
@@ -139,25 +130,19 @@ async def test_a_migration_that_meets_a_long_transaction_steps_aside(empty_postg
 
 
 async def has_said(each: Upgrading, *words: str) -> bool:
-    assert each.process.poll() is None, each.said()
-    return all(word in each.said() for word in words)
+    assert each.process.poll() is None, each.errors.read_text()
+    return all(word in each.errors.read_text() for word in words)
 
 
-async def test_a_wait_for_a_different_process_that_migrates_ends_with_a_clear_error(
-    empty_postgresql: str,
-) -> None:
+async def test_a_wait_for_a_different_process_that_migrates_ends_with_a_clear_error(empty_postgresql: str) -> None:
     url = empty_postgresql
     await make(url, RELEASED)
-    migrating = await asyncpg.connect(url, server_settings={"application_name": "reposync"})
-    try:
-        async with await Database.open(url) as database, migrating.transaction():
-            await migrating.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+    async with connected(url) as migrating, migrating.transaction(), await Database.open(url) as database:
+        await migrating.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
 
-            with pytest.raises(StoreUnavailable, match=r"within 0\.1 s: waiting for a different process"):
-                await database.upgrade(wait_seconds=0.1)
-            assert (await database.schema()).revision == RELEASED
-    finally:
-        await migrating.close()
+        with pytest.raises(StoreUnavailable, match=r"within 0\.1 s: waiting for a different process"):
+            await database.upgrade(wait_seconds=0.1)
+        assert (await database.schema()).revision == RELEASED
 
 
 async def test_a_process_that_is_killed_while_it_changes_an_sqlite_schema_leaves_it_to_the_next(

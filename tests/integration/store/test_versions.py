@@ -65,8 +65,7 @@ async def test_no_repository_has_two_versions_that_are_live_or_two_that_are_buil
     where = {"collection": "code", "physical": "code", "settings": {}, "attributes": {}, "epoch": 0}
 
     with pytest.raises((IntegrityError, StoreUnavailable)):
-        async with store.database.write() as connection:
-            await connection.execute(insert(VERSIONS).values(**again, **where, created_at=WHEN))
+        await store.database.change(insert(VERSIONS).values(**again, **where, created_at=WHEN))
 
     assert await states(store, run.repository_id) == [(1, state)]
 

@@ -15,9 +15,8 @@ async def alive(store: Store) -> list[str]:
 
 async def silent(store: Store, name: str, seconds: float) -> None:
     """The worker was last heard of so long ago."""
-    async with store.database.write() as connection:
-        mine = update(WORKERS).where(WORKERS.c.name == name)
-        await connection.execute(mine.values(seen_at=store.database.moment(-seconds)))
+    mine = update(WORKERS).where(WORKERS.c.name == name)
+    await store.database.change(mine.values(seen_at=store.database.moment(-seconds)))
 
 
 async def test_a_worker_without_heartbeat_is_not_alive_until_the_next_one(store: Store) -> None:
@@ -42,8 +41,7 @@ async def test_rows_of_dead_workers_are_deleted_when_a_worker_joins(store: Store
 
     await workers.join("pod-3:7:new", host="node-3", version="1.2.3")
 
-    async with store.database.read() as connection:
-        assert set(await connection.scalars(select(WORKERS.c.name))) == {"pod-2:7:late", "pod-3:7:new"}
+    assert set(await store.database.scalars(select(WORKERS.c.name))) == {"pod-2:7:late", "pod-3:7:new"}
     assert await workers.beat("pod-1:7:killed") is False, "it has to join again"
 
 
@@ -60,11 +58,9 @@ async def test_expired_sessions_are_deleted_when_a_session_ends(store: Store) ->
     ended = StoredEndedSessions(lambda: store.database)
     for name, age_seconds in (("old", SESSIONS_KEPT_SECONDS + 60), ("young", SESSIONS_KEPT_SECONDS - 60)):
         await ended.end(name)
-        async with store.database.write() as connection:
-            mine = update(ENDED_SESSIONS).where(ENDED_SESSIONS.c.id == name)
-            await connection.execute(mine.values(ended_at=store.database.moment(-age_seconds)))
+        mine = update(ENDED_SESSIONS).where(ENDED_SESSIONS.c.id == name)
+        await store.database.change(mine.values(ended_at=store.database.moment(-age_seconds)))
 
     await ended.end("new")
 
-    async with store.database.read() as connection:
-        assert set(await connection.scalars(select(ENDED_SESSIONS.c.id))) == {"young", "new"}
+    assert set(await store.database.scalars(select(ENDED_SESSIONS.c.id))) == {"young", "new"}
