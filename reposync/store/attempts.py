@@ -148,7 +148,7 @@ def _due(connection: Connection) -> ColumnElement[bool]:
 
 
 async def anything_to_claim(connection: Connection, run_id: str | None) -> bool:
-    """Whether there is work for the three functions below. Takes no lock: most polls find nothing."""
+    """Whether a claim would do anything. Takes no lock: most polls find nothing."""
     expired = or_(_expired(connection), _unbelievable(connection))
     query = select(RUNS.c.id).where(is_active(), or_(_due(connection), expired))
     if run_id is not None:

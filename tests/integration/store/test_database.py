@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sqlite3
 import traceback
 from pathlib import Path
@@ -19,6 +18,7 @@ from reposync.store.database import Database
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from tests.fixtures.databases import STRANGER, PostgresqlDatabases
+from tests.fixtures.redis_server import free_port
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.store.conftest import ON_POSTGRESQL, Store
 
@@ -32,12 +32,6 @@ async def refused(url: str, **options: float) -> StoreUnavailable:
     assert caught.value.retryable
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     return caught.value
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # PostgreSQL --------------------------------------------------------------------------------------------------------

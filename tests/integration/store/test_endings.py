@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reposync.errors import LockHeld, RepoSyncError, RunStateConflict, SecretMissing
+from reposync.errors import LockHeld, RunStateConflict, SecretMissing
 from reposync.store.run import YIELDING, Released, Run, RunFigures, RunProblem
 from reposync.store.run_state import MAX_ATTEMPTS, TRANSITIONS, Event, locked, move
 from reposync.store.status import FINAL, LOST, RELEASED, WAITING, YIELDED, RunStatus, RunTrigger
@@ -248,45 +248,25 @@ async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yie
     assert counts(done) == (3, 6, 9, 12, 15)
 
 
-async def looked_at(
-    store: Store, reason: RepoSyncError, worker: str = "pod-1", figures: RunFigures | None = None
-) -> Run:
-    """A worker claims the run and hands it back for `reason`."""
-    return await store.runs.release(await store.claimed(worker), figures, Released(reason=reason))
-
-
 @ON_EVERY_DATABASE
-async def test_a_lock_that_others_hold_for_long_is_one_attempt_however_often_it_is_looked_at(store: Store) -> None:
+async def test_attempts_that_are_handed_back_for_one_reason_are_one_row_however_many(store: Store) -> None:
     await store.queued()
-    first = await looked_at(store, LockHeld("pod-9 holds it."))
-    for worker in ("pod-1", "pod-2") * 10:
-        run = await looked_at(store, LockHeld(f"pod-9 holds it, {worker} says."), worker)
-
-    (attempt,) = await store.runs.attempts(run.id)
-    assert (attempt.attempt, attempt.times, attempt.outcome) == (1, 21, RELEASED)
-    assert attempt.started_at == first.started_at
-    assert attempt.ended_at is not None and run.started_at is not None and attempt.ended_at >= run.started_at
-    assert (attempt.worker, attempt.error_message) == ("pod-2", "pod-9 holds it, pod-2 says.")
-
-    # What counts and what does not is as before.
-    assert (run.attempt, run.failures, run.max_attempts) == (21, 0, MAX_ATTEMPTS + 21)
-    done = await store.runs.finish(await store.claimed("pod-3"), RunStatus.COMPLETED, SOME)
-    assert await outcomes(store, run) == [(1, "pod-2", RELEASED), (22, "pod-3", "completed")]
-    assert (done.failures, counts(done)) == (1, counts(SOME))
-
-
-async def test_workers_that_cannot_for_different_reasons_share_a_row_a_reason(store: Store) -> None:
-    await store.queued()
+    reasons = {"pod-1": SecretMissing("GITLAB_TOKEN is not set."), "pod-2": LockHeld("pod-9 holds it.")}
     for _ in range(10):
-        run = await looked_at(store, SecretMissing("GITLAB_TOKEN is not set."), "pod-1")
-        run = await looked_at(store, LockHeld("pod-9 holds it."), "pod-2")
+        for worker, reason in reasons.items():
+            run = await store.runs.release(await store.claimed(worker), how=Released(reason=reason))
 
-    attempts = await store.runs.attempts(run.id)
-
-    assert [(each.worker, each.error_code, each.times) for each in attempts] == [
-        ("pod-1", "SECRET_MISSING", 10),
-        ("pod-2", "LOCK_HELD", 10),
+    rows = await store.runs.attempts(run.id)
+    assert [(each.attempt, each.worker, each.error_code, each.outcome, each.times) for each in rows] == [
+        (1, "pod-1", "SECRET_MISSING", RELEASED, 10),
+        (2, "pod-2", "LOCK_HELD", RELEASED, 10),
     ]
+    assert rows[1].ended_at is not None and run.started_at is not None
+    assert rows[1].started_at < run.started_at <= rows[1].ended_at, "from the first to the last of them"
+    # What counts and what does not is as before.
+    assert (run.attempt, run.failures, run.max_attempts) == (20, 0, MAX_ATTEMPTS + 20)
+    done = await store.runs.finish(await store.claimed("pod-3"), RunStatus.COMPLETED, SOME)
+    assert (done.failures, counts(done)) == (1, counts(SOME))
 
 
 async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(store: Store) -> None:

@@ -34,7 +34,7 @@ from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.integration.store.conftest import Store
 
 NAMES = ("a", "b")
-PERSONS = (RunTrigger.COMMAND, RunTrigger.HTTP)
+TRIGGERS = (RunTrigger.COMMAND, RunTrigger.HTTP, RunTrigger.WEBHOOK)
 ENDS = ("completed", "failed", "cancelled", "blocked")
 names = st.sampled_from(NAMES)
 
@@ -74,9 +74,8 @@ class Requests(RuleBasedStateMachine):
         return self.loop.run_until_complete(what)
 
     async def _empty(self) -> None:
-        async with self.database.write() as connection:
-            for table in ("run_requests", "missed_ticks", "sync_runs", "repositories"):
-                await connection.execute(text(f"DELETE FROM {table}"))
+        for table in ("run_requests", "missed_ticks", "sync_runs", "repositories"):
+            await self.database.change(text(f"DELETE FROM {table}"))
         for name in NAMES:
             await self.store.repository(name)
 
@@ -89,7 +88,7 @@ class Requests(RuleBasedStateMachine):
             await self.store.runs.expire(run)
         await self.database.change(text("UPDATE sync_runs SET not_before = queued_at"))
         while run := await self.store.runs.claim("last", 60.0):
-            await self.store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+            await self.store.ended(run)
         left = await self.store.runs.history(status={*WAITING, RunStatus.RUNNING})
         assert left == []
         assert {run.repository for run in await self.store.runs.history(status=RunStatus.BLOCKED)} <= set(NAMES)
@@ -111,12 +110,8 @@ class Requests(RuleBasedStateMachine):
     def begin(self, name: str) -> None:
         self._asks(name, RunTrigger.WEBHOOK, False)
 
-    @rule(name=names)
-    def push(self, name: str) -> None:
-        self._asks(name, RunTrigger.WEBHOOK, False)
-
-    @rule(name=names, trigger=st.sampled_from(PERSONS), full=st.booleans(), approved=st.booleans())
-    def person(self, name: str, trigger: RunTrigger, full: bool, approved: bool) -> None:
+    @rule(name=names, trigger=st.sampled_from(TRIGGERS), full=st.booleans(), approved=st.booleans())
+    def somebody_asks(self, name: str, trigger: RunTrigger, full: bool, approved: bool) -> None:
         self._asks(name, trigger, full, approved)
 
     @rule(name=names, back=st.integers(0, 3), late=st.booleans())

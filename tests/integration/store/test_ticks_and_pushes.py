@@ -74,16 +74,14 @@ async def test_the_schedules_are_those_of_active_repositories_that_have_one(stor
 
 
 async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_not_missed(store: Store) -> None:
-    await store.repository(cron_expression="0 3 * * *")
-    moments = [(await store.ticks.scheduled())[0].since]
-    await store.repository(cron_expression="0 4 * * *")
-    moments.append((await store.ticks.scheduled())[0].since)
-    await store.repository(cron_expression="0 4 * * *", timezone="Europe/Zurich")
-    moments.append((await store.ticks.scheduled())[0].since)
-    await store.repositories.deactivate("payments")
-    await store.repository(cron_expression="0 4 * * *", timezone="Europe/Zurich")
-    moments.append((await store.ticks.scheduled())[0].since)
-    await store.repository(cron_expression="0 4 * * *", timezone="Europe/Zurich", collection="other")
+    moments = []
+    zurich = {"cron_expression": "0 4 * * *", "timezone": "Europe/Zurich"}
+    for schedule in ({"cron_expression": "0 3 * * *"}, {"cron_expression": "0 4 * * *"}, zurich, zurich):
+        if len(moments) == 3:
+            await store.repositories.deactivate("payments")
+        await store.repository(**schedule)
+        moments.append((await store.ticks.scheduled())[0].since)
+    await store.repository(**zurich, collection="other")
     assert (await store.ticks.scheduled())[0].since == moments[-1], "the schedule is as it was"
 
     assert moments == sorted(set(moments))
