@@ -97,9 +97,7 @@ async def test_a_commit_that_is_held_but_for_some_files_does_not_take_the_place_
     assert (complete.commit_sha, complete.partial_commit) == ("d" * 40, None)
 
 
-@pytest.mark.parametrize(
-    "change", [{"location": "https://example.com/x.git"}, {"definition": {"include": ["src"]}}]
-)
+@pytest.mark.parametrize("change", [{"location": "https://example.com/x.git"}, {"definition": {"include": ["src"]}}])
 async def test_a_run_that_read_another_definition_publishes_nothing(store: Store, change: dict[str, Any]) -> None:
     run = await store.running()
     await store.publishes(run)
