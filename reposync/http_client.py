@@ -153,8 +153,7 @@ class HttpClient:
             raise self._broken(error) from error
 
     async def body(self, response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
-        """The decompressed body in pieces, within `stream`. A piece may be 64 MB: httpx decompresses what it receives
-        at a time, 64 kB."""
+        """The decompressed body in pieces, within `stream`. A piece may be 64 MB, of 64 kB that were received."""
         encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", "deflate"):
             raise httpx.DecodingError(f"unknown encoding {encoding[:30]!r}", request=response.request)
@@ -318,8 +317,7 @@ def _delay_seconds(policy: RetryPolicy, attempt: int, failure: TransientFailure)
 
 
 def retry_after_seconds(header: str | None, reset: str | None = None) -> float | None:
-    """The wait that `Retry-After` (seconds or an HTTP date) or `RateLimit-Reset` (Unix time) requests; None if neither
-    can be read."""
+    """The wait that `Retry-After` (seconds or an HTTP date) or `RateLimit-Reset` (Unix time) requests, if any."""
     if header is not None:
         text = header.strip()
         if text.isascii() and text.replace(".", "", 1).isdigit():

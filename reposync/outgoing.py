@@ -25,8 +25,7 @@ CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_
 """The first one that is set counts."""
 
 IN_PLACE_SECONDS = 30.0
-"""A call waits in place for as long if the server requests it. For longer waits the call fails and the worker does
-something else."""
+"""The longest requested wait that a call waits for in place. For a longer one it fails: the worker does other work."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -121,8 +120,7 @@ def origin(url: str) -> str:
 
 
 def same_origin(old: str, new: str) -> bool:
-    """Whether a secret for `old` may be sent to `new`: the same scheme, host and port, or https instead of http on the
-    same host with the default ports."""
+    """Whether a secret for `old` may be sent to `new`: the same scheme, host and port, or https instead of http."""
     before, after = urlsplit(old), urlsplit(new)
     if before.hostname != after.hostname:
         return False

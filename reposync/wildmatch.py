@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 _MOST_REGEX_CHARS: Final = 4_000
-"""Characters of patterns in one regular expression, which blocks other threads while it matches: 50 ms for the slowest
-patterns and a path of 4 kB."""
+"""Of patterns in one regular expression, which blocks other threads: 50 ms for the slowest and a path of 4 kB."""
 
 
 class PathPatterns:
@@ -62,8 +61,7 @@ def check_pattern(line: str) -> None:
 
 
 def _line_regex(line: str) -> str | None:
-    """Regular expression, to be matched from the start, of one line of a gitignore file, without its `!`; None if it
-    matches nothing."""
+    """Of one line of a gitignore file, without its `!`, to be matched from the start; None if it matches nothing."""
     text = line.rstrip(" ")
     if text != line and (len(text) - len(text.rstrip("\\"))) % 2:
         text += " "  # the first of the spaces is escaped

@@ -16,10 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from benchmarks.storm.pods import name_of_token
 from benchmarks.storm.proofs import Request
-from tests.fixtures.gitlab_server.app import build_app
 from tests.fixtures.gitlab_server.git_http import basic_credentials
 from tests.fixtures.gitlab_server.rest import bearer_token
-from tests.fixtures.gitlab_server.server import GitLabServer
+from tests.fixtures.gitlab_server.server import GitLabServer, build_app
 from tests.fixtures.gitlab_server.serving import ThreadedServer
 
 _REST_PROJECT = re.compile(r"^/api/v4/projects/([^/]+)")

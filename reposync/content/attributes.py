@@ -55,8 +55,7 @@ class Attributes:
 
     @classmethod
     def parse(cls, files: Mapping[bytes, bytes | str]) -> Attributes:
-        """From the `.gitattributes` files by folder (b"" is the root, no slash at the end). Never raises: malformed
-        lines are ignored, as git does."""
+        """From the `.gitattributes` files by folder (b"": the root). Malformed lines are ignored, as git does."""
         sources: list[tuple[bytes, str]] = []
         matchers: dict[bytes, Mapping[str, _Matcher]] = {}
         left = _BUDGET
@@ -78,8 +77,7 @@ class Attributes:
 
     @staticmethod
     def relevant(content: bytes | str) -> str:
-        """The lines of a `.gitattributes` file that `parse` reads, each with `\\n`. Lines that are not UTF-8 are
-        ignored."""
+        """The lines of a `.gitattributes` file that `parse` reads, each with `\\n`; none that is not UTF-8."""
         if isinstance(content, str):
             content = content.encode("utf-8", "surrogateescape")
         kept = []

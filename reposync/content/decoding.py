@@ -150,8 +150,7 @@ def _damaged(content: bytes) -> str | None:
 
 
 def _western(content: bytes) -> str | None:
-    """cp1252 if single accents are between ASCII, as in names in comments. A detector needs more bytes than that: it
-    takes "José" for Polish or Chinese."""
+    """cp1252 if single accents are between ASCII. A detector needs more bytes: it takes "José" for Polish."""
     runs = _NOT_ASCII.findall(content)
     letters = [run for run in runs if len(run) <= 2 and not run.translate(None, _CP1252_IN_WORDS)]
     if len(letters) < 0.95 * len(runs) or sum(map(len, runs)) * 5 > len(content):

@@ -49,8 +49,7 @@ _MINIFIED_SMALLEST: Final = 1000
 
 
 def generated_reason(text: str, language: str | None) -> Skipped | None:
-    """Skipped (GENERATED, MINIFIED) if a marker in the comment at the top or very long lines say that no person wrote
-    the text."""
+    """Skipped (GENERATED, MINIFIED) if a marker at the top or very long lines say that no person wrote the text."""
     if language in _MINIFIED_LANGUAGES and _is_minified(text):
         return Skipped(Skip.MINIFIED, "very long lines, as in minified code")
     if language in _NO_MARKERS:

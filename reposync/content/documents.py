@@ -87,8 +87,7 @@ _NOT_STORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """`text`: the cells in order, separated by a blank line. `lines[n]`: the line of the file, from 1, of line n of the
-    text, from 0; it never decreases."""
+    """`text`: the cells in order, separated by a blank line. `lines[n]`: the file's line, from 1, of its line n."""
 
     text: str
     lines: list[int]

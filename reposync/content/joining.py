@@ -15,8 +15,7 @@ from reposync.content.model import Chunk
 
 @dataclass(frozen=True, slots=True)
 class JoinedText:
-    """`starts`: where each chunk starts in `text`. `is_certain`: false if a chunk that does not know it would also fit
-    elsewhere."""
+    """`starts`: where each chunk starts in `text`. `is_certain`: no chunk would also fit elsewhere."""
 
     text: str
     starts: list[int]

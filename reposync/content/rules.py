@@ -127,8 +127,7 @@ _BINARY_EXTENSIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SkipRule:
-    """Leaves a file out by its path. An include pattern with the key `overridden_by` brings it back (see
-    `_pattern_keys`)."""
+    """Leaves a file out by its path, unless an include pattern has the key `overridden_by` (see `_pattern_keys`)."""
 
     skipped: Skipped
     overridden_by: str
@@ -221,8 +220,7 @@ class PathRules:
         return found
 
     def _pattern_keys(self, pattern: str) -> frozenset[str]:
-        """Keys of the skip rules that an include pattern names: those that would skip a file of the pattern's own
-        name."""
+        """Keys of the skip rules that an include pattern names: those that would skip a file of its own name."""
         path = pattern.encode().strip(b"/")
         text = path.decode("latin-1")
         keys = {rule.overridden_by for rule in self._skip_rules(path, text)} | _folders_named_by(text)

@@ -49,15 +49,13 @@ class Dialect:
     serves_one_model: bool = False
 
     def address(self, url: str) -> str:
-        """For POST: `url` if it already ends with `path`, else `path` below it, after `default_prefix` if `url` is a
-        bare host."""
+        """For POST: `url` if it ends with `path`, else `path` below it, below `default_prefix` if it is a bare host."""
         if url.endswith(self.path):
             return url
         return f"{url}{'' if urlsplit(url).path else self.default_prefix}{self.path}"
 
     def answer(self, body: bytes) -> tuple[NDArray[np.float32], int | None]:
-        """Of a 200 answer, the vectors (inputs, dimension) and the token count that the server reports, if it does.
-        Raises MalformedResponse."""
+        """The vectors (inputs, dimension) and the token count, if the server reports it. Raises MalformedResponse."""
         document = parse_json(body)
         try:
             rows = self.rows(document)

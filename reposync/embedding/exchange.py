@@ -127,8 +127,7 @@ class EmbeddingServer:
 
     @asynccontextmanager
     async def _reported(self, priority: Priority) -> AsyncIterator[list[int]]:
-        """Reports a wait that lasts, `SERVER: attempt 2 of 3`, and None when it is over. Yields a list for the numbers
-        of the attempts."""
+        """Reports a wait that lasts, and None when it is over. Yields a list for the numbers of the attempts."""
         attempts: list[int] = []
         if (on_wait := priority.on_wait) is None:
             yield attempts
@@ -168,8 +167,7 @@ class EmbeddingServer:
         return EmbeddingInputRefused(f"{what}{complaint}.")
 
     def _complaint(self, body: bytes) -> str:
-        """The server's error message after a colon, from its usual places, or nothing. Never the whole body: some quote
-        the input, or the key."""
+        """The server's error message after a colon, if it has one. Not the body: some quote the input, or the key."""
         try:
             document = orjson.loads(body)
         except orjson.JSONDecodeError:

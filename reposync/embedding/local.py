@@ -82,8 +82,7 @@ class LocalEmbedder(Embedder):
         return np.split(rows, len(rows))
 
     async def embed_query(self, text: str) -> Matrix:
-        """One row: of a query longer than the window, the mean of its windows. If cancelled, it ends with its
-        thread."""
+        """One row: of a query longer than the window, the mean of its windows. Cancelled, it ends with its thread."""
         model = await self._loaded()
 
         def run() -> Matrix:

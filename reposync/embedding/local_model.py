@@ -69,16 +69,12 @@ class Model:
             piece = pending.pop()
             if piece.isascii() and len(piece) <= _MOST_TOKENS - _SPECIAL_TOKENS:
                 fitting.append(piece)
-            # The count ends at the limit, so a piece that just fills it is halved too.
-            elif len(piece) > 1 and self._token_count(piece) >= _MOST_TOKENS:
+            # The count, with [CLS] and [SEP], ends at the limit: a piece that just fills it is halved too.
+            elif len(piece) > 1 and len(self._tokenizer.encode(piece).ids) >= _MOST_TOKENS:
                 pending += readable_windows(piece, (len(piece) + 1) // 2)[::-1]
             else:
                 fitting.append(piece)
         return fitting
-
-    def _token_count(self, text: str) -> int:
-        """With [CLS] and [SEP]. Ends at 512."""
-        return len(self._tokenizer.encode(text).ids)
 
     def vector(self, text: str) -> Matrix:
         """Of shape (dimension,) and length 1: the mean of the last layer over all tokens."""

@@ -78,8 +78,7 @@ def former_config(config: EmbeddingConfig, spec: EmbeddingSpec) -> EmbeddingConf
 
 
 def _former_prompts(config: EmbeddingConfig, spec: EmbeddingSpec) -> dict[str, Any]:
-    """Queries are presented as the documents of `spec` were: as the model needs it, without anything, or, if it is not
-    known how, as they are configured."""
+    """Queries get what the documents of `spec` got: what the model needs, nothing, or what is configured."""
     made = document_prompt(spec)
     names = ("prefix", *_OPTIONS)
     query: dict[str, Any] = {f"query_{name}": None for name in names}

@@ -192,8 +192,7 @@ def _terms_of_word(word: str) -> tuple[str, ...]:
 
 @lru_cache(_REMEMBERED_WORDS)
 def name_parts(name: str) -> tuple[str, ...]:
-    """Stems of the parts of an identifier, without parts of one character: `HTTPServer_v2` -> http, server. Nothing of
-    a name that is too long to be one."""
+    """Stems of the parts of an identifier, without parts of one character: `HTTPServer_v2` -> http, server."""
     if len(name) > _LONGEST_REMEMBERED:
         return ()
     return tuple(_stem(part.casefold()) for part in _parts(name) if len(part) > 1)

@@ -102,8 +102,7 @@ _OTHER_WORDS: Final = "walrus orchard ninety glacier velvet trumpet saffron harb
 
 
 def looks_cut(inputs: Sequence[str], tokens: int, prefix: str = "") -> bool:
-    """Whether `tokens`, all that the server says it read of `inputs`, each after `prefix`, are suspiciously few or
-    exactly a usual limit."""
+    """Whether `tokens`, as many as the server read of `inputs` with `prefix`, are too few or exactly a usual limit."""
     inputs = [prefix + text for text in inputs]
     if max(map(len, inputs)) <= _SHORT:
         return False

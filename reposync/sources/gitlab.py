@@ -91,8 +91,7 @@ class GitLabSource(Source):
         return head
 
     async def branch(self, *, fresh: bool = False) -> str | None:
-        """As the port says: no call for a configured branch; one for the default branch, unless `project_id` or `head`
-        had to read the project."""
+        """No call for a configured branch; one for the default branch, unless the project was read already."""
         if self._branch is not None:
             return self._branch
         if self._default_branch is None or fresh:
@@ -259,8 +258,7 @@ class GitLabSource(Source):
         return None
 
     async def _by_git(self, left: dict[str, bytes], max_bytes: int) -> AsyncGenerator[Blob, None]:
-        """Takes out of `left` (sha -> path) what it yields. A first sync reads everything, so it uses git for the first
-        few blobs already."""
+        """Takes out of `left` (sha -> path) what it yields. A first sync reads everything: by git from the start."""
         while len(left) > (0 if self._is_first_sync else FEW_BLOBS) and self._git_refused is None:
             try:
                 server = await self._upload_pack()

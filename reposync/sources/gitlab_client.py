@@ -46,8 +46,7 @@ PAGE_ROWS = 100  # GitLab's maximum
 
 
 class GitLabClient:
-    """A GitLab instance. Methods raise SourceUnavailable, SourceCorrupt, SourceError; and HttpRefused, which `explain`
-    turns into an error with a remedy."""
+    """Methods raise SourceUnavailable, SourceCorrupt, SourceError; and HttpRefused: see `explain`."""
 
     def __init__(
         self,
@@ -56,8 +55,7 @@ class GitLabClient:
         retry: RetryPolicy | None = None,
         observer: RequestObserver | None = None,
     ) -> None:
-        """The server of a project, or of an entry of `gitlab:` in the registry. Opens no connection. Raises ConfigError
-        if the address, the token or the CA file cannot be right."""
+        """Opens no connection. Raises ConfigError if the address, the token or the CA file cannot be right."""
         address = parse_address(spec.url, what="GitLab's address")
         validate_transport(address.url, spec.ca_file)
         self.url = address.url

@@ -24,8 +24,7 @@ _FAULTS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class ListedProject:
-    """`path` is the full one, `platform/sub/name`. Without a token GitLab does not report archived or empty projects as
-    such."""
+    """`path` is the full one, `platform/sub/name`. Without a token GitLab does not mark archived or empty projects."""
 
     id: int
     path: str
@@ -61,10 +60,7 @@ class GitLabGroup:
 
     async def projects(self, *, archived: bool) -> GroupListing:
         """All projects of the group and its subgroups by id, except those that are only shared with it. `archived`:
-        include archived ones, which a listing without a token does not mark.
-
-        Raises SourceUnavailable, SourceDenied, SourceGone, SourceError: there is no partial listing.
-        """
+        include archived ones. Raises SourceUnavailable, SourceDenied, SourceGone, SourceError: no partial listing."""
         query: dict[str, Any] = {"include_subgroups": "true", "with_shared": "false", "per_page": PAGE_ROWS}
         query |= {"order_by": "id", "sort": "asc"}
         if not self.has_token and not archived:

@@ -31,8 +31,7 @@ MAX_COMMITS = 500_000
 
 
 class LocalGitSource(Source):
-    """Only what is committed on `branch` counts, or on HEAD, detached or not. The first call checks whether it is a
-    repository."""
+    """What is committed on `branch`, or on HEAD, detached or not. The first call checks that it is a repository."""
 
     def __init__(self, spec: LocalGit) -> None:
         self._path = spec.path

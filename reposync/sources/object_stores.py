@@ -247,9 +247,7 @@ def _on_disk() -> Iterator[None]:
 
 class ReceivedPack(ObjectStore):
     """A pack in an unnamed temporary file, which disappears with the process: first written, then finished, then read.
-
-    All methods but `close` block on the disk: call them in a thread, one at a time.
-    """
+    All methods but `close` block on the disk: call them in a thread, one at a time."""
 
     def __init__(self, where: str, *, oid_bytes: int, max_bytes: int) -> None:
         """Raises SourceUnavailable if the disk is full, as `write` and `finish` do."""

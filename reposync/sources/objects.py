@@ -36,9 +36,8 @@ STEP_SECONDS = 0.2
 
 
 class UnreadableBlobs(SourceCorrupt):
-    """Some blobs are missing or damaged. Raised at the end of a read, after every other blob has been yielded;
-    `reasons` names them all (sha -> what is wrong, a verb first: "is missing"), so that the caller can continue without
-    them."""
+    """Some blobs are missing or damaged. Raised at the end of a read, after every other blob has been yielded.
+    `reasons` names them all: sha -> what is wrong, a verb first, as in "is missing"."""
 
     def __init__(self, message: str, *, reasons: Mapping[str, str], remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
@@ -82,8 +81,7 @@ def parse_commit(sha: str, content: bytes) -> tuple[Commit, str]:
 
 
 def aware_time(seconds: float) -> datetime:
-    """A commit's date as aware UTC. Dates are whatever the committer's machine said: those that no calendar holds
-    become the nearest that one does."""
+    """A commit's date as aware UTC; one that no calendar holds becomes the nearest that one does."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -138,8 +136,7 @@ def tree_sha(rows: Iterable[tuple[bytes, int, str]], name: str = "sha1") -> str:
 
 
 def distinct_blobs(entries: Iterable[TreeEntry]) -> list[str]:
-    """The shas of `entries` that are blobs here, each once, in order. A submodule's sha is that of a commit
-    elsewhere."""
+    """The shas of `entries` without submodules, whose shas are commits elsewhere; each once, in order."""
     return list(dict.fromkeys(entry.sha for entry in entries if entry.mode != SUBMODULE_MODE))
 
 

@@ -70,8 +70,7 @@ def pieces_of(content: Content) -> Iterator[bytes]:
 
 
 def _applied(base: Content, delta: Content, result_bytes: int) -> Content:
-    """`base` with `delta` applied; `result_bytes` is the size that the delta declares. Raises ValueError if they do not
-    fit."""
+    """`base` with `delta` applied, which declares `result_bytes`. Raises ValueError if they do not fit."""
     if isinstance(base, bytes) and isinstance(delta, bytes) and result_bytes <= MEMORY_BYTES:
         try:
             return b"".join(apply_delta(base, delta))
@@ -186,8 +185,7 @@ class PackFile:
         return PackedObject(kind, size_bytes, None if content is None else content[0 : len(content)])
 
     def index(self, hash_name: str) -> dict[bytes, int]:
-        """The offsets of all objects by their binary names, which are the hashes of their contents. Raises
-        PackDamaged."""
+        """The offsets of all objects by their binary names, the hashes of their contents. Raises PackDamaged."""
         offsets: dict[bytes, int] = {}
         self._find = offsets.get
         # Deltas by the offset or the name of their base.

@@ -92,10 +92,7 @@ class Source(Protocol):
     """
 
     async def head(self) -> Commit:
-        """The commit at the tip of the branch (the default branch if none is configured).
-
-        Also raises BranchNotFound, RepositoryEmpty.
-        """
+        """The commit at the tip of the branch. Also raises BranchNotFound, RepositoryEmpty."""
         ...
 
     async def branch(self, *, fresh: bool = False) -> str | None:

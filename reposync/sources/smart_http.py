@@ -153,11 +153,8 @@ class UploadPack:
     async def blobs(
         self, shas: Sequence[str], *, max_bytes: int, unreadable: dict[str, str], max_missing: int = MAX_MISSING
     ) -> AsyncGenerator[Blob, None]:
-        """The blobs, each verified, in batches; those that are missing on the server go to `unreadable` (sha ->
-        reason).
-
-        Raises what `fetch` raises; FetchRefused if the server sends no objects by name.
-        """
+        """The blobs, each verified, in batches; missing ones go to `unreadable` (sha -> reason). Raises what `fetch`
+        raises; FetchRefused if the server sends no objects by name."""
         batches = deque(list(shas[at : at + BATCH_BLOBS]) for at in range(0, len(shas), BATCH_BLOBS))
         while batches:
             batch = batches.popleft()
@@ -348,8 +345,7 @@ def _parse_refs(lines: Sequence[bytes]) -> Refs:
 
 
 def _no_git_server(shown: str, sent: str) -> SourceCorrupt:
-    """The error for an answer with status 200 that is not git's: a wrong URL, or a proxy's page (a login, maintenance)
-    that will be gone later."""
+    """For an answer with status 200 that is not git's: a wrong URL, or a proxy's page that will be gone later."""
     what = printable(sent) or "something else"
     return SourceCorrupt(
         f"{shown} did not answer as a git server that speaks smart HTTP: it sent {what}.",

@@ -13,7 +13,8 @@ from pydantic import SecretStr
 
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab import GitLabSource
-from reposync.sources.port import Commit, GitLabProject, RemoteGit, Source, TreeEntry
+from reposync.sources.local import LocalGitSource
+from reposync.sources.port import Commit, GitLabProject, LocalGit, RemoteGit, Source, TreeEntry
 from reposync.sources.remote import RemoteGitSource
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import GitRepository
@@ -103,6 +104,11 @@ class Site:
         arguments: dict[str, Any] = {"username": "oauth2", "password": SecretStr(TOKEN), "retry": QUICK}
         spec = RemoteGit(url or f"{self.server.url}/{PATH}.git", **(arguments | changes))
         source = RemoteGitSource(spec, observer=observer)
+        self.opened.append(source)
+        return source
+
+    def local(self, branch: str | None = None) -> LocalGitSource:
+        source = LocalGitSource(LocalGit(self.repository.path, branch))
         self.opened.append(source)
         return source
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceUnavailable
+from reposync.errors import SourceCorrupt, SourceUnavailable
 from reposync.sources.port import Commit
-from tests.fixtures.gitlab_server import GitLabServer
-from tests.fixtures.repositories import Executable, GitRepository, Submodule, Symlink, many_path
+from tests.fixtures.repositories import GitRepository, many_path
 from tests.integration.sources.conftest import PATH, TOKEN, Site, contents, entries_of, expected, same_tree
 
 # How many requests ---------------------------------------------------------------------------------------------------
@@ -65,22 +64,6 @@ async def test_the_token_travels_as_bearer_and_as_git_s_password_only(site: Site
 # Exactly the commit --------------------------------------------------------------------------------------------------
 
 
-async def test_every_kind_of_entry_is_listed_as_git_lists_it(site: Site) -> None:
-    site.repository.commit(
-        {
-            "link": Symlink("../../etc/passwd"),
-            "library": Submodule("1" * 40),
-            "run.sh": Executable(b"#!/bin/sh\n"),
-            "model.bin": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
-            "deep/er/and/deeper/a.py": b"",
-        }
-    )
-    source, entries = await site.listed()
-
-    assert same_tree(entries, site.repository)
-    assert await contents(source, entries) == expected(site.repository, entries)
-
-
 @pytest.mark.parametrize(
     "paths",
     [
@@ -102,16 +85,19 @@ async def test_paths_that_json_cannot_hold_are_exact_all_the_same(site: Site, pa
     assert len(site.server.log.git) == (2 if lossy else 0)
 
 
-async def test_a_signed_commit_costs_two_git_requests_more_for_a_proven_tree(site: Site) -> None:
+@pytest.mark.parametrize("is_git_refused", [False, True])
+async def test_a_signed_commit_is_proven_by_two_git_requests_or_not_at_all(site: Site, is_git_refused: bool) -> None:
     site.repository.many(30)
     site.repository.sign()
+    if is_git_refused:
+        site.server.faults.refuse_git(403)
     source = site.gitlab()
 
     tree = await source.tree(await source.head())
 
-    assert tree.proven
+    assert tree.proven is not is_git_refused
     assert same_tree(tree.entries, site.repository)
-    assert (len(site.server.log.rest), len(site.server.log.git)) == (2, 2)
+    assert (len(site.server.log.rest), len(site.server.log.git)) == ((4, 1) if is_git_refused else (2, 2))
 
 
 async def test_a_commit_that_was_rewritten_away_is_a_reason_to_try_again_not_an_empty_tree(site: Site) -> None:
@@ -146,21 +132,6 @@ async def test_a_tag_does_not_pass_for_a_branch_of_the_same_name(site: Site) -> 
     site.repository.tag("release/1.0", old)
 
     assert (await site.gitlab(branch="release/1.0").head()).sha == new
-
-
-@pytest.mark.parametrize("branch", [None, "main"])
-@pytest.mark.parametrize("known", [None, 42])
-async def test_an_empty_repository_is_not_a_missing_one(site: Site, branch: str | None, known: int | None) -> None:
-    with pytest.raises(RepositoryEmpty, match="has no commit yet"):
-        await site.gitlab(branch=branch, project_id=known).head()
-
-
-async def test_a_project_without_a_default_branch_needs_a_configured_one(site: Site) -> None:
-    site.repository.commit({"a": b"1"}, branch="develop")
-    site.project.no_default_branch = True
-
-    with pytest.raises(BranchNotFound, match=r"no default branch.*develop"):
-        await site.gitlab().head()
 
 
 # Names and addresses -------------------------------------------------------------------------------------------------
@@ -219,21 +190,12 @@ async def test_a_public_project_needs_no_token(site: Site) -> None:
     assert {record.credential for record in site.server.log} == {None}
 
 
-def repr_of(body: str) -> str:
-    return repr(body[:20])
-
-
 # Pages ---------------------------------------------------------------------------------------------------------------
 
 
-def old_gitlab(server: GitLabServer) -> None:
-    """One that does not know pagination=none yet."""
-    body = '{"error":"pagination does not have a valid value"}'
-    server.faults.answer(400, body, media_type="application/json", path="pagination=none", times=None)
-
-
-async def test_pages_are_followed_through_those_that_hold_no_file(site: Site) -> None:
-    old_gitlab(site.server)
+@pytest.mark.parametrize("status", [400, 502], ids=["does not know pagination=none", "cannot give the whole tree"])
+async def test_pages_are_followed_through_those_that_hold_no_file(site: Site, status: int) -> None:
+    site.server.faults.answer(status, path="pagination=none", times=None)
     # 150 folders: the first page of 100 rows holds folders only.
     site.repository.commit({f"d{number:03}/a.py": b"%d\n" % number for number in range(150)})
     _, entries = await site.listed()
@@ -248,7 +210,9 @@ LONG_NUMBER = '[{"id": ' + "9" * 5_000_000 + "}]"
 
 
 @pytest.mark.parametrize(
-    "body", ["{}", "3", "[3]", '[{"id":"x"}]', "[NaN]", "<html>Sign in</html>", "", DEEP, LONG_NUMBER], ids=repr_of
+    "body",
+    ["{}", "3", "[3]", '[{"id":"x"}]', "[NaN]", "<html>Sign in</html>", "", DEEP, LONG_NUMBER],
+    ids=lambda body: repr(body[:20]),
 )
 async def test_an_answer_that_is_no_listing_is_never_an_empty_tree(site: Site, body: str) -> None:
     site.repository.commit({"a": b"1"})

@@ -158,18 +158,6 @@ async def test_a_listing_that_lacks_rows_of_the_root_is_not_proven(
     assert not (await source.tree(await source.head())).proven
 
 
-async def test_a_signed_commit_is_listed_without_proof_if_git_is_refused(site: Site) -> None:
-    site.repository.many(30)
-    site.repository.sign()
-    site.server.faults.refuse_git(403)
-    source = site.gitlab()
-
-    tree = await source.tree(await source.head())
-
-    assert not tree.proven
-    assert same_tree(tree.entries, site.repository)
-
-
 async def test_a_wrong_listing_beside_a_git_that_filters_nothing_says_why_git_was_not_used(site: Site) -> None:
     site.repository.many(40)
     site.project.allow_filter = False

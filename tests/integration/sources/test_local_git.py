@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
+from reposync.errors import SourceCorrupt, SourceError
 from reposync.sources.factory import open_source
 from reposync.sources.local import LocalGitSource
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import LocalGit
-from tests.fixtures.repositories import GitRepository, Submodule, Symlink, git_environment
+from tests.fixtures.repositories import GitRepository, git_environment
 from tests.integration.sources.conftest import contents, entries_of, expected, listed, same_tree
 
 Open = Callable[..., LocalGitSource]
@@ -190,26 +190,6 @@ async def test_loose_objects_that_are_packed_in_the_middle_of_a_read_are_still_r
 # Contents ------------------------------------------------------------------------------------------------------------
 
 
-async def test_paths_are_bytes_and_nothing_is_followed(repository: GitRepository, local: Open) -> None:
-    names = [b"a b", b"-rf", b"new\nline", b"caf\xe9.py", "日本/語.py".encode(), b"%2F", b'"quoted"', b"back\\slash"]
-    repository.commit({name: b"content of " + name for name in names})
-    repository.commit(
-        {
-            "link": Symlink("/etc/passwd"),
-            "library": Submodule("1" * 40),
-            "model.bin": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
-        }
-    )
-    source, entries = await listed(local(repository.path))
-    found = await contents(source, entries)
-
-    assert same_tree(entries, repository)
-    assert {entry.path for entry in entries if entry.is_symlink} == {b"link"}
-    assert {entry.path for entry in entries if entry.is_submodule} == {b"library"}
-    assert b"/etc/passwd" in found.values(), "a symlink is a blob whose content is a path"
-    assert found == expected(repository, entries)
-
-
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "loose"])
 async def test_a_blob_over_the_limit_is_sized_but_never_held(
     repository: GitRepository, local: Open, packed: bool
@@ -227,23 +207,6 @@ async def test_a_blob_over_the_limit_is_sized_but_never_held(
 
     assert found == {40_000_000: None, 6: b"x = 1\n"}
     assert peak_bytes < 4_000_000
-
-
-async def test_a_missing_blob_is_named_after_all_others_were_read(repository: GitRepository, local: Open) -> None:
-    repository.git("config", "fastimport.unpackLimit", "10000")
-    repository.commit({"src/good.py": b"good\n", "src/bad.py": b"bad\n"})
-    source, entries = await listed(local(repository.path))
-    bad = next(entry.sha for entry in entries if entry.path == b"src/bad.py")
-    (repository.path / "objects" / bad[:2] / bad[2:]).unlink()
-
-    read = []
-    with pytest.raises(UnreadableBlobs, match=r"src/bad\.py: blob [0-9a-f]+ is missing.*fsck") as caught:
-        async for blob in source.read(entries, max_bytes=1000):
-            read.append(blob.content)
-
-    assert read == [b"good\n"]
-    assert caught.value.reasons.keys() == {bad}
-    assert isinstance(caught.value, SourceCorrupt)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "swapped"])
@@ -321,21 +284,6 @@ async def test_a_path_that_is_no_repository_says_what_it_is_and_what_to_give(
     ]:
         with pytest.raises(SourceError, match=words):
             await local(path).head()
-
-
-async def test_a_missing_branch_and_an_empty_repository_are_named(repository: GitRepository, local: Open) -> None:
-    for branch in (None, "main"):
-        with pytest.raises(RepositoryEmpty, match="has no commit yet"):
-            await local(repository.path, branch).head()
-    repository.commit({"a": b"1"}, branch="develop")
-    repository.commit({"a": b"2"}, branch="release/1")
-    for branch, words in [
-        ("develp", r"no branch 'develp'\. Did you mean develop\?"),
-        ("zzz", "Its branches: develop, release/1"),
-        (None, "has no default branch.*develop"),
-    ]:
-        with pytest.raises(BranchNotFound, match=words):
-            await local(repository.path, branch).head()
 
 
 async def test_the_factory_opens_a_path_and_closing_gives_every_file_back(repository: GitRepository) -> None:

@@ -11,8 +11,6 @@ import pytest
 from pydantic import SecretStr
 
 from reposync.errors import (
-    BranchNotFound,
-    RepositoryEmpty,
     SourceCorrupt,
     SourceDenied,
     SourceError,
@@ -90,27 +88,6 @@ async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_
 
     assert (await source.branch(), await named.branch()) == ("main", "develop")
     assert len(site.server.log) == asked
-
-
-# Branches ------------------------------------------------------------------------------------------------------------
-
-
-async def test_branches_default_branches_and_their_absence(site: Site) -> None:
-    with pytest.raises(RepositoryEmpty, match="has no commit yet"):
-        await site.remote().head()
-    with pytest.raises(RepositoryEmpty):
-        await site.remote(branch="main").head()
-
-    develop = site.repository.commit({"a": b"1"}, branch="develop")
-
-    assert (await site.remote(branch="develop").head()).sha == develop
-    with pytest.raises(BranchNotFound, match=r"Did you mean develop\?"):
-        await site.remote(branch="develp").head()
-    with pytest.raises(BranchNotFound, match=r"no default branch.*develop"):
-        await site.remote().head()
-
-    main = site.repository.commit({"a": b"2"})
-    assert (await site.remote().head()).sha == main
 
 
 # Refusals ------------------------------------------------------------------------------------------------------------

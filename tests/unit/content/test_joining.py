@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reposync.content.chunking import chunk_text
-from reposync.content.decoding import decode
 from reposync.content.documents import make_document, notebook_cells
 from reposync.content.joining import has_lines_of_file, joined, with_starts
 from reposync.content.model import Chunk, Document
@@ -39,19 +38,6 @@ def test_the_chunks_of_any_text_are_the_text(
     assert (whole.text, whole.is_certain) == (text, True)
     assert all(text.startswith(each.text, start) for each, start in zip(chunks, whole.starts, strict=True))
     assert has_lines_of_file(chunks)
-
-
-@given(st.one_of(st.binary(max_size=300), NOT_EMPTY.map(str.encode), NOT_EMPTY.map(lambda text: text.encode("utf-16"))))
-@example(b"\xef\xbb\xbfmarked\r\n" * 9)
-@example("caf\xe9 cr\xe8me\n".encode("latin-1") * 9)
-@example(b"before\n" * 2_000 + b"a NUL \0 far behind\n")
-def test_the_chunks_of_any_blob_are_its_decoded_text(content: bytes) -> None:
-    """Decoding removes a byte order mark, and makes U+FFFD of a NUL and of broken bytes; line breaks stay."""
-    document = make_document(b"a.txt", content, len(content), chunk_size=90, chunk_overlap=30, keep_generated=True)
-    if isinstance(document, Document):
-        whole = joined(document.chunks)
-        assert whole is not None
-        assert whole.text == decode(content)
 
 
 @given(NOT_EMPTY, st.sampled_from(LANGUAGES), sizes())

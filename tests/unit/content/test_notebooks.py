@@ -151,7 +151,3 @@ def test_nothing_makes_it_fail(text: str, inside: bool) -> None:
         chunk.text.encode()
         assert "\0" not in chunk.text
         assert 1 <= chunk.start_line <= chunk.end_line
-
-
-def test_lone_surrogates_and_nul_of_escapes_are_replaced() -> None:
-    assert made('{"cells":[{"source":["a\\ud800b\\u0000c\\ud83d\\ude00"]}]}').chunks[0].text == "a\ufffdb\ufffdc😀\n\n"

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +10,7 @@ from hypothesis import strategies as st
 from reposync.content import rules as rules_module
 from reposync.content.attributes import Attributes
 from reposync.content.detection import SMALLEST_DATA_CHARS
-from reposync.content.model import Skip, Skipped
+from reposync.content.model import REMEDIES, Skip, Skipped
 from reposync.content.rules import PathRules, read_differently
 
 FILE, EXECUTABLE, SYMLINK, SUBMODULE = 0o100644, 0o100755, 0o120000, 0o160000
@@ -206,3 +209,11 @@ def test_the_fingerprint_changes_with_everything_that_changes_decisions(monkeypa
     )
     monkeypatch.setattr(rules_module, "CONTENT_REVISION", -1)
     assert fingerprint([], []) not in different
+
+
+def test_the_documentation_has_each_reason_with_the_remedy_that_the_pages_show() -> None:
+    page = (Path(__file__).parents[3] / "docs/read-the-history.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|(.*)\|$", page, re.MULTILINE)
+    remedies = {reason: f"{meaning} {remedy}" for reason, meaning, remedy in rows}
+    for reason in Skip:
+        assert REMEDIES.get(reason, "") in remedies[reason], reason

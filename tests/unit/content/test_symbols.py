@@ -455,29 +455,32 @@ def test_every_language_with_a_grammar_has_a_sample():
     assert SAMPLES.keys() >= GRAMMAR_LANGUAGES
 
 
-def test_lines_are_those_of_the_file():
-    assert defined("def close():\n    pass\n", "python", 100) == ["function close 100-101"]
+PIECES = {
+    "a sentence that begins like a definition": ("dart", "class of its own, and function by name\n", []),
+    "a header with classes": ("c", "class A {\n public:\n  int close() { return 1; }\n};\n",
+                              ["class A 1-4", "method close 3-3"]),
+    "a component with markup": ("typescript", "function Page() {\n  return <a>y</a>;\n}\nfunction f() {}\n",
+                                ["function Page 1-3", "function f 4-4"]),
+    "a method without its class": ("python", "    def close(self):\n        pass\n", ["method close 1-2"]),
+    "a method after its class began": ("php", "        1;\n    }\n    public function close() {\n    }\n",
+                                       ["method close 3-4"]),
+    "a definition that goes on": ("python", "class A:\n    def close(self):\n        work()\n",
+                                  ["class A 1-3", "method close 2-3"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_piece_of_a_file_has_its_definitions_at_the_lines_of_the_file(piece):
+    language, text, expected = PIECES[piece]
+    assert defined(text, language) == expected
+    assert [each.start_line for each in symbols_of(text, language, 100)] == [
+        99 + each.start_line for each in symbols_of(text, language, 1)
+    ]
 
 
 def test_prose_and_data_define_nothing():
     for language in ("markdown", "text", "json", "yaml", None):
         assert defined("def close():\n    pass\nclass Session {\n", language) == []
-
-
-def test_a_sentence_that_begins_like_a_definition_is_none():
-    assert defined("class of its own, and function by name\nfunction of x is y\n", "dart") == []
-
-
-def test_a_header_with_classes_is_read_as_cpp():
-    assert defined("class Session {\n public:\n  int close() { return 1; }\n};\n", "c") == [
-        "class Session 1-4",
-        "method close 3-3",
-    ]
-
-
-def test_a_component_with_markup_is_read_as_tsx():
-    text = "export function Page(): JSX.Element {\n  return <div><a href='x'>y</a></div>;\n}\nfunction next() {}\n"
-    assert defined(text, "typescript") == ["function Page 1-3", "function next 4-4"]
 
 
 @pytest.mark.parametrize("language", sorted(GRAMMAR_LANGUAGES))
@@ -494,15 +497,6 @@ def test_a_chunk_that_starts_and_ends_inside_a_definition_keeps_the_others(langu
     }
     assert len(chunks) > 2
     assert len(whole - found) <= len(whole) * 0.03
-
-
-def test_a_method_without_its_class_is_a_method():
-    assert defined("    def close(self):\n        pass\n", "python") == ["method close 1-2"]
-    assert defined("        1;\n    }\n    public function close() {\n    }\n", "php") == ["method close 3-4"]
-
-
-def test_a_definition_that_goes_on_after_the_chunk_ends_with_it():
-    assert defined("class Session:\n    def close(self):\n        work()\n", "python")[0] == "class Session 1-3"
 
 
 # Hostile texts ------------------------------------------------------------------------------------------------------

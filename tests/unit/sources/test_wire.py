@@ -47,8 +47,3 @@ def test_what_git_refuses_with_is_cleaned_of_control_characters() -> None:
         parse_capabilities([b"ERR no\x1b[31m such\r\nrepository"], "it")
 
     assert str(refused.value) == "no[31m such repository"
-
-
-def test_a_server_without_protocol_version_2_is_told_apart() -> None:
-    with pytest.raises(FetchRefused, match="does not speak version 2"):
-        parse_capabilities([b"# service=git-upload-pack", b"1" * 40 + b" HEAD\0side-band-64k"], "it")
