@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reposync.content.documents import content_hash, make_document
-from reposync.content.model import Skipped
+from reposync.content.documents import make_document
+from reposync.content.model import Skipped, content_hash
 from reposync.content.rules import PathRules
 from reposync.embedding.local import DIMENSION
 from reposync.embedding.port import EmbeddingSpec, Matrix, OnShare, SparseVector, WindowRows, no_share

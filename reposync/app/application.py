@@ -22,10 +22,8 @@ from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import former_config
 from reposync.errors import RepositoryNotFound, RepoSyncError
-from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
 from reposync.runs.presence import Presence, present
-from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
@@ -47,6 +45,8 @@ from reposync.vectors.port import Index, IndexSettings
 if TYPE_CHECKING:
     import httpx
 
+    from reposync.runs.execution import Execution, ExecutionPolicy
+    from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
     from reposync.sync.sync_run import Preview, SyncRun
@@ -181,6 +181,8 @@ class Application:
 
     def execution(self, run: Run, policy: ExecutionPolicy, *, claimed_since: float | None = None) -> Execution:
         """Of a run that this process has claimed. `claimed_since`: see `Execution`."""
+        from reposync.runs.execution import Execution
+
         return Execution(self.runs, run, self.locks, policy, self.observer, claimed_since=claimed_since)
 
     async def execute(self, execution: Execution, target: SyncTarget | None, watch: Watch = lambda _: None) -> Run:
@@ -201,6 +203,8 @@ class Application:
             return await execution.perform(make)
 
     async def _remove(self, execution: Execution) -> Run:
+        from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
+
         run = execution.run
 
         async def make(lease: Lease) -> RemovalRun | OrphanedPointsRemoval:
@@ -223,6 +227,8 @@ class Application:
     async def claim(self, repository_id: str, run_id: str | None = None) -> Run | None:
         """Claim the first run of this repository, or only the one with `run_id`. A run whose worker was killed on this
         machine is claimed without waiting for the lease."""
+        from reposync.runs.execution import ExecutionPolicy
+
         for run in await self.runs.active(repository_id):
             if run_id not in (None, run.id):
                 continue

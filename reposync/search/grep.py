@@ -25,7 +25,7 @@ from reposync.search.scope import TRIES, Scope, index_missing, nothing_indexed, 
 from reposync.search.searching import canonical
 from reposync.store.index_queries import MAX_KEYS, LiveVersion, live_versions, stored_files
 from reposync.supervision import in_thread
-from reposync.sync.prepare import is_count, stored_chunk
+from reposync.sync.stored_points import is_count, stored_chunk
 from reposync.vectors.collection import SCHEMA_REVISION
 from reposync.vectors.hybrid_search import path_patterns
 from reposync.vectors.overlaps import url_of_lines

@@ -15,7 +15,7 @@ from reposync.errors import FileIncomplete, FileNotIndexed, LinesNotFound, Remed
 from reposync.search.scope import TRIES, IndexParts, index_missing, version_of
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.symbol import Symbol, merged, read_symbols
-from reposync.sync.prepare import is_count, own_text, stored_chunk
+from reposync.sync.stored_points import is_count, own_text, stored_chunk
 from reposync.vectors.overlaps import url_of_lines
 from reposync.vectors.port import CollectionMissing, StoredPoint
 from reposync.words import with_unprintable

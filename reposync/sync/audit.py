@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from reposync.content.documents import content_hash
-from reposync.content.model import Skip
+from reposync.content.model import Skip, content_hash
 from reposync.embedding.port import EmbeddingSpec
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Commit, TreeEntry, path_text
@@ -23,8 +22,8 @@ from reposync.store.tables import IndexVersion
 from reposync.symbol import read_symbols
 from reposync.sync.pipeline import read_files
 from reposync.sync.plan import Plan, make_plan
-from reposync.sync.prepare import is_count
 from reposync.sync.progress import RunProgress
+from reposync.sync.stored_points import is_count
 from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_target
 from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import Index, PointId, StoredPoint, point_id

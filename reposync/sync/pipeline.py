@@ -16,8 +16,9 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Source, TreeEntry, path_text
 from reposync.store.columns import sanitize_text
 from reposync.store.manifest import ManifestRow
-from reposync.sync.prepare import ContentSettings, ContentWorkers, PreparedFile, RawFile, own_text
+from reposync.sync.prepare import ContentSettings, ContentWorkers, PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
+from reposync.sync.stored_points import own_text
 from reposync.sync.target import Counts, TargetTree
 from reposync.vectors.port import Index, PointWrite
 

@@ -28,10 +28,9 @@ from reposync.sync.prepare import (
     PreparedFile,
     death_of,
     point_of,
-    stored_chunk,
-    stored_symbols,
 )
 from reposync.sync.progress import RunProgress
+from reposync.sync.stored_points import stored_chunk, stored_symbols
 from reposync.sync.target import RunContext, SyncParts, TargetTree
 from reposync.sync.writer import Writer
 from reposync.vectors.port import Index, StoredPoint, WriteScope

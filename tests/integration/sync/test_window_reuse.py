@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reposync.content.chunking import chunk_text
-from reposync.content.documents import content_hash
+from reposync.content.model import content_hash
 from reposync.embedding.windows import readable_windows
 from tests.fixtures.world import World
 
