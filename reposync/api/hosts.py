@@ -135,9 +135,9 @@ async def check_source(repository: ResolvedRepository, *, allow_local: bool) -> 
     """
     if allow_local or repository.gitlab is not None:
         return
-    if repository.git_url is None:
+    if repository.git is None:
         raise SourceNotAllowed("A folder of the server cannot be registered over HTTP.", remedy=_REMEDY)
-    split = urlsplit(repository.git_url)
+    split = urlsplit(repository.git)
     host = split.hostname or ""
     for address in await _addresses(host, split.port or 443):
         if not is_public(address):

@@ -32,7 +32,6 @@ from reposync.runs.reporting import Observer
 from reposync.scheduling import CronScheduler
 from reposync.store.index_queries import version_states
 from reposync.store.notifications import Notifications
-from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.ticks import TickOutcome, Ticks
 from reposync.supervision import Backoff, Report, keep
@@ -54,45 +53,6 @@ class Roles:
 
     workers: bool = True
     scheduler: bool = True
-
-
-class MetricsObserver(Observer):
-    """Reports events to metrics and health."""
-
-    def __init__(self, metrics: Metrics, health: Health) -> None:
-        self._metrics = metrics
-        self._health = health
-
-    def count(self, name: str, *labels: str, by: float = 1) -> None:
-        self._metrics.count(name, *labels, by=by)
-
-    def observe(self, name: str, seconds: float, *labels: str) -> None:
-        self._metrics.observe(name, seconds, *labels)
-
-    def store_waited(self, reason: str) -> None:
-        super().store_waited(reason)
-        self._health.report("database", "down", reason)
-
-    def request(self, kind: str) -> None:
-        self.count("source_requests", kind)
-
-    def rate_limited(self, seconds: float) -> None:
-        self.count("rate_limit_waits")
-        self.count("rate_limit_wait_seconds", by=seconds)
-
-    def lock_unavailable(self, reason: str) -> None:
-        self._health.report("redis", "degraded", f"{reason} The database's claim guards every sync alone.")
-
-    def lock_available(self) -> None:
-        self._health.report("redis", "ok")
-
-    def run_started(self, run: Run) -> None:
-        self.observe("queue_wait_seconds", run.waited_seconds)
-
-    def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
-        counted = ("files_processed", "files_deleted", "files_skipped", "chunks_embedded", "chunks_reused")
-        figures_by_name = {name: getattr(figures, name) for name in counted}
-        self._metrics.run_ended(outcome, str(run.trigger), seconds, **figures_by_name)
 
 
 class Daemon:
@@ -158,7 +118,7 @@ class Daemon:
         while True:
             try:
                 await asyncio.to_thread(_import_parts, self._watcher.loaded.registry)
-                observer = MetricsObserver(self._metrics, self._health)
+                observer = Observer(self._metrics, self._health)
                 opening = open_application(
                     self._settings,
                     observer,

@@ -130,7 +130,7 @@ class Applying:
         registrations = []
         servers = {each.what for each in conflicts}
         for each in self._loaded.registry.resolved():
-            if each.gitlab is not None and f"GitLab server {each.gitlab.name}" in servers:
+            if f"GitLab server {each.gitlab}" in servers:
                 continue
             target = SyncTarget(each, CONFIG, origin_file=self._path)
             registration = target.registration()

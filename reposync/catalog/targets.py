@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from reposync.config.loading import Clear, checked_repository, repository_of
 from reposync.config.registry import Registry, ResolvedRepository
+from reposync.config.schedule import NEVER
 from reposync.errors import (
     ConfigError,
     Remedy,
@@ -64,13 +65,12 @@ class SyncTarget:
         each = self.repository
         return Registration(
             name=each.name,
-            # With the server's URL: GitLab's project numbers are unique on one server only.
-            location=f"{each.gitlab.url}/{each.project}" if each.gitlab is not None else each.location,
+            location=each.location,
             source=each.kind,
             origin=self.origin,
             branch=each.branch,
             collection=each.collection,
-            cron_expression=None if self.by_hand or each.schedule is None else each.schedule.cron,
+            cron_expression=None if self.by_hand or each.schedule == NEVER else each.schedule,
             timezone=each.timezone,
             definition=self.definition,
             group_key=self.group_key,
@@ -87,20 +87,19 @@ class SyncTarget:
 
         each = self.repository
         return SyncSettings(
-            self.registration().location,
-            each.gitlab.url if each.gitlab is not None else None,
+            each.location,
+            each.server.url if each.server is not None else None,
             each.branch,
             each.include,
             each.exclude,
-            ContentSettings(each.chunk_size, each.chunk_overlap, each.max_file_bytes),
+            ContentSettings(each.chunk.size, each.chunk.overlap, each.max_file_bytes),
         )
 
     def source(self, row: Repository | None) -> SourceSpec:
         """`row`: results of earlier runs (the numeric id of a GitLab project, the last commit). Raises SourceElsewhere
         for a folder of a different machine."""
         each = self.repository
-        if each.gitlab is not None and each.project is not None:
-            server = each.gitlab
+        if (server := each.server) is not None and each.project is not None:
             return GitLabProject(
                 server.url,
                 each.project,
@@ -110,11 +109,11 @@ class SyncTarget:
                 ca_file=server.ca_file,
                 timeouts=Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds),
             )
-        if each.git_url is not None:
+        if each.git is not None:
             known = None
             if row is not None and row.last_commit is not None and row.last_committed_at is not None:
                 known = Commit(row.last_commit, row.last_committed_at)
-            return RemoteGit(each.git_url, each.branch, each.username, each.password, known_commit=known)
+            return RemoteGit(each.git, each.branch, each.username, each.password, known_commit=known)
         path = each.path or Path(each.location)
         here = socket.gethostname()
         if self.origin_host not in (None, here) and not path.exists():
@@ -255,7 +254,7 @@ async def add_repository(catalog: Catalog, definition: Mapping[str, Any], *, ori
     for row in await catalog.repositories.list([resolved.name]):
         if row.origin == CONFIG and not row.has_left:
             raise _read_only(row.name, f"is in {row.origin_words}")
-        if not row.by_hand or row.location != target.registration().location:
+        if not row.by_hand or row.location != resolved.location:
             raise RepositoryExists(
                 f"There is a repository {row.name!r} already: {row.location}.",
                 remedy=Remedy(

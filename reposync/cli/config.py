@@ -49,7 +49,7 @@ def check(file: Path | None, as_json: bool) -> None:
 @config.command()
 def schema() -> None:
     """Print the JSON schema of the registry file (config/schema.json)."""
-    from reposync.config.schema import registry_schema
+    from reposync.config.registry import registry_schema
 
     click.echo(registry_schema(), nl=False)
 

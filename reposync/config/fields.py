@@ -20,11 +20,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     SecretStr,
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from reposync.config.references import (
     Interpolated,
@@ -39,8 +42,7 @@ from reposync.wildmatch import check_pattern
 
 T = TypeVar("T")
 
-VARIABLE = r"\$\{"
-"""JSON schema: a `${VARIABLE}` is accepted in place of a number, true, false or a fixed set of words."""
+_VARIABLE = r"\$\{"
 
 SMALLEST_CHUNK = 100  # characters
 MAX_PREFIX_CHARS = 1_000
@@ -270,6 +272,13 @@ def _duration(value: Any) -> Any:
     return value
 
 
+class OrVariable(BeforeValidator):
+    """In the JSON schema: a `${VARIABLE}` is accepted in place of a number, true, false or a fixed set of words."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"type": "string", "pattern": _VARIABLE}]}
+
+
 def matching(regex: str, words: str) -> AfterValidator:
     """The whole text matches `regex`; `words`: the message if it does not."""
 
@@ -289,7 +298,7 @@ Listing = Annotated[tuple[T, ...], BeforeValidator(lambda value: () if value is 
 """A list; null is an empty one: all of its entries may be commented out."""
 OrDefaults = Annotated[T, BeforeValidator(lambda value: {} if value is None else value)]
 """A mapping all of whose keys have defaults; null is an empty one."""
-Words = Annotated[T, BeforeValidator(lambda value: str(value) if isinstance(value, str) else value)]
+Words = Annotated[T, OrVariable(lambda value: str(value) if isinstance(value, str) else value)]
 """One of a fixed set of words."""
 
 AnyText = Annotated[str, _TEXT]
@@ -336,7 +345,7 @@ MaybeScheduleOrNever = Annotated[str | None, BeforeValidator(_schedule_or_never)
 """The same, or None if the key is left out: for a field whose default is not validated."""
 Timezone = Annotated[str, _TEXT, AfterValidator(_timezone)]
 
-TYPED = BeforeValidator(_typed)
+TYPED = OrVariable(_typed)
 ChunkSize = Annotated[int, Field(strict=True, ge=SMALLEST_CHUNK, le=50_000), TYPED]
 ChunkOverlap = Annotated[int, Field(strict=True, ge=0, lt=50_000), TYPED]
 FileBytes = Annotated[int, Field(strict=True, ge=1, le=100_000_000), TYPED]
@@ -355,7 +364,7 @@ Duration = Annotated[
         {
             "anyOf": [
                 {"type": "number", "minimum": 0, "maximum": _LONGEST_DURATION_SECONDS},
-                {"type": "string", "pattern": rf"^\s*[0-9]+(?:\.[0-9]+)?[smhd]\s*$|{VARIABLE}"},
+                {"type": "string", "pattern": rf"^\s*[0-9]+(?:\.[0-9]+)?[smhd]\s*$|{_VARIABLE}"},
             ]
         }
     ),

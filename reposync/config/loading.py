@@ -21,10 +21,9 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from reposync.config.document import MAX_BYTES, Document, Loc, Problem, RegistryErrors, read_document
-from reposync.config.model_prefixes import prefixes_of
 from reposync.config.references import Interpolated, interpolate, split_credentials
 from reposync.config.registry import Registry, Repository, ResolvedRepository
-from reposync.config.sections import EmbeddingConfig
+from reposync.config.sections import EmbeddingConfig, prefixes_of
 from reposync.errors import ConfigError
 from reposync.words import nearest, suggestion
 

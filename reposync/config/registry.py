@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reposync.config import fields
-from reposync.config.document import Loc
+from reposync.config.document import EXTENSION, Loc
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
 from reposync.config.references import Interpolated, SecretText, known_text, reference_to_credentials, split_credentials
 from reposync.config.schedule import NEVER, Schedule
@@ -22,6 +22,8 @@ from reposync.errors import ConfigError
 from reposync.words import suggestion
 
 T = TypeVar("T")
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 DEFAULT_CHUNK_SIZE, DEFAULT_CHUNK_OVERLAP = 7000, 1500  # characters
 SHORTEST_WEBHOOK_SECRET = 16  # characters
@@ -72,7 +74,16 @@ class GitLabInstance(ConfigModel):
         return secret
 
 
-class Chunk(ConfigModel):
+class ChunkOverride(ConfigModel):
+    """Overrides the defaults. What is left out comes from the defaults, except the overlap of a different size."""
+
+    size: fields.ChunkSize | None = None
+    overlap: fields.ChunkOverlap | None = key(
+        None, "Default: a fifth of `size`, if that differs from that of the defaults."
+    )
+
+
+class Chunk(ChunkOverride):
     """How files are split: windows of `size` characters that share `overlap` characters with the next."""
 
     size: fields.ChunkSize = key(DEFAULT_CHUNK_SIZE, "Characters in a chunk.")
@@ -89,15 +100,6 @@ class Chunk(ConfigModel):
         if overlap >= size:
             raise InvalidValue(f"must be below `size`: {overlap} is not below {size}")
         return overlap
-
-
-class ChunkOverride(ConfigModel):
-    """Overrides the defaults. What is left out comes from the defaults, except the overlap of a different size."""
-
-    size: fields.ChunkSize | None = None
-    overlap: fields.ChunkOverlap | None = key(
-        None, "Default: a fifth of `size`, if that differs from that of the defaults."
-    )
 
 
 class Defaults(ConfigModel):
@@ -211,63 +213,44 @@ class Group(ConfigModel):
     def definition(self, name: str, project: str) -> dict[str, Any]:
         """The entry under `repositories` for a project of this group, ready for JSON. Keys that the group does not set
         are left to the defaults."""
-        values = self.model_dump(include={"schedule", "timezone", "collection", "chunk", "max_file_bytes"})
-        if values["chunk"] is not None:
-            values["chunk"] = {key: value for key, value in values["chunk"].items() if value is not None}
-        given = {key: value for key, value in values.items() if value is not None and value != {}}
+        keys = {"schedule", "timezone", "collection", "chunk", "max_file_bytes"}
+        values = self.model_dump(include=keys, exclude_none=True)
+        given = {key: value for key, value in values.items() if value != {}}
         return {"name": name, "gitlab": self.gitlab, "project": project, **given}
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedRepository:
-    """A repository with all defaults filled in. `location` is for display and holds no secret."""
+class ResolvedRepository(Repository):
+    """A repository with all defaults filled in. `schedule`: a crontab, or `never`, for which `timezone` is UTC.
+    `server`: with `gitlab`."""
 
-    name: str
-    kind: Literal["gitlab", "git", "path"]
-    location: str
-    branch: str | None  # None: the default branch
-    schedule: Schedule | None  # None: synced on request only
-    collection: str
-    chunk_size: int  # characters
-    chunk_overlap: int  # characters
-    max_file_bytes: int
-    include: tuple[str, ...]
-    exclude: tuple[str, ...]
-    gitlab: GitLabInstance | None = None  # with `project`
-    project: str | None = None
-    git_url: str | None = None  # without credentials
-    username: str | None = None
-    password: SecretStr | None = None
-    path: Path | None = None
+    model_config = ConfigDict(defer_build=True)
+
+    schedule: str = NEVER
+    timezone: str = "UTC"
+    collection: str = ""
+    chunk: Chunk = Chunk()
+    max_file_bytes: int = 0
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    server: GitLabInstance | None = Field(None, exclude=True)
 
     @property
-    def timezone(self) -> str:
-        """The time zone of the schedule; UTC without one."""
-        return self.schedule.timezone if self.schedule else "UTC"
+    def kind(self) -> Literal["gitlab", "git", "path"]:
+        if self.gitlab is not None:
+            return "gitlab"
+        return "path" if self.git is None else "git"
+
+    @property
+    def location(self) -> str:
+        """Its folder, or its address without credentials."""
+        # With the server's address: GitLab's project numbers are unique on one server only.
+        return f"{self.server.url}/{self.project}" if self.server is not None else self.git or str(self.path)
 
     @property
     def definition(self) -> dict[str, Any]:
         """As JSON, with the keys of the registry file, all defaults filled in, and a reference for the password."""
-        source: dict[str, Any]
-        if self.gitlab is not None:
-            source = {"gitlab": self.gitlab.name, "project": self.project}
-        elif self.git_url is not None:
-            password = getattr(self.password, "reference", None)
-            source = {"git": self.git_url, "username": self.username, "password": password}
-        else:
-            source = {"path": str(self.path)}
-        return {
-            "name": self.name,
-            **{key: value for key, value in source.items() if value is not None},
-            "branch": self.branch,
-            "schedule": self.schedule.cron if self.schedule else NEVER,
-            "timezone": self.timezone,
-            "collection": self.collection,
-            "chunk": {"size": self.chunk_size, "overlap": self.chunk_overlap},
-            "max_file_bytes": self.max_file_bytes,
-            "include": list(self.include),
-            "exclude": list(self.exclude),
-        }
+        values = self.model_dump(mode="json")
+        return {key: value for key, value in values.items() if value is not None or key == "branch"}
 
 
 class Registry(ConfigModel):
@@ -325,30 +308,19 @@ class Registry(ConfigModel):
         """`repository` with this registry's servers and defaults. Raises ConfigError if they contradict each other."""
         for _, message in self._entry_contradictions(repository):
             raise ConfigError(f"repository {repository.name!r}: {message}")
-        defaults, chunk = self.defaults, repository.chunk or ChunkOverride()
-        size = _first(chunk.size, defaults.chunk.size)
-        schedule = _first(repository.schedule, defaults.schedule)
-        timezone = _first(repository.timezone, defaults.timezone)
-        kind, location = _location(repository)
-        return ResolvedRepository(
-            name=repository.name,
-            kind=kind,
-            location=location,
-            branch=repository.branch,
-            schedule=None if schedule == NEVER else Schedule.parse(schedule, timezone),
-            collection=_first(repository.collection, defaults.collection),
-            chunk_size=size,
-            chunk_overlap=_first(chunk.overlap, default_overlap(size, defaults.chunk.size, defaults.chunk.overlap)),
-            max_file_bytes=_first(repository.max_file_bytes, defaults.max_file_bytes),
-            include=_first(repository.include, defaults.include),
-            exclude=_first(repository.exclude, defaults.exclude),
-            gitlab=next((server for server in self.gitlab if server.name == repository.gitlab), None),
-            project=repository.project,
-            git_url=repository.git,
-            username=repository.username or ("oauth2" if repository.password else None),
-            password=repository.password,
-            path=repository.path,
-        )
+        usual, chunk = self.defaults.chunk, repository.chunk or ChunkOverride()
+        size = _first(chunk.size, usual.size)
+        overlap = _first(chunk.overlap, default_overlap(size, usual.size, usual.overlap))
+        values = dict(self.defaults) | {key: value for key, value in repository if value is not None}
+        values["chunk"] = Chunk.model_construct(size=size, overlap=overlap)
+        values["server"] = next((server for server in self.gitlab if server.name == repository.gitlab), None)
+        if values["schedule"] == NEVER:
+            values["timezone"] = "UTC"
+        else:
+            values["schedule"] = Schedule.parse(values["schedule"], values["timezone"]).cron
+        if repository.password is not None:
+            values.setdefault("username", "oauth2")
+        return ResolvedRepository.model_construct(**values)
 
 
 def _repeated(
@@ -366,7 +338,29 @@ def _first(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
-def _location(repository: Repository) -> tuple[Literal["gitlab", "git", "path"], str]:
-    if repository.gitlab is not None:
-        return "gitlab", f"gitlab:{repository.gitlab}:{repository.project}"
-    return ("git", repository.git) if repository.git is not None else ("path", str(repository.path))
+def registry_schema() -> str:
+    """The JSON schema of the registry file, for editors; ends in a line break. The loader refuses more: it checks texts
+    and what depends on several keys."""
+    schema = {"$schema": _DIALECT, **Registry.model_json_schema(), "title": "reposync registry"}
+    _without_noise(schema)
+    # An empty file is a registry too.
+    schema["type"] = ["object", "null"]
+    schema["patternProperties"] = {f"^{EXTENSION}": {}}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _without_noise(schema: Any) -> None:
+    """Remove titles that repeat the key. Lists and mappings may be null."""
+    if isinstance(schema, list):
+        for item in schema:
+            _without_noise(item)
+    if not isinstance(schema, dict):
+        return
+    for name, value in list(schema.get("properties", {}).items()):
+        if isinstance(value, dict):
+            value.pop("title", None)
+            if value.get("type") == "array" or "$ref" in value:
+                notes = {note: value.pop(note) for note in ("default", "description") if note in value}
+                schema["properties"][name] = {"anyOf": [value, {"type": "null"}], **notes}
+    for value in schema.values():
+        _without_noise(value)

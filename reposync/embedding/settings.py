@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlencode
 
-from reposync.config.model_prefixes import prefixes_of
-from reposync.config.sections import EmbeddingConfig
+from reposync.config.sections import EmbeddingConfig, prefixes_of
 from reposync.errors import EmbeddingError
 
 if TYPE_CHECKING:

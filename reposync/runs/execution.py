@@ -169,7 +169,7 @@ class Execution:
                 await self._write(ending or self._release(released))
 
     async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ending:
-        self.observer.run_started(self.run)
+        self.observer.observe("queue_wait_seconds", self.run.waited_seconds)
         async with self.locks.guard(self.run) as guard:
             watchdog = self._beside("watchdog of the lock", guard.watch)
             try:

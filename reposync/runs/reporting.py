@@ -6,14 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from reposync.errors import LeaseLost, StoreUnavailable
 from reposync.store.run import LostAttempt, Run, RunFigures
 from reposync.store.status import LOST, RunStatus
 from reposync.supervision import to_the_end
 from reposync.sync.progress import RunProgress
+
+if TYPE_CHECKING:
+    from reposync.telemetry.health import Health, HealthStatus
+    from reposync.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -27,37 +31,55 @@ _TEXTS = ("phase", "file", "waiting_for")
 Report = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
+@dataclass
 class Observer:
-    """Called on the event loop; every method must return at once and raise nothing. Is a `RequestObserver` too.
-
-    `count` and `observe` increase a counter and add a value to a histogram of `telemetry.metrics`, by its name there.
+    """Events as metrics, by their names in `telemetry.metrics`, and as the health of what they concern; in a command
+    without both. Called on the event loop; every method returns at once and raises nothing. Is a `RequestObserver` too.
     """
 
-    def count(self, name: str, *labels: str, by: float = 1) -> None: ...
+    metrics: Metrics | None = None
+    health: Health | None = None
 
-    def observe(self, name: str, seconds: float, *labels: str) -> None: ...
+    def count(self, name: str, *labels: str, by: float = 1) -> None:
+        if self.metrics is not None:
+            self.metrics.count(name, *labels, by=by)
+
+    def observe(self, name: str, seconds: float, *labels: str) -> None:
+        if self.metrics is not None:
+            self.metrics.observe(name, seconds, *labels)
+
+    def _report(self, component: str, status: HealthStatus, reason: str | None = None) -> None:
+        if self.health is not None:
+            self.health.report(component, status, reason)
 
     def store_waited(self, reason: str) -> None:
         """The database cannot be used yet: a different process migrates its schema, or blocks the migration."""
         log.warning(reason)
+        self._report("database", "down", reason)
 
     def request(self, kind: str) -> None:
         """A request is sent to a source."""
+        self.count("source_requests", kind)
 
     def rate_limited(self, seconds: float) -> None:
         """A source requested a pause."""
+        self.count("rate_limit_waits")
+        self.count("rate_limit_wait_seconds", by=seconds)
 
     def lock_unavailable(self, reason: str) -> None:
-        """Redis cannot be used; only the database's claim guards. `reason`: a sentence without secrets."""
+        """Redis cannot be used. `reason`: a sentence without secrets."""
+        self._report("redis", "degraded", f"{reason} The database's claim guards every sync alone.")
 
     def lock_available(self) -> None:
         """Redis works, for the first time or again."""
-
-    def run_started(self, run: Run) -> None:
-        """An attempt starts."""
+        self._report("redis", "ok")
 
     def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
         """An attempt ended. `run` is its current state; time and figures are those of this attempt."""
+        if self.metrics is not None:
+            counted = ("files_processed", "files_deleted", "files_skipped", "chunks_embedded", "chunks_reused")
+            figures_by_name = {name: getattr(figures, name) for name in counted}
+            self.metrics.run_ended(outcome, str(run.trigger), seconds, **figures_by_name)
 
     def attempt_lost(self, attempt: LostAttempt) -> None:
         """This process found an attempt whose worker is gone."""

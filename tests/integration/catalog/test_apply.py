@@ -177,11 +177,11 @@ async def test_a_process_with_the_variables_works_with_the_rows_alone(
     project = (await catalog.find("project")).repository
     handbook = (await catalog.find("handbook")).repository
 
-    assert project.gitlab is not None and project.gitlab.token is not None
-    assert project.gitlab.token.get_secret_value() == "glpat-that-was-rotated"
-    assert (project.chunk_size, project.chunk_overlap, project.exclude) == (900, 90, ("*.lock",))
+    assert project.server is not None and project.server.token is not None
+    assert project.server.token.get_secret_value() == "glpat-that-was-rotated"
+    assert (project.chunk.size, project.chunk.overlap, project.exclude) == (900, 90, ("*.lock",))
     assert handbook.password is not None and handbook.password.get_secret_value() == "p@ss/word"
-    assert (handbook.git_url, handbook.username, handbook.branch) == (
+    assert (handbook.git, handbook.username, handbook.branch) == (
         "https://git.example.com/handbook.git",
         "oauth2",
         "release",
@@ -199,7 +199,7 @@ async def test_a_process_without_a_secret_reads_everything_else_and_names_what_i
     project, handbook, clear = [(await catalog.find(name)).repository for name in ("project", "handbook", "clear")]
 
     for secret, words in (
-        (project.gitlab and project.gitlab.token, "GITLAB_TOKEN"),
+        (project.server and project.server.token, "GITLAB_TOKEN"),
         (handbook.password, "HANDBOOK"),
         (clear.password, f"in the clear in {tmp_path / 'repositories.yaml'}"),
         (catalog.registry.embedding.api_key, "EMBEDDING_KEY"),

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from reposync.app.daemon import MetricsObserver
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost
 from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
 from reposync.runs.redis_locks import RedisLocks
+from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.run import RunFigures
 from reposync.store.runs import Runs
@@ -31,8 +31,8 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def observer(metrics: Metrics) -> MetricsObserver:
-    return MetricsObserver(metrics, Health())
+def observer(metrics: Metrics) -> Observer:
+    return Observer(metrics, Health())
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def counted(metrics: Metrics, name: str, **labels: str) -> float:
 async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
     database: Database,
     metrics: Metrics,
-    observer: MetricsObserver,
+    observer: Observer,
     redis_server: RedisServer,  # noqa: F811
 ) -> None:
     runs = Runs(database)
@@ -80,7 +80,7 @@ async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
 
 
 async def test_a_lease_that_ran_out_is_no_lost_redis_lock_and_the_lost_attempt_counts_where_it_is_found(
-    database: Database, metrics: Metrics, observer: MetricsObserver
+    database: Database, metrics: Metrics, observer: Observer
 ) -> None:
     runs = Runs(database, on_lost=observer.attempt_lost)
     run = await Store(database).running(trigger=RunTrigger.HTTP)

@@ -46,24 +46,23 @@ def test_a_repository_has_its_own_values_the_defaults_and_what_its_source_needs(
     payments, handbook, here = found["payments"], found["handbook"], found["here"]
 
     assert {name: (each.kind, each.location) for name, each in found.items()} == {
-        "payments": ("gitlab", "gitlab:main:platform/payments-api"),
+        "payments": ("gitlab", "https://gitlab.example.com/platform/payments-api"),
         "handbook": ("git", "https://git.example.com/handbook.git"),
         "here": ("path", str(tmp_path)),
     }
-    assert payments.schedule is not None and handbook.schedule is not None
     assert (payments.branch, payments.collection) == ("main", "shared")
-    assert (payments.schedule.cron, payments.schedule.timezone) == ("*/30 * * * *", "Europe/Berlin")
-    assert (payments.chunk_size, payments.chunk_overlap, payments.max_file_bytes) == (5000, 500, 2000)
+    assert (payments.schedule, payments.timezone) == ("*/30 * * * *", "Europe/Berlin")
+    assert (payments.chunk.size, payments.chunk.overlap, payments.max_file_bytes) == (5000, 500, 2000)
     assert (payments.include, payments.exclude) == (("*.py",), ("gen/",))
-    assert (handbook.schedule.cron, handbook.schedule.timezone) == ("0 */2 * * *", "UTC")
-    assert (handbook.chunk_size, handbook.chunk_overlap) == (900, 180)
-    assert (here.chunk_size, here.chunk_overlap, here.max_file_bytes) == (5000, 0, 5)
+    assert (handbook.schedule, handbook.timezone) == ("0 */2 * * *", "UTC")
+    assert (handbook.chunk.size, handbook.chunk.overlap) == (900, 180)
+    assert (here.chunk.size, here.chunk.overlap, here.max_file_bytes) == (5000, 0, 5)
     assert (here.include, here.exclude, here.collection, here.path) == ((), ("*.md",), "own", tmp_path)
-    server = payments.gitlab
+    server = payments.server
     assert server is not None and server.token is not None and handbook.password is not None
     assert (server.url, server.token.get_secret_value()) == ("https://gitlab.example.com", "glpat-1")
     assert (server.ca_file, server.connect_timeout_seconds) == (tmp_path / "certs/ca.pem", 10)
-    assert (handbook.git_url, handbook.username) == ("https://git.example.com/handbook.git", "reader")
+    assert (handbook.git, handbook.username) == ("https://git.example.com/handbook.git", "reader")
     assert handbook.password.get_secret_value() == "p@ss/word"
     assert not any(secret in repr(loaded) + repr(found) for secret in ("p@ss", "glpat-1"))
     assert loaded.document["gitlab"][0]["token"] == {"variable": "${GITLAB_TOKEN}"}
@@ -87,7 +86,7 @@ def test_credentials_of_a_git_address_are_taken_apart(
 ) -> None:
     each = resolved(load(f"repositories:\n  - {{name: a, {entry}}}\n", S="hush"))["a"]
 
-    assert (each.location, each.git_url) == ("https://x/y", "https://x/y")
+    assert (each.location, each.git) == ("https://x/y", "https://x/y")
     assert each.username == username
     assert (each.password.get_secret_value() if each.password else None) == password
 
@@ -179,7 +178,7 @@ def test_a_warning_has_its_place_and_no_secret(text: str, expected: str, load: L
 def test_a_repository_from_a_request_is_checked_like_one_in_the_file() -> None:
     registry = Registry.model_validate({"gitlab": [{"name": "main", "url": "https://x"}]})
 
-    assert checked_repository(registry, {"name": "a", "gitlab": "main", "project": "g/p"}).location == "gitlab:main:g/p"
+    assert checked_repository(registry, {"name": "a", "gitlab": "main", "project": "g/p"}).location == "https://x/g/p"
     with pytest.raises(ConfigError) as caught:
         checked_repository(registry, {"name": "a", "pth": ".", "schedule": "0 0 30 2 *", "chunk": {"siz": 1}})
     assert [line.split(";")[0] for line in str(caught.value).splitlines()] == [
@@ -228,7 +227,7 @@ def test_the_default_overlap_depends_on_the_size(defaults: str, own: str, size: 
 
     (one,) = registry.resolved()
 
-    assert (one.chunk_size, one.chunk_overlap) == (size, overlap)
+    assert (one.chunk.size, one.chunk.overlap) == (size, overlap)
 
 
 # Anchors, merge keys and `x-` keys, as in Compose files
@@ -246,20 +245,20 @@ repositories:
 @pytest.mark.parametrize(
     ("entry", "schedule", "branch", "include"),
     [
-        ("<<: *docs", None, None, ("*.md",)),
-        ("<<: *docs, include: []", None, None, ()),
-        ("<<: [*docs, *main]", None, "main", ("*.md",)),
+        ("<<: *docs", "never", None, ("*.md",)),
+        ("<<: *docs, include: []", "never", None, ()),
+        ("<<: [*docs, *main]", "never", "main", ("*.md",)),
         ("<<: [*main, *docs]", "0 0 * * *", "main", ("*.md",)),
         ("<<: &own {branch: x}, <<: *main", "0 0 * * *", "x", ("*.md",)),
         ("exclude: &x ['*.md'], include: *x", "0 */6 * * *", None, ("*.md",)),
     ],
 )
 def test_a_merge_key_adds_the_keys_that_an_entry_does_not_set(
-    entry: str, schedule: str | None, branch: str | None, include: tuple[str, ...], load: Load
+    entry: str, schedule: str, branch: str | None, include: tuple[str, ...], load: Load
 ) -> None:
     (one,) = load(f"{SHARED}  - {{path: ., name: a, {entry}}}\n").registry.resolved()
 
-    assert (one.schedule.cron if one.schedule else None, one.branch, one.include) == (schedule, branch, include)
+    assert (one.schedule, one.branch, one.include) == (schedule, branch, include)
 
 
 # `schedule: never`
@@ -276,15 +275,13 @@ def test_a_schedule_of_never_or_null_means_on_request_only(spelling: str, load: 
         N="never",
     ).registry.resolved()
 
-    assert (one.schedule, by_default.schedule) == (None, None)
-    assert hourly.schedule is not None
+    assert (one.schedule, by_default.schedule, hourly.schedule) == ("never", "never", "0 * * * *")
 
 
 def test_a_schedule_that_is_left_out_or_an_empty_variable_is_the_one_of_the_defaults(load: Load) -> None:
     for key in ("", ", schedule: '${NOT_SET:-}'"):
         (one,) = load(ONE % key).registry.resolved()
-        assert one.schedule is not None
-        assert (one.schedule.cron, one.timezone) == ("0 0 * * *", "Europe/Berlin")
+        assert (one.schedule, one.timezone) == ("0 0 * * *", "Europe/Berlin")
 
 
 # Groups
@@ -300,7 +297,7 @@ def test_the_defaults_of_a_group(load: Load) -> None:
     (group,) = load(GROUP % ", archived: '${A}', schedule: '${S:-}'", A="false").registry.groups
     never = load(GROUP % ", schedule: never").registry
 
-    assert checked_repository(never, never.groups[0].definition("g/p", "g/p")).schedule is None
+    assert checked_repository(never, never.groups[0].definition("g/p", "g/p")).schedule == "never"
     assert never.groups[0].discover == "*/30 * * * *"
     assert (group.discover, group.archived, group.include, group.exclude) == ("*/30 * * * *", False, (), ())
     assert group.definition("p/a", "p/a") == {"name": "p/a", "gitlab": "main", "project": "p/a"}
@@ -314,9 +311,8 @@ def test_projects_of_a_group_get_its_values_and_the_rest_from_the_defaults(load:
 
     assert definition["chunk"] == {"size": 900}
     assert (project.name, project.project, project.collection) == ("platform/a", "platform/a", "ours")
-    assert project.schedule is not None
-    assert (project.schedule.cron, project.schedule.timezone) == ("0 */2 * * *", "Europe/Berlin")
-    assert (project.chunk_size, project.chunk_overlap, project.max_file_bytes) == (900, 180, 5000)
+    assert (project.schedule, project.timezone) == ("0 */2 * * *", "Europe/Berlin")
+    assert (project.chunk.size, project.chunk.overlap, project.max_file_bytes) == (900, 180, 5000)
     assert (project.include, project.exclude) == ((), ("*.snap",))
 
 

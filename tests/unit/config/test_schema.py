@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from reposync.config.document import RegistryErrors
 from reposync.config.loading import load_registry
-from reposync.config.schema import registry_schema
+from reposync.config.registry import registry_schema
 from tests.unit.config.conftest import Load
 
 Refusals = Callable[[Any], list[str]]
