@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
+from reposync.store.columns import known_fields
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository, RepositoryState
@@ -118,24 +119,15 @@ async def repository_detail(
     return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=await ticks.missed(row.id)), row
 
 
-_OF_ROW = (
-    *("name", "id", "location", "source", "origin", "origin_file", "branch", "collection", "cron_expression"),
-    *("timezone", "is_active", "paused_reason", "last_sync_at", "last_commit", "head_commit"),
-    *("behind_since", "epoch"),
-)
-
-
 def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: datetime) -> Overview:
     schedule, words = _schedule(row)
     return Overview(
-        **{key: getattr(row, key) for key in _OF_ROW},
+        **known_fields(Overview, dict(row)),
+        **known_fields(Overview, asdict(counts)),
+        behind_since=row.behind_since,
         schedule=words,
         state="active" if row.is_active else "paused" if row.paused_reason else "inactive",
         next_due_at=schedule.next_after(now) if schedule and row.is_active else None,
-        files=counts.files,
-        skipped=counts.skipped,
-        chunks=counts.chunks,
-        failed=counts.failed,
         last_run=run.id if run else None,
         last_status=run.status if run else None,
         last_error=run.error_message if run else None,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.errors import SourceGone, SourceUnavailable
+from reposync.errors import RepoSyncError, SourceGone, SourceUnavailable
 from reposync.http_client import HttpClient, TransientFailure, retry_after_seconds
 from reposync.outgoing import RetryPolicy
 from reposync.sources.smart_http import SOURCE_ERRORS
@@ -65,21 +65,23 @@ def test_an_unreadable_retry_after_is_never_an_error(header: str | None, reset: 
     assert wait is None or wait >= 0
 
 
-async def test_a_rate_limit_that_lasts_too_long_ends_the_call_and_its_length_is_in_the_message() -> None:
-    watched = Watched()
-    with pytest.raises(SourceUnavailable, match=r"asks to wait 3600 s"):
-        await client(watched).retry(Failing(limited(3600)), doing="Reading")
-    assert watched.waits == []
-
-
-async def test_a_server_that_asks_to_wait_an_hour_is_not_requested_again() -> None:
-    call = Failing(TransientFailure("the server answered 503", overloaded=True, wait_seconds=3600))
-
-    with pytest.raises(SourceUnavailable, match=r"503.*asks to wait 3600 s") as raised:
-        await client().retry(call, doing="Reading")
-
-    assert raised.value.retry_after_seconds == 3600
-    assert call.calls == 1
+@pytest.mark.parametrize(
+    ("failure", "error", "message", "calls"),
+    [
+        (limited(3600), SourceUnavailable, "asks to wait 3600 s", 1),
+        (TransientFailure("it said 503", overloaded=True, wait_seconds=3600), SourceUnavailable, "503.*wait 3600 s", 1),
+        (TransientFailure("it said 502"), SourceUnavailable, r"Reading failed 4 times: it said 502\.", 4),
+        (SourceGone("gone"), SourceGone, "gone", 1),
+    ],
+)
+async def test_a_failure_that_may_pass_soon_is_repeated_a_bounded_number_of_times(
+    failure: Exception, error: type[RepoSyncError], message: str, calls: int
+) -> None:
+    watched, call = Watched(), Failing(failure)
+    with pytest.raises(error, match=message) as raised:
+        await client(watched).retry(call, doing="Reading")
+    assert (call.calls, watched.waits) == (calls, [])
+    assert raised.value.retry_after_seconds == getattr(failure, "wait_seconds", None)
 
 
 async def test_a_rate_limit_that_never_ends_ends_the_call_after_the_longest_wait() -> None:
@@ -98,21 +100,3 @@ async def test_short_rate_limits_are_waited_for_more_often_than_errors_are_repea
     assert await client(watched).retry(Failing(limited(0.001), times=9), doing="Reading") == "answer"
 
     assert watched.waits == [0.001] * 9
-
-
-async def test_errors_are_repeated_a_bounded_number_of_times() -> None:
-    call = Failing(TransientFailure("the server answered 502"))
-
-    with pytest.raises(SourceUnavailable, match=r"Reading failed 4 times: the server answered 502\."):
-        await client().retry(call, doing="Reading")
-
-    assert call.calls == 4
-
-
-async def test_a_final_error_is_not_repeated() -> None:
-    call = Failing(SourceGone("gone"))
-
-    with pytest.raises(SourceGone):
-        await client().retry(call, doing="Reading")
-
-    assert call.calls == 1

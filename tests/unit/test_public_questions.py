@@ -128,36 +128,21 @@ def test_questions_are_read_with_whatever_else_their_authors_noted(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("questions", "message"),
+    ("files", "message"),
     [
-        ('[\n{"query": }]', "chi.json, line 2: not JSON: Expecting value."),
-        ([QUESTION, {"query": "x"}], "chi.json, item 2, category: Field required."),
-        ([QUESTION | {"relevant": []}], "chi.json, item 1, relevant: Tuple should have at least 1 item"),
-        ([QUESTION | {"relevant": ["a", {}]}], "chi.json, item 1, relevant, item 2, path: Field required."),
-        ({}, "chi.json: Input should be a valid tuple."),
+        ({"chi": '[\n{"query": }]'}, "chi.json, line 2: not JSON: Expecting value."),
+        ({"chi": [QUESTION, {"query": "x"}]}, "chi.json, item 2, category: Field required."),
+        ({"chi": [QUESTION | {"relevant": ["a", {}]}]}, "chi.json, item 1, relevant, item 2, path: Field required."),
+        ({"lines": ""}, "line 1: the header must be"),
+        ({"lines": "query,result1\n"}, "has no questions."),
+        ({"lines": "query,result1\nhow,a.rs:41-61:2\nhow,a.rs:41:2\n"}, "line 3: not a query and spans such as"),
     ],
 )
-def test_a_bad_question_is_reported_with_its_place(tmp_path: Path, questions: object, message: str):
-    folder = folder_with(tmp_path, repositories=[REPOSITORY], chi=questions)
+def test_bad_data_is_reported_with_its_place(tmp_path: Path, files: dict[str, object], message: str):
+    folder = folder_with(tmp_path, repositories=[REPOSITORY], **files)
     (repository,) = read_repositories(folder)
 
     with pytest.raises(InvalidData) as error:
-        read_file_questions(folder, repository)
-
-    assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("", "line 1: the header must be"),
-        ("query,result1\n", "has no questions."),
-        ("query,result1\nwhere,src/a.rs:41-61:2\nwhere,src/a.rs:41:2\n", "line 3: not a query and spans such as"),
-        ("query,result1\nwhere,\n", "line 2: not a query and spans such as"),
-    ],
-)
-def test_a_bad_line_is_reported_with_its_number(tmp_path: Path, lines: str, message: str):
-    with pytest.raises(InvalidData) as error:
-        read_line_questions(folder_with(tmp_path, lines=lines))
+        read_line_questions(folder) if "lines" in files else read_file_questions(folder, repository)
 
     assert message in str(error.value)

@@ -27,7 +27,9 @@ NOT_YAML = [
     ("defaults:\n  include: [*.py]\n", "2:13:"),
     ("qdrant: {url: ${X}}\n", "1:16:"),
 ]
-SYNTAX = [
+MISTAKES = [
+    *((text, f"{place} not YAML: ") for text, place in NOT_YAML),
+    # Syntax
     ("defaults:\n  exclude: [!a , b]\n", "2:13: a value that starts with ! is a tag"),
     ("defaults: !!python/object:x {}\n", "1:11: a value that starts with ! is a tag"),
     ("repositories: &a [*a]\n", "1:15: an alias to something that contains it"),
@@ -35,22 +37,19 @@ SYNTAX = [
     ("qdrant: {}\ndefaults: {}\nqdrant: {}\n", "3:1: `qdrant` is there already, in line 1"),
     ("? [a]\n: b\n", "1:3: a key must be plain text"),
     (f"defaults: {{max_file_bytes: {'9' * 5000}}}\n", "1:28: a number that cannot be read"),
-]
-VARIABLES = [
+    # Variables
     ("repositories:\n  - {name: a, git: '${MISSING}'}\n", "2:20: the environment variable MISSING is not set"),
     ("qdrant:\n  url: ${NO URL}\n", "2:8: `${` starts a reference that cannot be"),
     ("qdrant:\n  url: https://${X\n", "2:8: `${` starts a reference that cannot be"),
     ('qdrant:\n  url: "${A:-${B}}"\n', "2:8: `${` starts a reference"),
-]
-KEYS = [
+    # Keys
     ("repositorys: []\n", "1:1: unknown key `repositorys`; did you mean `repositories`?"),
     (ONE % "shedule: '@daily'", "2:26: unknown key `shedule` in repositories[0]; did you mean `schedule`?"),
     (ONE % "chunk: {siez: 3}", "2:34: unknown key `siez` in repositories[0].chunk; did you mean `size`?"),
     ("qdrant: {zzz: 1}\n", "1:10: unknown key `zzz` in qdrant; known here: api_key, "),
     (ONE % "<<: x", "2:26: `<<` takes an alias of a different mapping (`<<: *name`), or a list"),
     ("gitlab:\n  - {name: a}\n", "2:5: gitlab[0]: `url` is missing"),
-]
-TYPES = [
+    # Types
     ("qdrant: {on_disk_payload: 1}\n", "1:27: qdrant.on_disk_payload must be true or"),
     (ONE % "schedule: false", "2:36: repositories[0].schedule must be a schedule; write `never`"),
     ("[]\n", "1:1: the file must be a mapping of keys to values"),
@@ -62,8 +61,7 @@ TYPES = [
     (ONE % 'branch: "a\\nb"', "repositories[0].branch must not contain a line break"),
     (ONE % 'branch: "\\ud800"', "repositories[0].branch must not contain a line break or another control"),
     (ONE % 'include: ["\\ud800"]', "repositories[0].include[0] is not valid Unicode text"),
-]
-NUMBERS = [
+    # Numbers
     (ONE % "chunk: {size: 99}", "2:40: repositories[0].chunk.size must be at least 100"),
     ("defaults: {chunk: {size: 50001}}\n", "1:26: defaults.chunk.size must be at most 50,000"),
     (
@@ -73,16 +71,14 @@ NUMBERS = [
     (ONE % "chunk: {overlap: 7001}", "2:43: repositories[0].chunk.overlap: overlap must be below size: 7001 is not"),
     ("qdrant: {replication_factor: 2, write_consistency_factor: 3}\n", "1:59: qdrant.write_consistency_factor must be"),
     (INDEX % "keep_retired: '24'", "1:23: index.keep_retired must be a number of sec"),
-]
-PATTERNS = [
+    # Patterns
     (ONE % "include: ['']", "2:36: repositories[0].include[0] matches nothing: it is empty"),
     (ONE % "exclude: [a, '[b']", "2:39: repositories[0].exclude[1] matches nothing: a ["),
     (ONE % "include: [./src]", "repositories[0].include[0] matches nothing: paths"),
     (ONE % f"exclude: [{'a' * 1001}]", "exclude[0] must have at most 1,000 characters"),
     (ONE % f"include: [{'a, ' * 1001}]", "include must be at most 1,000 patterns with 50,000 chara"),
     (f"defaults:\n  exclude: [{', '.join(['a' * 1000] * 51)}]\n", "2:12: defaults.exclude must be at most 1,000"),
-]
-NAMES = [
+    # Names
     (
         "repositories:\n  - {name: a, path: .}\n  - {name: b, path: .}\n  - {name: a, path: x}\n",
         "4:12: repositories[2].name: 'a' is there already: repositories[0]",
@@ -99,8 +95,7 @@ NAMES = [
     (ONE % "branch: a..b", "2:34: repositories[0].branch is not a branch name"),
     (ONE % 'schedule: "0 0 30 2 *"', "2:36: repositories[0]: schedule '0 0 30 2 *': the day-of-month is wrong"),
     ("defaults:\n  timezone: Europe/Berlni\n", "2:13: defaults: unknown time zone 'Europe/Berlni'; did you mean `Eur"),
-]
-SOURCES = [
+    # Sources
     (
         ON_SERVER % "gitlab: mm, project: g/p",
         "3:23: repositories[0].gitlab: no server in the top-level `gitlab` has the name 'mm'; did you mean `m`?",
@@ -123,8 +118,7 @@ SOURCES = [
     (SERVER % "url: 'https://x', token: 'a b'", "must be printable ASCII"),
     (SERVER % "url: 'https://x', webhook_secret: fifteen-letters", "webhook_secret must have at least 16 characters"),
     (SERVER % "url: 'https://x', webhook_signing: whsec_c2hvcnQ=", "must be whsec_ and 32 bytes"),
-]
-SERVICES = [
+    # Services
     (EMBEDDING % "provider: olama", "'ollama' or 'none'; did you mean `ollama`?"),
     (EMBEDDING % "provider: openai, api_key: '${K:-k}'", "model is required for provider openai"),
     (EMBEDDING % "provider: openai, model: m", "1:12: embedding.api_key is required for provider openai without"),
@@ -144,18 +138,6 @@ SERVICES = [
     ),
     (EMBEDDING % "url: 'http://x'", "1:18: embedding.url has no meaning for provider local"),
     (INDEX % "gate: gone.yaml", "1:15: index.gate does not name a file on this machine"),
-]
-MISTAKES = [
-    *((text, f"{place} not YAML: ") for text, place in NOT_YAML),
-    *SYNTAX,
-    *VARIABLES,
-    *KEYS,
-    *TYPES,
-    *NUMBERS,
-    *PATTERNS,
-    *NAMES,
-    *SOURCES,
-    *SERVICES,
 ]
 
 

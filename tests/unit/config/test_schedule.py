@@ -64,13 +64,18 @@ def test_a_time_is_meant_in_the_time_zone_of_the_schedule() -> None:
         ("0 12 * january,JUL *", "0 12 * jan,jul *", "at 12:00 every day in January and July"),
         ("@every 10m", "*/10 * * * *", "every 10 minutes"),
         ("every 1h 30m", "@every 1h30m", "every 90 minutes"),
+        ("every 45 minutes", "@every 45m", "every 45 minutes"),
+        ("every 90 seconds", "@every 1m30s", "every 90 seconds"),
+        ("every second", "@every 1s", "every second"),
         ("10m", "*/10 * * * *", "every 10 minutes"),
     ],
 )
 def test_a_schedule_is_read_and_displayed_in_words(text: str, cron: str, words: str) -> None:
-    schedule = Schedule.parse(text)
+    schedule, elsewhere = Schedule.parse(text), Schedule.parse(text, "Europe/Berlin")
 
     assert (schedule.cron, schedule.words()) == (cron, words)
+    assert (elsewhere.cron, elsewhere.words()) == (cron, f"{words} (Europe/Berlin)")
+    assert Schedule.parse(cron) == schedule
 
 
 @pytest.mark.parametrize(
@@ -126,24 +131,6 @@ def test_an_unknown_time_zone_is_refused(name: str, hint: str) -> None:
 def test_a_moment_without_a_time_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="without a time zone"):
         Schedule.parse("@daily").next_after(datetime(2025, 1, 1))
-
-
-@pytest.mark.parametrize(
-    ("text", "cron", "words"),
-    [
-        ("every 5 seconds", "@every 5s", "every 5 seconds"),
-        ("every second", "@every 1s", "every second"),
-        ("@every 30s", "@every 30s", "every 30 seconds"),
-        ("@every 1h30m", "@every 1h30m", "every 90 minutes"),
-        ("every 45 minutes", "@every 45m", "every 45 minutes"),
-        ("every 90 seconds", "@every 1m30s", "every 90 seconds"),
-    ],
-)
-def test_an_interval_that_no_crontab_expresses(text: str, cron: str, words: str) -> None:
-    schedule = Schedule.parse(text, "Europe/Berlin")
-
-    assert (schedule.cron, schedule.words()) == (cron, f"{words} (Europe/Berlin)")
-    assert Schedule.parse(schedule.cron, "Europe/Berlin") == schedule
 
 
 def test_ticks_of_seconds_are_the_same_on_every_machine() -> None:

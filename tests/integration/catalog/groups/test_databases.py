@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from tests.integration.catalog.groups.conftest import GroupWorld, other_worker
 
@@ -16,7 +17,10 @@ async def test_a_group_lives_on_either_database(closed_world: GroupWorld, databa
         registry = world.app.configuration.registry
         await world.declare()
         pods = [other_worker(world, f"pod-{number}") for number in range(4)]
-        assert sum(await asyncio.gather(*(pod.run_due(registry) for pod in pods))) == 1
+        assert sum(await asyncio.gather(*(pod.run_due(registry) for pod in pods))) == world.listings() == 1
+        state = await world.group()
+        assert state.checked_at is not None
+        assert timedelta(0) < state.due_at - state.checked_at <= timedelta(minutes=30)
         await world.completed("platform/a")
         ids = {project.id: (await world.row_of(project)).id for project in (first, second, gone)}
 
@@ -28,11 +32,8 @@ async def test_a_group_lives_on_either_database(closed_world: GroupWorld, databa
         assert report.added == ("platform/c",)
         assert [name for name, _ in report.paused] == [f"platform/c-{gone.id}"]
         assert {project.id: (await world.row_of(project)).id for project in (first, second, gone)} == ids
-        assert [(await world.row_of(project)).name for project in (first, second, new)] == [
-            "platform/b",
-            "platform/a",
-            "platform/c",
-        ]
+        names = [(await world.row_of(project)).name for project in (first, second, new)]
+        assert names == ["platform/b", "platform/a", "platform/c"]
         assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
         assert (await world.completed("platform/b")).files_processed == 0
         again = await world.discover()

@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.ticks import Ticks
-from tests.fixtures.gitlab_server import Project
 from tests.integration.catalog.groups.conftest import TOKEN, GroupWorld
-
-
-def archive(project: Project) -> None:
-    project.archived = True
-
-
-def delete(project: Project) -> None:
-    project.deleted = True
-
-
-def move_out(project: Project) -> None:
-    project.move("other/a")
-
-
-def mark(project: Project) -> None:
-    project.marked_for_deletion = True
-
-
-def switch_off(project: Project) -> None:
-    project.repository_access_level = "disabled"
-
-
-def bring_back(project: Project) -> None:
-    project.archived = project.deleted = project.marked_for_deletion = False
-    project.repository_access_level = "enabled"
-    project.path = "platform/a"
-    project.former_paths.clear()
-
 
 UNLISTED = "in the group's listing any more: it was moved or deleted, or is hidden from the token"
 
@@ -45,38 +16,39 @@ UNLISTED = "in the group's listing any more: it was moved or deleted, or is hidd
 @pytest.mark.parametrize(
     ("leave", "words"),
     [
-        (archive, "is archived"),
-        (delete, f"is not {UNLISTED}"),
-        (move_out, f"is not {UNLISTED}"),
-        (mark, "is marked for deletion"),
-        (switch_off, "has its repository switched off"),
+        ({"archived": True}, "is archived"),
+        ({"deleted": True}, f"is not {UNLISTED}"),
+        ({"path": "other/a"}, f"is not {UNLISTED}"),
+        ({"marked_for_deletion": True}, "is marked for deletion"),
+        ({"repository_access_level": "disabled"}, "has its repository switched off"),
     ],
 )
 async def test_a_project_that_left_is_paused_with_the_reason_and_resumed_when_it_is_back(
-    world: GroupWorld, leave: Callable[[Project], None], words: str
+    world: GroupWorld, leave: dict[str, Any], words: str
 ) -> None:
     project = world.project("platform/a", {"a.py": b"a = 1\n"})
     world.project("platform/b")
     await world.discover()
     await world.completed("platform/a")
     indexed = await world.points()
-    leave(project)
+    before = {key: getattr(project, key) for key in leave}
+    for key, value in leave.items():
+        setattr(project, key, value)
 
     report = await world.discover()
 
     assert report.paused == (("platform/a", words),)
     row = await world.row_of(project)
     assert row.paused_reason is not None
-    assert not row.is_active
     assert row.paused_reason.startswith(f"Left its group: the project {words}. Its index stays")
     assert "`reposync repos remove platform/a`" in row.paused_reason
-    assert await world.points() == indexed
-    assert report.problem is None
+    assert (row.is_active, report.problem, await world.points()) == (False, None, indexed)
 
     assert (await world.discover()).paused == ()
     assert (await world.row_of(project)).paused_reason == row.paused_reason
 
-    bring_back(project)
+    for key, value in before.items():
+        setattr(project, key, value)
     assert (await world.discover()).resumed == ("platform/a",)
     back = await world.row_of(project)
     assert (back.id, back.is_active, back.paused_reason) == (row.id, True, None)
@@ -165,7 +137,7 @@ async def test_a_project_that_the_listing_missed_between_two_pages_is_not_paused
     projects = [world.project(f"platform/service-{number}") for number in range(small_pages + 3)]
     await world.discover()
     world.server.faults.answer(405, "{}", path="keyset", times=None)
-    world.server.faults.call(lambda: delete(projects[0]), path="page=2")
+    world.server.faults.call(lambda: setattr(projects[0], "deleted", True), path="page=2")
 
     report = await world.discover()
 

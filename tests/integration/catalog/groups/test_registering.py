@@ -17,24 +17,17 @@ async def test_three_hundred_projects_register_themselves_in_four_requests(world
     assert (report.listed, report.projects, len(report.added)) == (300, 300, 300)
     assert world.listings() == len(world.server.log) == 4, "three full pages, and one that says that there is no more"
     assert await world.active() == {f"platform/team-{number % 7}/service-{number}" for number in range(300)}
-    row = (await world.rows())["platform/team-0/service-0"]
-    assert (row.location, row.source, row.origin) == (
-        f"{world.server.url}/platform/team-0/service-0",
-        "gitlab",
-        "group",
-    )
+    path = "platform/team-0/service-0"
+    row = (await world.rows())[path]
+    assert (row.location, row.source, row.origin) == (f"{world.server.url}/{path}", "gitlab", "group")
     assert (row.project_id, row.collection, row.cron_expression) == (1, world.collection, "0 */6 * * *")
     assert row.group_key == f"{world.server.url}/platform"
-    assert row.definition == {
-        "name": "platform/team-0/service-0",
-        "gitlab": "main",
-        "project": "platform/team-0/service-0",
-    }
+    assert row.definition == {"name": path, "gitlab": "main", "project": path}
 
     again = await world.discover()
 
     assert (again.unchanged, again.added, again.renamed, again.paused, again.resumed) == (300, (), (), (), ())
-    assert (await world.rows())["platform/team-0/service-0"] == row
+    assert (await world.rows())[path] == row
     state = await world.group()
     assert (state.projects, state.error_code, state.worker) == (300, None, None)
     assert state.checked_at is not None
@@ -50,12 +43,7 @@ async def test_only_projects_whose_paths_fit_are_registered(closed_world: GroupW
     async with world.opened():
         report = await world.discover()
 
-        assert set(report.added) == {
-            "platform/core/a",
-            "platform/web",
-            "platform/web-shop",
-            "platform/tools/core/c",
-        }
+        assert set(report.added) == {f"platform/{path}" for path in ("core/a", "web", "web-shop", "tools/core/c")}
         assert report.skipped == {
             "is left out by `include` or `exclude` of the group": ("platform/core/archive-b", "platform/tools/web")
         }

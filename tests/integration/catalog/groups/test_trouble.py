@@ -23,12 +23,7 @@ LIST = "/api/v4/groups/"
     ("status", "body", "code", "words"),
     [
         (401, {"error": "invalid_token", "error_description": "Token is expired."}, "SOURCE_DENIED", "is expired"),
-        (
-            403,
-            {"error": "insufficient_scope", "scope": "api read_api"},
-            "SOURCE_DENIED",
-            "reading group platform needs",
-        ),
+        (403, {"error": "insufficient_scope", "scope": "api read_api"}, "SOURCE_DENIED", "reading group platform need"),
         (404, {"message": "404 Group Not Found"}, "SOURCE_GONE", "Group platform was not found on"),
         (500, {"message": "500 Internal Server Error"}, "SOURCE_UNAVAILABLE", "the server answered 500"),
         (200, {"projects": []}, "SOURCE_CORRUPT", "the answer is no list"),
@@ -89,22 +84,6 @@ async def test_rows_that_are_no_projects_are_named_and_nothing_is_paused(world: 
 
 
 # Several pods ------------------------------------------------------------------------------------------------------
-
-
-async def test_of_several_pods_one_looks_through_a_group_that_is_due(world: GroupWorld) -> None:
-    world.project("platform/a")
-    await world.declare()
-    registry = world.app.configuration.registry
-    pods = [other_worker(world, f"pod-{number}") for number in range(4)]
-
-    done = await asyncio.gather(*(pod.run_due(registry) for pod in pods))
-
-    assert sum(done) == 1
-    assert world.listings() == 1
-    state = await world.group()
-    assert state.checked_at is not None
-    assert timedelta(0) < state.due_at - state.checked_at <= timedelta(minutes=30)
-    assert await pods[0].run_due(registry) == 0
 
 
 async def test_a_listing_that_takes_longer_than_its_lease_is_finished_by_the_pod_that_began_it(
