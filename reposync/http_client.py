@@ -224,8 +224,6 @@ class HttpClient:
             await self._client.aclose()
             self._client = None
 
-    # Requests --------------------------------------------------------------------------------------------------------
-
     async def _send(
         self,
         stack: contextlib.AsyncExitStack,

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pydantic import SecretStr
-
 from reposync.errors import ConfigError, SourceError
 
 CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -72,43 +70,6 @@ class OtherServer(SourceError):
 
 
 # Addresses -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """An http(s) URL without user and password, and those that were in it."""
-
-    url: str
-    username: str | None
-    password: SecretStr | None
-
-
-def parse_address(url: str, *, what: str) -> Address:
-    """Split `url`. Raises ConfigError, without a password, if it is no http(s) URL."""
-    try:
-        parts = urlsplit(url.strip())
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"{what} is not a URL: {error}.", remedy="Write it as https://host/path.") from error
-    shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-    if parts.scheme not in _DEFAULT_PORTS or not host:
-        # Without `https://` the user and password are the scheme and the path.
-        raise ConfigError(
-            f"{what} {shown.rpartition('@')[2]!r} is not an http(s) URL.",
-            remedy="Write it as https://host/path: ssh addresses have an https form; a folder is given by its path.",
-        )
-    username = unquote(parts.username) if parts.username else None
-    password = SecretStr(unquote(parts.password)) if parts.password else None
-    return Address(shown.rstrip("/"), username, password)
-
-
-def validated_token(token: SecretStr | None, *, what: str) -> str | None:
-    """The token as a header value, without the line end that files add; None if it is empty. Raises ConfigError,
-    without the token, for characters that HTTP libraries would reject with the token in their message."""
-    value = token.get_secret_value().strip() if token is not None else ""
-    if not value.isascii() or (value and not value.isprintable()) or " " in value:
-        raise ConfigError(f"{what} has characters that no token has.", remedy="Copy it again, without line breaks.")
-    return value or None
 
 
 def origin(url: str) -> str:

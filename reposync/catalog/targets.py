@@ -28,7 +28,6 @@ from reposync.errors import (
     SourceElsewhere,
     UsageError,
 )
-from reposync.outgoing import Timeouts
 from reposync.sources.port import Commit, GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
@@ -99,16 +98,8 @@ class SyncTarget:
         """`row`: results of earlier runs (the numeric id of a GitLab project, the last commit). Raises SourceElsewhere
         for a folder of a different machine."""
         each = self.repository
-        if (server := each.server) is not None and each.project is not None:
-            return GitLabProject(
-                server.url,
-                each.project,
-                project_id=row.project_id if row else None,
-                branch=each.branch,
-                token=server.token,
-                ca_file=server.ca_file,
-                timeouts=Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds),
-            )
+        if each.server is not None and each.project is not None:
+            return GitLabProject(each.server, each.project, row.project_id if row else None, each.branch)
         if each.git is not None:
             known = None
             if row is not None and row.last_commit is not None and row.last_committed_at is not None:

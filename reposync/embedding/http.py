@@ -51,7 +51,7 @@ class HttpEmbedder(Embedder):
         self._config = config
         self.url = dialect.address(config.url or OPENAI_URL)
         self._info_url = self.url.removesuffix(dialect.path) + dialect.info_path
-        self._bulk, self._query = Priority.of(config, "document"), Priority.of(config, "query")
+        self._lane, self._query_lane = Priority.of(config, "document"), Priority.of(config, "query")
         options = dict(dialect.options)
         if config.provider == "openai" and config.dimensions is not None:
             options["dimensions"] = config.dimensions
@@ -59,15 +59,18 @@ class HttpEmbedder(Embedder):
         self._server = EmbeddingServer(config, self.url)
 
     def watched(self, on_wait: OnWait) -> HttpEmbedder:
+        return self._with(replace(self._lane, on_wait=on_wait))
+
+    def _with(self, lane: Priority) -> HttpEmbedder:
         view = copy.copy(self)  # shares the client, the slots and the knowledge
-        view._bulk = replace(self._bulk, on_wait=on_wait)
+        view._lane = lane
         return view
 
-    async def spec(self, recorded: EmbeddingSpec | None = None, priority: Priority | None = None) -> EmbeddingSpec:
-        priority, known, config = priority or self._bulk, self._known, self._config
+    async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
+        known, config = self._known, self._config
         async with known.asking:
             if known.spec is None:
-                known.served = await self._served(priority)
+                known.served = await self._served()
                 model = known.served.model
                 known.prompts = {kind: prompt_of(config, kind, model) for kind in get_args(TextKind)}
                 made_for = (config.provider, model, config.window)
@@ -75,7 +78,7 @@ class HttpEmbedder(Embedder):
                 if known.dimension is None and recorded is not None and recorded_for == made_for:
                     known.dimension = recorded.dimension or None
                 if known.dimension is None:
-                    known.dimension = (await self._vectors([PROBE], priority)).shape[1]
+                    known.dimension = (await self._vectors([PROBE])).shape[1]
                 prompt = known.prompts["document"]
                 known.spec = EmbeddingSpec(
                     config.provider, model, known.dimension, config.window, prompt.prefix, prompt.options
@@ -83,30 +86,23 @@ class HttpEmbedder(Embedder):
             return known.spec
 
     async def embed(
-        self,
-        texts: Sequence[str],
-        rows: WindowRows | None = None,
-        on_share: OnShare = no_share,
-        priority: Priority | None = None,
+        self, texts: Sequence[str], rows: WindowRows | None = None, on_share: OnShare = no_share
     ) -> list[Matrix]:
-        lane = priority or self._bulk
-        pieces = await self.split(texts, lane)
-        return await embed_windows(pieces, rows, lambda new, done: self._rows(new, lane, done), on_share)
+        return await embed_windows(await self.split(texts), rows, self._rows, on_share)
 
-    async def split(self, texts: Sequence[str], priority: Priority | None = None) -> list[list[str]]:
+    async def split(self, texts: Sequence[str]) -> list[list[str]]:
         if not texts:
             return []
-        priority = priority or self._bulk
-        await self.spec(priority=priority)
+        await self.spec()
         window = self._config.window
         if window is None:
             return [[text or " "] for text in texts]
-        chars = self._known.prompts[priority.kind].text_chars(window)
+        chars = self._prompt.text_chars(window)
         return [readable_windows(text, chars) for text in texts]
 
     async def embed_query(self, text: str) -> Matrix:
         """One row: of a query longer than the window, the mean of its windows."""
-        (matrix,) = await self.embed([text], priority=self._query)
+        (matrix,) = await self._with(self._query_lane).embed([text])
         return matrix if len(matrix) == 1 else self._unit_rows(matrix.mean(axis=0, keepdims=True))
 
     async def ping(self) -> None:
@@ -114,7 +110,7 @@ class HttpEmbedder(Embedder):
         once = RetryPolicy(attempts=1, max_wait_seconds=0.0)
         try:
             await self._server.exchange(
-                "GET", self._info_url, lambda: b"", replace(self._query, retry=once, slots=asyncio.Semaphore())
+                "GET", self._info_url, lambda: b"", replace(self._query_lane, retry=once, slots=asyncio.Semaphore())
             )
         except (NotFound, EmbeddingInputRefused):
             return
@@ -122,15 +118,19 @@ class HttpEmbedder(Embedder):
     async def close(self) -> None:
         await self._server.close()
 
-    async def _rows(self, inputs: Sequence[str], priority: Priority, done: Callable[[int], None]) -> list[Matrix]:
+    @property
+    def _prompt(self) -> Prompt:
+        return self._known.prompts[self._lane.kind]
+
+    async def _rows(self, inputs: Sequence[str], done: Callable[[int], None]) -> list[Matrix]:
         """A matrix for each input (of several rows if it had to be halved), in order."""
 
         async def embed(batch: Sequence[str]) -> list[Matrix]:
-            matrices = await self._batch(batch, priority)
+            matrices = await self._batch(batch)
             done(len(batch))
             return matrices
 
-        batches = list(self._batches(inputs, len(self._known.prompts[priority.kind].prefix)))
+        batches = list(self._batches(inputs))
         if len(batches) == 1:
             return await embed(batches[0])
         try:
@@ -140,26 +140,26 @@ class HttpEmbedder(Embedder):
             raise failures.exceptions[0] from failures
         return [matrix for task in tasks for matrix in task.result()]
 
-    def _batches(self, inputs: Sequence[str], prefix_chars: int) -> Iterator[Sequence[str]]:
+    def _batches(self, inputs: Sequence[str]) -> Iterator[Sequence[str]]:
         most = self._config.batch or DEFAULT_BATCH
         if self._known.served.batch is not None:
             most = min(most, self._known.served.batch)
         start = chars = 0
         for position, text in enumerate(inputs):
-            size = prefix_chars + len(text)
+            size = len(self._prompt.prefix) + len(text)
             if position > start and (position - start >= most or chars + size > BATCH_CHARS):
                 yield inputs[start:position]
                 start, chars = position, 0
             chars += size
         yield inputs[start:]
 
-    async def _batch(self, inputs: Sequence[str], priority: Priority) -> list[Matrix]:
+    async def _batch(self, inputs: Sequence[str]) -> list[Matrix]:
         try:
-            vectors = await self._vectors(inputs, priority)
+            vectors = await self._vectors(inputs)
         except TooLarge as refusal:
             if len(inputs) > 1:
                 middle = len(inputs) // 2
-                return await self._batch(inputs[:middle], priority) + await self._batch(inputs[middle:], priority)
+                return await self._batch(inputs[:middle]) + await self._batch(inputs[middle:])
             (text,) = inputs
             if self._config.window is None:
                 raise self._window_needed(
@@ -167,7 +167,7 @@ class HttpEmbedder(Embedder):
                 ) from refusal
             if len(text) < 2:
                 raise EmbeddingError(f"The server at {self.url} finds a single character too long.") from refusal
-            halves = [await self._batch([half], priority) for half in windows(text, (len(text) + 1) // 2)]
+            halves = [await self._batch([half]) for half in windows(text, (len(text) + 1) // 2)]
             return [np.concatenate([row for half in halves for row in half])]
         return [vectors[row : row + 1] for row in range(len(inputs))]
 
@@ -179,12 +179,10 @@ class HttpEmbedder(Embedder):
             message, remedy=f"Set embedding.window to what the model reads at once, in characters{hint}."
         )
 
-    # One request ---------------------------------------------------------------------------------------------------
-
-    async def _served(self, priority: Priority) -> ServedModel:
+    async def _served(self) -> ServedModel:
         if not self._dialect.serves_one_model:
             return ServedModel(self._config.model or "")
-        body = await self._server.exchange("GET", self._info_url, lambda: b"", priority)
+        body = await self._server.exchange("GET", self._info_url, lambda: b"", self._lane)
         try:
             return served_model(body, self._config.model or "")
         except MalformedResponse as error:
@@ -194,18 +192,17 @@ class HttpEmbedder(Embedder):
         kind = EmbeddingAnswerUnreadable if isinstance(error, NoJson) else EmbeddingError
         return kind(f"The server at {self.url} {does} with {error}.")
 
-    async def _vectors(self, inputs: Sequence[str], priority: Priority, *, proof: bool = False) -> Matrix:
+    async def _vectors(self, inputs: Sequence[str], *, proof: bool = False) -> Matrix:
         """Unit rows, one for each input. Raises TooLarge."""
         packed = "encoding_format" in self._known.options
-        prompt = self._known.prompts[priority.kind]
         try:
-            received = await self._server.exchange("POST", self.url, lambda: self._request(inputs, prompt), priority)
+            received = await self._server.exchange("POST", self.url, lambda: self._request(inputs), self._lane)
         except EmbeddingInputRefused as refusal:
             if not packed or "encoding_format" not in str(refusal):
                 raise
             # Some servers reject this option: they then send plain numbers.
             self._known.options.pop("encoding_format", None)
-            return await self._vectors(inputs, priority, proof=proof)
+            return await self._vectors(inputs, proof=proof)
         try:
             numbers, tokens = self._dialect.answer(received)
         except MalformedResponse as error:
@@ -220,18 +217,18 @@ class HttpEmbedder(Embedder):
                 remedy="Check embedding.model and embedding.dimensions.",
             )
         vectors = self._unit_rows(numbers)
-        if not proof and tokens is not None and looks_cut(inputs, tokens, prompt.prefix):
-            await self._prove_whole(inputs, vectors, priority)
+        if not proof and tokens is not None and looks_cut(inputs, tokens, self._prompt.prefix):
+            await self._prove_whole(inputs, vectors)
         return vectors
 
-    async def _prove_whole(self, inputs: Sequence[str], vectors: Matrix, priority: Priority) -> None:
+    async def _prove_whole(self, inputs: Sequence[str], vectors: Matrix) -> None:
         """Costs one more input, once for each length. Raises EmbeddingError if the end of a text is not read."""
         longest = max(range(len(inputs)), key=lambda position: len(inputs[position]))
         length = len(inputs[longest])
         async with self._known.proving:
             if length <= self._known.proven_chars:
                 return
-            (other,) = await self._vectors([with_different_ending(inputs[longest])], priority, proof=True)
+            (other,) = await self._vectors([with_different_ending(inputs[longest])], proof=True)
             # Up to rounding: servers that compute in 16 bits differ by about 1e-6 between two batches.
             if 1 - float(np.vdot(vectors[longest], other)) < 1e-5:
                 raise self._window_needed(
@@ -247,11 +244,11 @@ class HttpEmbedder(Embedder):
         unit: Matrix = (vectors / norms[:, None]).astype(np.float32)
         return unit
 
-    def _request(self, inputs: Sequence[str], prompt: Prompt) -> bytes:
+    def _request(self, inputs: Sequence[str]) -> bytes:
         model = {} if self._dialect.serves_one_model else {"model": self._config.model}
-        texts = [prompt.prefix + text for text in inputs]
-        body = {**model, self._dialect.texts_key: texts, **self._known.options, **prompt.fields}
+        texts = [self._prompt.prefix + text for text in inputs]
+        body = {**model, self._dialect.texts_key: texts, **self._known.options, **self._prompt.fields}
         try:
             return orjson.dumps(body)
         except orjson.JSONEncodeError:  # lone surrogates, from a path or a terminal
-            return self._request([text.encode("utf-8", "replace").decode() for text in inputs], prompt)
+            return self._request([text.encode("utf-8", "replace").decode() for text in inputs])

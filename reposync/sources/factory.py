@@ -12,7 +12,7 @@ def open_source(spec: SourceSpec, *, observer: RequestObserver | None = None) ->
     """The source that `spec` describes; nothing is contacted or read yet. Close it after use. The observer sees the
     request kinds `api_project`, `api_head`, `api_branches`, `api_tree`, `api_blob`, `git_refs` and `git_fetch`.
 
-    Raises ConfigError if an address, token or CA file cannot be right.
+    Raises ConfigError if a CA file or the proxy cannot be used.
     """
     # Imported when needed: python-gitlab and httpx cost 0.15 s each, a local sync needs neither.
     match spec:

@@ -52,8 +52,7 @@ class GitLabSource(Source):
     """See the table above, and the port."""
 
     def __init__(self, spec: GitLabProject, *, observer: RequestObserver | None = None) -> None:
-        """Opens no connection. Raises ConfigError if the address, the token or the CA file cannot be right."""
-        self._server = GitLabClient(spec, retry=spec.retry, observer=observer)
+        self._server = GitLabClient(spec.server, retry=spec.retry, observer=observer)
         self._name = spec.project.strip("/")
         is_number = self._name.isascii() and self._name.isdigit()
         self._id = int(self._name) if spec.project_id is None and is_number else spec.project_id

@@ -28,13 +28,11 @@ from reposync.outgoing import (
     RequestObserver,
     RetryPolicy,
     Timeouts,
-    parse_address,
     parse_json,
     printable,
     validate_transport,
-    validated_token,
 )
-from reposync.sources.port import Ancestry, GitLabProject, RemoteGit
+from reposync.sources.port import Ancestry, RemoteGit
 from reposync.sources.smart_http import SOURCE_ERRORS, UploadPack
 
 T = TypeVar("T")
@@ -50,23 +48,20 @@ class GitLabClient:
 
     def __init__(
         self,
-        spec: GitLabProject | GitLabInstance,
+        server: GitLabInstance,
         *,
         retry: RetryPolicy | None = None,
         observer: RequestObserver | None = None,
     ) -> None:
-        """Opens no connection. Raises ConfigError if the address, the token or the CA file cannot be right."""
-        address = parse_address(spec.url, what="GitLab's address")
-        validate_transport(address.url, spec.ca_file)
-        self.url = address.url
-        self.token = validated_token(spec.token or address.password, what=f"The token for {address.url}")
+        """Opens no connection. Raises ConfigError if the CA file or the proxy cannot be used."""
+        validate_transport(server.url, server.ca_file)
+        self.url = server.url
+        self.token = server.token.get_secret_value() if server.token is not None else None
         self.http = HttpClient(
-            address.url,
+            server.url,
             SOURCE_ERRORS,
-            ca_file=spec.ca_file,
-            timeouts=spec.timeouts
-            if isinstance(spec, GitLabProject)
-            else Timeouts(spec.connect_timeout_seconds, spec.read_timeout_seconds),
+            ca_file=server.ca_file,
+            timeouts=Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds),
             policy=retry or RetryPolicy(),
             observer=observer,
             # As an OAuth token, which personal, project and group access tokens may be sent as.
@@ -145,7 +140,7 @@ class GitLabClient:
         spec = RemoteGit(
             f"{self.url}/{quote(path, safe='/')}.git",
             username="oauth2" if self.token else None,
-            password=SecretStr(self.token or ""),
+            password=SecretStr(self.token) if self.token else None,
             ca_file=self.http.ca_file,
             timeouts=self.http.timeouts,
             retry=self.http.policy,

@@ -215,8 +215,6 @@ class PackFile:
             raise PackDamaged("it contains a delta whose base is missing")
         return offsets
 
-    # One object --------------------------------------------------------------------------------------------------
-
     def _name_of_delta(self, offset: int, hash_name: str) -> bytes:
         # The name is the hash of the result, so the result is needed even if it is large.
         kind, size_bytes, content = self._resolve(offset, MAX_DELTA_BASE_BYTES)
@@ -329,8 +327,6 @@ class PackFile:
         except IndexError as error:
             raise PackDamaged(f"the object at {offset} is cut short") from error
         return _Header(kind, size, offset + at, base)
-
-    # Bytes -------------------------------------------------------------------------------------------------------
 
     def _bytes_at(self, offset: int, count: int) -> memoryview:
         """Up to `count` bytes from `offset`: fewer at the end of the file."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pydantic import SecretStr
 
+from reposync.config.registry import GitLabInstance
 from reposync.errors import UsageError
 from reposync.outgoing import RetryPolicy, Timeouts
 
@@ -130,9 +131,6 @@ class Source(Protocol):
         ...
 
 
-# Descriptions ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class LocalGit:
     """A repository on this machine: a working copy (committed content only), a linked worktree or a bare repository."""
@@ -143,11 +141,8 @@ class LocalGit:
 
 @dataclass(frozen=True, slots=True)
 class RemoteGit:
-    """A repository behind an http(s) URL of git. User and password in the URL are taken out of it.
-
-    `known_commit` is the commit of the last sync. If the head is still that commit, `head` returns it and fetches
-    nothing.
-    """
+    """A repository behind an http(s) URL of git, without user and password. `known_commit`, of the last sync: if it is
+    the head, `head` fetches nothing."""
 
     url: str
     branch: str | None = None
@@ -161,23 +156,17 @@ class RemoteGit:
 
 @dataclass(frozen=True, slots=True)
 class GitLabProject:
-    """A project of a GitLab instance. `project` is its full path (`group/sub/project`) or its numeric id;
-    `project_id`, if known from an earlier run, saves the call that resolves the path."""
+    """`project` is its full path (`group/sub/project`) or its numeric id; `project_id`, if known from an earlier run,
+    saves the call that resolves the path."""
 
-    url: str
+    server: GitLabInstance
     project: str
     project_id: int | None = None
     branch: str | None = None
-    token: SecretStr | None = None
-    ca_file: Path | None = None
-    timeouts: Timeouts = field(default_factory=Timeouts)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 SourceSpec = LocalGit | RemoteGit | GitLabProject
-
-
-# Paths ----------------------------------------------------------------------------------------------------------------
 
 
 def path_text(path: bytes) -> str:

@@ -22,7 +22,6 @@ class RemoteGitSource(Source):
     """
 
     def __init__(self, spec: RemoteGit, *, observer: RequestObserver | None = None) -> None:
-        """Opens no connection. Raises ConfigError for an address that is not http(s)."""
         self._server = UploadPack(spec, observer=observer)
         self._url = self._server.shown
         self._branch = spec.branch
@@ -95,8 +94,6 @@ class RemoteGitSource(Source):
         self._drop()
         await self._server.close()
 
-    # Head --------------------------------------------------------------------------------------------------------
-
     async def _tip(self) -> str:
         if self._branch is None:
             sha = await self._head_ref()
@@ -113,8 +110,6 @@ class RemoteGitSource(Source):
         self._symbolic_head = refs.symbolic.get(b"HEAD", b"")
         return refs.shas.get(b"HEAD")
 
-    # The pack that is kept -----------------------------------------------------------------------------------------
-
     async def _pack(self, sha: str) -> ReceivedPack:
         if self._kept is not None and self._kept[0] == sha:
             return self._kept[1]
@@ -130,8 +125,6 @@ class RemoteGitSource(Source):
         if self._kept is not None:
             self._kept[1].close()
         self._kept, self._kept_has_blobs = None, False
-
-    # Messages -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -23,10 +23,8 @@ from reposync.http_client import ErrorKinds, HttpClient, TransientFailure
 from reposync.outgoing import (
     RequestObserver,
     TooLarge,
-    parse_address,
     printable,
     validate_transport,
-    validated_token,
 )
 from reposync.sources.object_stores import ReceivedPack, SpoolFull
 from reposync.sources.objects import read_steps
@@ -98,17 +96,14 @@ class UploadPack:
     def __init__(
         self, spec: RemoteGit, *, observer: RequestObserver | None = None, max_spool_bytes: int = MAX_SPOOL_BYTES
     ) -> None:
-        """Opens no connection. Raises ConfigError for an address that is not http(s)."""
-        address = parse_address(spec.url, what="The repository's address")
-        validate_transport(address.url, spec.ca_file)
-        username = spec.username or address.username
-        password = validated_token(spec.password or address.password, what=f"The password for {address.url}")
+        """Opens no connection. Raises ConfigError if the CA file or the proxy cannot be used."""
+        self.shown = self._url = spec.url.rstrip("/")
+        validate_transport(self._url, spec.ca_file)
+        password = spec.password.get_secret_value() if spec.password is not None else None
         self.has_password = password is not None
-        self.shown = address.url  # without user and password
-        self._url = address.url
         self._max_spool_bytes = max_spool_bytes
         self._http = HttpClient(
-            address.url,
+            self._url,
             SOURCE_ERRORS,
             ca_file=spec.ca_file,
             timeouts=spec.timeouts,
@@ -116,7 +111,7 @@ class UploadPack:
             observer=observer,
             headers={"Git-Protocol": "version=2", "User-Agent": AGENT, "Accept-Encoding": "gzip"},
             # Sent with the first request: a server counts every refused attempt as a failed login.
-            auth=httpx.BasicAuth(username or "", password or "") if username or password else None,
+            auth=httpx.BasicAuth(spec.username or "", password or "") if spec.username or password else None,
         )
         self._capabilities: Capabilities | None = None
 
@@ -186,8 +181,6 @@ class UploadPack:
 
     async def close(self) -> None:
         await self._http.close()
-
-    # Requests ----------------------------------------------------------------------------------------------------
 
     async def _request_capabilities(self) -> Capabilities:
         async with self._http.stream("GET", f"{self._url}{INFO_REFS}", kind="git_refs") as response:
@@ -269,9 +262,6 @@ async def _pack_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None
     if not done or not reader.complete:
         raise PackDamaged("it was cut short")
     yield bytes(buffered)
-
-
-# Messages ------------------------------------------------------------------------------------------------------------
 
 
 def packet(line: bytes) -> bytes:

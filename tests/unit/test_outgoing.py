@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from reposync.app.application import index_settings
 from reposync.config.loading import load_registry
@@ -13,12 +12,10 @@ from reposync.config.registry import Registry
 from reposync.config.settings import Configuration, Settings
 from reposync.errors import ConfigError
 from reposync.outgoing import (
-    parse_address,
     proxy_for,
     same_origin,
     ssl_context,
     validate_transport,
-    validated_token,
 )
 
 PROXY = "http://proxy.example.com:3128"
@@ -95,35 +92,6 @@ def test_what_is_no_http_proxy_is_refused_by_the_name_of_its_variable(value: str
         proxy_for("https://a.test", {"HTTPS_PROXY": value})
 
 
-def test_user_and_password_are_taken_out_of_an_address() -> None:
-    address = parse_address("https://ada:s%40cret@git.example.com:8443/a/b.git/?x=1#y", what="The address")
-
-    assert address.url == "https://git.example.com:8443/a/b.git"
-    assert address.username == "ada"
-    assert address.password is not None
-    assert address.password.get_secret_value() == "s@cret"
-    assert "s@cret" not in repr(address)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "git@host:x.git",
-        "git:hunter2@host/x",
-        "ssh://git:hunter2@host/x",
-        "file:///etc",
-        "",
-        "https://",
-        "http://[::1",
-        "/srv/x",
-    ],
-)
-def test_addresses_that_are_not_http_are_refused_without_showing_a_password(url: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse_address(url, what="The address")
-    assert "hunter2" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "same"),
     [
@@ -139,14 +107,6 @@ def test_addresses_that_are_not_http_are_refused_without_showing_a_password(url:
 )
 def test_secrets_stay_with_the_server_they_were_meant_for(old: str, new: str, same: bool) -> None:
     assert same_origin(old, new) is same
-
-
-def test_a_token_from_a_file_loses_its_line_end_and_one_with_a_line_break_is_refused_unshown() -> None:
-    assert validated_token(SecretStr("glpat-x\n"), what="The token") == "glpat-x"
-    assert validated_token(SecretStr(" \n"), what="The token") is None
-    with pytest.raises(ConfigError) as refused:
-        validated_token(SecretStr("glpat-secret\nX-Evil: 1"), what="The token")
-    assert "glpat" not in str(refused.value)
 
 
 def test_a_ca_file_that_is_none_is_refused_before_anything_is_asked(tmp_path: Path) -> None:

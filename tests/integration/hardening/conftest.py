@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from reposync.config.registry import GitLabInstance
 from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.factory import open_embedder
 from reposync.outgoing import RetryPolicy, Timeouts
@@ -40,10 +41,19 @@ class Client:
 async def ask_gitlab(url: str, ca_file: Path | None, seconds: float) -> object:
     source = open_source(
         GitLabProject(
-            url, "platform/payments-api", token=SecretStr(SECRET), project_id=42, ca_file=ca_file, retry=ONCE,
-            timeouts=Timeouts(seconds, seconds),
+            GitLabInstance(
+                name="main",
+                url=url,
+                token=SecretStr(SECRET),
+                ca_file=ca_file,
+                connect_timeout_seconds=seconds,
+                read_timeout_seconds=seconds,
+            ),
+            "platform/payments-api",
+            42,
+            retry=ONCE,
         )
-    )  # fmt: skip
+    )
     try:
         return (await source.head()).sha
     finally:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from pydantic import SecretStr
 
+from reposync.config.registry import GitLabInstance
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.local import LocalGitSource
@@ -79,6 +80,10 @@ def project(server: GitLabServer, repository: GitRepository) -> Project:
     return server.add_project(PATH, repository.path, id=42)
 
 
+def instance(url: str, token: str | None = TOKEN) -> GitLabInstance:
+    return GitLabInstance(name="main", url=url, token=SecretStr(token) if token else None, read_timeout_seconds=120)
+
+
 @dataclass(slots=True)
 class Site:
     """A GitLab with one project, and the sources that a test opens on it."""
@@ -89,11 +94,17 @@ class Site:
     opened: list[Source] = field(default_factory=list)
 
     def gitlab(
-        self, path: str = PATH, *, project_id: int | None = 42, observer: RequestObserver | None = None, **changes: Any
+        self,
+        path: str = PATH,
+        *,
+        token: str | None = TOKEN,
+        project_id: int | None = 42,
+        observer: RequestObserver | None = None,
+        **changes: Any,
     ) -> GitLabSource:
         """A source of the project; `project_id=None` makes one that has to find it."""
-        arguments: dict[str, Any] = {"token": SecretStr(TOKEN), "retry": QUICK, "project_id": project_id}
-        source = GitLabSource(GitLabProject(self.server.url, path, **(arguments | changes)), observer=observer)
+        spec = GitLabProject(instance(self.server.url, token), path, project_id, **{"retry": QUICK, **changes})
+        source = GitLabSource(spec, observer=observer)
         self.opened.append(source)
         return source
 

@@ -11,8 +11,6 @@ from reposync.sources.port import Commit
 from tests.fixtures.repositories import GitRepository, many_path
 from tests.integration.sources.conftest import PATH, TOKEN, Site, contents, entries_of, expected, same_tree
 
-# How many requests ---------------------------------------------------------------------------------------------------
-
 
 async def test_ten_thousand_files_cost_few_requests_first_and_fewer_later(site: Site) -> None:
     """The figures of docs/benchmarks.md."""
@@ -61,9 +59,6 @@ async def test_the_token_travels_as_bearer_and_as_git_s_password_only(site: Site
     assert all(TOKEN not in f"{record.path}?{record.query}" for record in site.server.log)
 
 
-# Exactly the commit --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "paths",
     [
@@ -108,9 +103,6 @@ async def test_a_commit_that_was_rewritten_away_is_a_reason_to_try_again_not_an_
         await source.tree(Commit("9" * 40, head.committed_at))
 
 
-# Branches ------------------------------------------------------------------------------------------------------------
-
-
 async def test_the_branch_that_is_read_has_its_name_at_no_cost_or_of_one_call(site: Site) -> None:
     site.repository.commit({"a.py": b"1\n"}, branch="develop")
     site.repository.commit({"a.py": b"1\n"})
@@ -132,9 +124,6 @@ async def test_a_tag_does_not_pass_for_a_branch_of_the_same_name(site: Site) -> 
     site.repository.tag("release/1.0", old)
 
     assert (await site.gitlab(branch="release/1.0").head()).sha == new
-
-
-# Names and addresses -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [None, 42])
@@ -188,9 +177,6 @@ async def test_a_public_project_needs_no_token(site: Site) -> None:
 
     assert await contents(source, entries) == expected(site.repository, entries)
     assert {record.credential for record in site.server.log} == {None}
-
-
-# Pages ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [400, 502], ids=["does not know pagination=none", "cannot give the whole tree"])

@@ -10,13 +10,13 @@ from typing import Literal
 import pytest
 
 from reposync.errors import SourceError, SourceUnavailable
-from reposync.outgoing import RetryPolicy, Timeouts
+from reposync.outgoing import RetryPolicy
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import GitLabProject
 from tests.fixtures.gitlab_server import OtherHost, Project
 from tests.fixtures.repositories import GitRepository
-from tests.integration.sources.conftest import TOKEN, Site, Watched, contents, entries_of, expected, same_tree
+from tests.integration.sources.conftest import TOKEN, Site, Watched, contents, entries_of, expected, instance, same_tree
 
 pytestmark = pytest.mark.full
 
@@ -24,9 +24,6 @@ pytestmark = pytest.mark.full
 @pytest.fixture(autouse=True)
 def fifty_files(repository: GitRepository, project: Project) -> None:
     repository.many(50)
-
-
-# Rate limits ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("form", "path"), [("application", r"blobs/.*/raw"), ("rack", r"\.git/")])
@@ -42,9 +39,6 @@ async def test_a_rate_limit_in_any_form_is_waited_for(
     assert found == expected(site.repository, entries)
     assert few.items() <= found.items()
     assert len(watched.waits) == 2
-
-
-# Breakage ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["commits/HEAD", "repository/tree", r"blobs/.*/raw", r"\.git/"])
@@ -91,14 +85,11 @@ async def test_content_that_does_not_hash_to_its_name_is_requested_again_and_nev
 
 async def test_a_gitlab_that_is_not_there_says_so(site: Site) -> None:
     retry = RetryPolicy(attempts=2, first_delay_seconds=0.01)
-    source = GitLabSource(GitLabProject("http://127.0.0.1:9", "a/b", retry=retry))
+    source = GitLabSource(GitLabProject(instance("http://127.0.0.1:9"), "a/b", retry=retry))
 
     with pytest.raises(SourceUnavailable, match=r"a/b on http://127\.0\.0\.1:9 failed 2 times: the connection failed"):
         await source.head()
     await source.close()
-
-
-# Other hosts ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["projects/platform", "commits/HEAD", "repository/tree", r"blobs/.*/raw", r"\.git/"])
@@ -137,15 +128,12 @@ async def test_no_page_link_leads_to_a_different_host(site: Site) -> None:
         assert other.requests == []
 
 
-# Hanging -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", ["commits/HEAD", "repository/tree", r"blobs/.*/raw", r"\.git/"])
 async def test_the_event_loop_ticks_while_an_answer_is_withheld_and_cancelling_is_prompt(site: Site, path: str) -> None:
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     gate = site.server.faults.hold(path=path, times=None)
-    source = site.gitlab(timeouts=Timeouts(read_seconds=120))
+    source = site.gitlab()
 
     async def everything() -> None:
         entries = await entries_of(source)

@@ -6,15 +6,13 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from reposync.errors import SourceError
 from reposync.sources import gitlab_groups
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
-from reposync.sources.port import GitLabProject
 from tests.fixtures.gitlab_server import GitLabServer, Project
-from tests.integration.sources.conftest import QUICK, TOKEN
+from tests.integration.sources.conftest import QUICK, instance
 
 OpenGroup = Callable[..., GitLabGroup]
 
@@ -25,8 +23,7 @@ async def group(server: GitLabServer, project: Project) -> AsyncGenerator[OpenGr
     opened: list[GitLabGroup] = []
 
     def open_group(path: str = "platform", **changes: Any) -> GitLabGroup:
-        spec = GitLabProject(server.url, "", token=SecretStr(TOKEN))
-        opened.append(GitLabGroup(GitLabClient(spec, retry=QUICK, **changes), path))
+        opened.append(GitLabGroup(GitLabClient(instance(server.url), retry=QUICK, **changes), path))
         return opened[-1]
 
     yield open_group

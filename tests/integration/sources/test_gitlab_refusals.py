@@ -6,7 +6,6 @@ import traceback
 from typing import Any, Literal
 
 import pytest
-from pydantic import SecretStr
 
 from reposync.errors import RepoSyncError, SourceDenied, SourceError, SourceGone
 from reposync.sources.gitlab import GitLabSource
@@ -47,7 +46,7 @@ async def test_each_refusal_says_what_is_wrong_with_the_token(
     if token is not None:
         site.server.add_token(SECRET, **token)
 
-    error = await refusal(site.gitlab(token=SecretStr(SECRET), project_id=known))
+    error = await refusal(site.gitlab(token=SECRET, project_id=known))
 
     assert type(error) is kind
     with pytest.raises(kind, match=words):

@@ -30,9 +30,6 @@ async def read(source: GitLabSource, entries: list[TreeEntry]) -> tuple[dict[str
     return found, {}
 
 
-# Contents ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("announced", [True, False])
 async def test_a_login_page_over_the_limit_does_not_make_a_small_file_too_large(site: Site, announced: bool) -> None:
     site.repository.commit({"a.py": b"ten bytes\n"})
@@ -98,9 +95,6 @@ async def test_a_server_that_answers_rubbish_for_everything_is_left_after_a_hund
     assert not isinstance(caught.value, UnreadableBlobs)
     assert caught.value.retryable
     assert len(site.server.log.matching("/blobs/")) < HOPELESS_BLOBS + 10
-
-
-# Trees ---------------------------------------------------------------------------------------------------------------
 
 
 WITHOUT_FIVE = (lambda rows: rows[:-5], r"what it lists in src/part_000/ does not hash to that folder's id")

@@ -44,9 +44,6 @@ def git(path: Path, *arguments: str) -> str:
     return done.stdout.decode().strip()
 
 
-# Shapes --------------------------------------------------------------------------------------------------------------
-
-
 async def test_of_a_working_copy_only_what_is_committed_counts(
     repository: GitRepository, tmp_path: Path, local: Open
 ) -> None:
@@ -187,9 +184,6 @@ async def test_loose_objects_that_are_packed_in_the_middle_of_a_read_are_still_r
     assert len(found) == 300
 
 
-# Contents ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "loose"])
 async def test_a_blob_over_the_limit_is_sized_but_never_held(
     repository: GitRepository, local: Open, packed: bool
@@ -266,9 +260,6 @@ async def test_a_pack_that_is_rubbish_is_an_error_that_names_it(
         await local(repository.path).head()
 
 
-# What is no repository -----------------------------------------------------------------------------------------------
-
-
 async def test_a_path_that_is_no_repository_says_what_it_is_and_what_to_give(
     repository: GitRepository, tmp_path: Path, local: Open
 ) -> None:
@@ -303,8 +294,6 @@ def open_files() -> list[str]:
     links = (str(link.readlink()) for link in folder.iterdir() if link.is_symlink()) if folder.exists() else ()
     return sorted(link for link in links if ".git" in link)
 
-
-# Many packs ----------------------------------------------------------------------------------------------------------
 
 READ = """
 import asyncio, resource, sys

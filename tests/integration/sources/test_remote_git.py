@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from pydantic import SecretStr
@@ -16,7 +15,6 @@ from reposync.errors import (
     SourceError,
     SourceGone,
 )
-from reposync.sources.factory import open_source
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.port import RemoteGit
 from reposync.sources.remote import RemoteGitSource
@@ -90,9 +88,6 @@ async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_
     assert len(site.server.log) == asked
 
 
-# Refusals ------------------------------------------------------------------------------------------------------------
-
-
 async def test_refused_credentials_are_tried_once_and_never_shown(site: Site) -> None:
     site.repository.commit({"a": b"1"})
 
@@ -117,22 +112,6 @@ async def test_missing_credentials_and_missing_repositories_are_different_errors
         await site.remote().head()
 
 
-async def test_credentials_in_the_url_work_and_are_shown_nowhere(site: Site) -> None:
-    sha = site.repository.commit({"a": b"1"})
-    host = urlsplit(site.server.url).netloc
-    source = open_source(RemoteGit(f"http://oauth2:{TOKEN}@{host}/{PATH}.git"))
-    head = await source.head()
-    await source.close()
-
-    gone = open_source(RemoteGit(f"http://oauth2:{TOKEN}@{host}/no/such.git"))
-    with pytest.raises(SourceGone) as caught:
-        await gone.head()
-    await gone.close()
-
-    assert head.sha == sha
-    assert TOKEN not in "".join(traceback.format_exception(caught.value))
-
-
 @pytest.mark.parametrize("body", ["<html>Welcome</html>", "", "0000", "001e# service=git-upload-pack\n0000"])
 async def test_a_page_with_status_200_is_a_passing_fault_with_advice_on_the_url(body: str) -> None:
     """A login page or a notice of maintenance, sent by a proxy, will be gone at the next run."""
@@ -144,9 +123,6 @@ async def test_a_page_with_status_200_is_a_passing_fault_with_advice_on_the_url(
             assert raised.value.retryable
             assert raised.value.remedy is None or "check the URL" in raised.value.remedy
             await source.close()
-
-
-# Redirects -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_redirect_on_the_same_server_is_followed_for_good(site: Site, tmp_path: Path) -> None:
@@ -168,9 +144,6 @@ async def test_no_redirect_sends_the_password_to_a_different_host(site: Site, wh
         with pytest.raises(SourceError):
             await site.remote().head()
         assert other.requests == []
-
-
-# Breakage ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("after_bytes", [0, 100])

@@ -499,8 +499,6 @@ def test_a_chunk_that_starts_and_ends_inside_a_definition_keeps_the_others(langu
     assert len(whole - found) <= len(whole) * 0.03
 
 
-# Hostile texts ------------------------------------------------------------------------------------------------------
-
 DEEP = 20_000
 HOSTILE = {
     "closed brackets": "[" * DEEP + "]" * DEEP,

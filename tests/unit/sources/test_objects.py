@@ -93,9 +93,6 @@ def test_a_commit_has_the_committer_s_date_and_its_root_tree() -> None:
     assert parse_commit("1" * 40, content) == (Commit("1" * 40, committed_at), BLOB_SHA)
 
 
-# GitLab's listing ----------------------------------------------------------------------------------------------------
-
-
 def listed(rows: list[dict[str, Any]]) -> Listing:
     listing = Listing()
     listing.add(rows)

@@ -136,9 +136,6 @@ def test_deltas_that_are_based_on_each_other_are_refused() -> None:
         scanned(pack, max_bytes=10**9)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 @cache
 def _made_by_git(*options: str) -> bytes:
     """A pack of CONTENTS. Deltas name their base unless the options say otherwise."""

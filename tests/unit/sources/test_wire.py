@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from reposync.http_client import TransientFailure
 from reposync.sources.smart_http import FetchRefused, PacketReader, packet, parse_capabilities
 
-# Pkt-lines -----------------------------------------------------------------------------------------------------------
-
 
 @given(lines=st.lists(st.binary(min_size=1, max_size=300), max_size=8), cuts=st.lists(st.integers(0, 2500), max_size=8))
 def test_packets_are_the_same_however_the_network_cuts_them(lines: list[bytes], cuts: list[int]) -> None:
