@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
 
@@ -26,7 +27,6 @@ from reposync.store.repository import (
     Repository,
     RepositoryState,
     belongs_to_another,
-    no_such_repository,
     repository_id,
 )
 from reposync.store.run import Run
@@ -119,19 +119,10 @@ class Repositories(Stored):
         Raises UsageError for a name that is empty or over 255 characters, RepositoryChanged if the row differs from
         `expected`.
         """
-        (row,) = await self._register_batch([registration], expected=expected)
+        (row,) = await self.register_all([registration], expected=expected)
         return row
 
     async def register_all(
-        self, registrations: Sequence[Registration], *, takes: Collection[str] | None = (), guard: Guard | None = None
-    ) -> None:
-        """As `register`, many in a transaction: a thousand durable transactions take a minute. `guard`: of each
-        transaction. `takes`: see `belongs_to_another`."""
-        ordered = sorted(registrations, key=lambda each: repository_id(each.name))
-        for start in range(0, len(ordered), _BATCH):
-            await self._register_batch(ordered[start : start + _BATCH], takes=takes, guard=guard)
-
-    async def _register_batch(
         self,
         registrations: Sequence[Registration],
         *,
@@ -139,14 +130,19 @@ class Repositories(Stored):
         takes: Collection[str] | None = (),
         guard: Guard | None = None,
     ) -> Sequence[Repository]:
-        """One transaction, which first locks existing rows. The others are inserted in the order of `registrations`,
-        which is the same for every caller."""
-        named = REPOSITORIES.c.name.in_([sanitize_text(each.name) for each in registrations])
-        while True:
+        """As `register`, many in a transaction: a thousand durable transactions take a minute. `guard`: of each
+        transaction. `takes`: see `belongs_to_another`."""
+        # Existing rows are locked first, and the others inserted, in an order that is the same for every caller.
+        ordered = sorted(registrations, key=lambda each: repository_id(each.name))
+        registered: Sequence[Repository] = ()
+        while batch := ordered[len(registered) : len(registered) + _BATCH]:
+            named = REPOSITORIES.c.name.in_([sanitize_text(each.name) for each in batch])
             with suppress(_RegisteredMeanwhile):
                 async with self._database.write(guard) as connection:
                     rows = {row.name: row for row in await lock_repositories(connection, named)}
-                    return [await self._register(connection, each, rows, expected, takes) for each in registrations]
+                    done = [await self._register(connection, each, rows, expected, takes) for each in batch]
+                registered = [*registered, *done]
+        return registered
 
     async def _register(
         self,
@@ -238,7 +234,7 @@ class Repositories(Stored):
         by: str = "the registry",
     ) -> Repository:
         async with self._database.write(guard) as connection:
-            row = await _locked(connection, REPOSITORIES.c.name == sanitize_text(name), name)
+            row = await lock_repository(connection, name)
             _require_as_expected(Repository.of(row), expected)
             now = self._database.moment()
             changes = {"is_active": active, "paused_reason": paused_reason, "updated_at": now}
@@ -255,11 +251,8 @@ class Repositories(Stored):
         find the lease lost at the next write. `by`: the run of this repository that does this; it is not cancelled and
         must still be held by its worker. Raises RepositoryNotFound."""
         async with self._database.write() as connection:
-            if by is None:
-                identity = await lock_repository(connection, name)
-            else:  # the repository may have been renamed
-                identity = by.repository_id
-                await lock_repository_by_id(connection, identity, name)
+            identity = (await lock_repository(connection, name, by.repository_id if by is not None else None)).id
+            if by is not None:
                 await require_held(connection, by)
             await self._cancel_runs(connection, identity, by)
             versions = select(VERSIONS.c.id).where(VERSIONS.c.repository_id == identity)
@@ -302,26 +295,25 @@ async def lock_repositories(
     return await connection.rows(query)
 
 
-async def lock_repository(connection: Connection, name: str) -> str:
-    """Lock the repository's row and thereby its queue. Returns its id. Raises RepositoryNotFound."""
-    return str((await _locked(connection, REPOSITORIES.c.name == sanitize_text(name), name)).id)
-
-
-async def lock_repository_by_id(connection: Connection, identity: str, shown: str) -> None:
-    """As `lock_repository`, if the repository may have been renamed."""
-    await _locked(connection, REPOSITORIES.c.id == identity, shown)
-
-
-async def _locked(connection: Connection, which: ColumnElement[bool], shown: str) -> Row[Any]:
-    rows = await lock_repositories(connection, which)
+async def lock_repository(connection: Connection, name: str, identity: str | None = None) -> Row[Any]:
+    """Lock the repository's row and thereby its queue. By `identity`, if given: it may have been renamed. Raises
+    RepositoryNotFound."""
+    column = REPOSITORIES.c
+    rows = await lock_repositories(
+        connection, column.id == identity if identity else column.name == sanitize_text(name)
+    )
     if not rows:
-        raise await unknown_repository(connection, shown)
-    return rows[0]
+        raise await unknown_repository(connection, name)
+    return cast("Row[Any]", rows[0])
 
 
 async def unknown_repository(connection: Connection, name: str) -> RepositoryNotFound:
     """Suggests the nearest registered name."""
-    return no_such_repository(name, await connection.scalars(select(REPOSITORIES.c.name)))
+    near = difflib.get_close_matches(name, await connection.scalars(select(REPOSITORIES.c.name)), n=1)
+    listed = Remedy("`reposync repos list` names all repositories.", "`GET /api/v1/repositories` names them all.")
+    return RepositoryNotFound(
+        f"No repository {name!r} is registered.", remedy=f"Did you mean {near[0]!r}?" if near else listed
+    )
 
 
 async def _change(connection: Connection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +12,6 @@ from sqlalchemy import BigInteger, false, text
 from sqlmodel import Field
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.errors import Remedy, RepositoryNotFound
 from reposync.store.columns import JsonText, Record, SafeText, sanitize_text
 
 REPOSITORY_NAMESPACE = uuid.UUID("0c2f6a5e-52d5-5f0a-8f0e-7265706f7379")
@@ -166,13 +164,4 @@ def unregistered(registration: Registration) -> Repository:
         scheduled_since=now,
         created_at=now,
         updated_at=now,
-    )
-
-
-def no_such_repository(name: str, known: Iterable[str]) -> RepositoryNotFound:
-    """Suggests the nearest of the `known` names."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    listed = Remedy("`reposync repos list` names all repositories.", "`GET /api/v1/repositories` names them all.")
-    return RepositoryNotFound(
-        f"No repository {name!r} is registered.", remedy=f"Did you mean {near[0]!r}?" if near else listed
     )

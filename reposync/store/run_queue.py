@@ -14,7 +14,7 @@ from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.store.attempts import take
 from reposync.store.database import QUEUE, Connection
 from reposync.store.history import RunHistory, no_such_run
-from reposync.store.repositories import lock_repository, lock_repository_by_id
+from reposync.store.repositories import lock_repository
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.run_state import (
@@ -104,7 +104,7 @@ class RunQueue(RunHistory):
         `within`: as part of that transaction. Raises RepositoryNotFound, IdempotencyKeyReused.
         """
         async with self._database.write() if within is None else nullcontext(within) as connection:
-            identity = await lock_repository(connection, repository)
+            identity = (await lock_repository(connection, repository)).id
             now = self._database.moment()
             asked: dict[str, Any] = {"full": full, "repair": repair, "removal": removal, "max_attempts": max_attempts}
             approval: dict[str, Any] | None = {} if approved else None
@@ -151,20 +151,13 @@ class RunQueue(RunHistory):
         """
         columns = REPOSITORIES.c
         async with self._database.write() as connection:
-            await lock_repository_by_id(connection, repository.id, repository.name)
-            query = select(
-                columns.name,
-                columns.is_active,
-                columns.paused_reason,
-                columns.last_commit,
-                exists().where(RUNS.c.repository_id == repository.id, is_active()).label("busy"),
-            ).where(columns.id == repository.id)
-            row = await connection.one(query)
+            row = await lock_repository(connection, repository.name, repository.id)
+            busy = select(exists().where(RUNS.c.repository_id == repository.id, is_active()))
             if is_head:
                 moved = columns.head_commit.is_distinct_from(commit)
                 seen = update(REPOSITORIES).where(columns.id == repository.id, moved)
                 await connection.execute(seen.values(**new_head(commit, self._database.moment())))
-            if not row.is_active or (row.last_commit == commit and not row.busy):
+            if not row.is_active or (row.last_commit == commit and not await connection.scalar(busy)):
                 return PushIgnored(row.is_active, row.paused_reason)
             return await self.enqueue(
                 row.name, RunTrigger.WEBHOOK, asked_by=asked_by, max_attempts=max_attempts, within=connection
@@ -252,7 +245,7 @@ class RunQueue(RunHistory):
     ) -> Run:
         seen = await self.get(run_id)
         async with self._database.write() as connection:
-            await lock_repository_by_id(connection, seen.repository_id, seen.repository)
+            await lock_repository(connection, seen.repository, seen.repository_id)
             row = await self._locked(connection, seen.id)
             now = self._database.moment()
             request = new_request(

@@ -11,19 +11,18 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, func, insert, select, update
 
 from reposync.errors import DefinitionChanged, NoEarlierVersion
 from reposync.store.attempts import fence, require_held
 from reposync.store.columns import known_fields, sanitize_text
 from reposync.store.database import REGISTRATIONS, Connection, Stored
-from reposync.store.repositories import lock_repositories, lock_repository, lock_repository_by_id
+from reposync.store.repositories import lock_repositories, lock_repository
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.tables import (
     FILES,
     REPOSITORIES,
-    REPOSITORY_COLUMNS,
     RUNS,
     VERSION_COLUMNS,
     VERSIONS,
@@ -91,7 +90,7 @@ class Versions(Stored):
         return {path: list(entry) for path, entry in (stored or {}).items()}
 
     async def physical_collections(self) -> set[str]:
-        """Every collection that has points of a version."""
+        """Every collection that has, or may have, points of a version."""
         return set(await self._database.scalars(select(VERSIONS.c.physical).distinct()))
 
     async def not_on(self, collection: str, physical: str) -> int:
@@ -101,11 +100,6 @@ class Versions(Stored):
         query = select(func.count()).select_from(joined)
         query = query.where(each.collection == collection, each.is_active, version.physical != physical)
         return int(await self._database.scalar(query) or 0)
-
-    async def uses(self, physical: str) -> bool:
-        """Whether any version has, or may have, points in that collection."""
-        query = select(VERSIONS.c.id).where(VERSIONS.c.physical == physical).limit(1)
-        return await self._database.scalar(query) is not None
 
     # By runs ---------------------------------------------------------------------------------------------------------
 
@@ -165,9 +159,7 @@ class Versions(Stored):
         """`version` holds the commit and is searched from now on; the previous live one is retired. `read`: the
         definition that the run used. Raises DefinitionChanged if it changed since."""
         async with self._database.write() as connection:
-            await self._lock(connection, run)
-            query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == run.repository_id)
-            row = await connection.one(query)
+            row = await self._lock(connection, run)
             if row.generation != read.generation:
                 raise DefinitionChanged(
                     f"The definition of {run.repository!r} changed during this run; its index is unchanged, and a run "
@@ -225,7 +217,7 @@ class Versions(Stored):
 
         Raises RepositoryNotFound, and NoEarlierVersion if no retired version is kept."""
         async with self._database.write() as connection:
-            identity = await lock_repository(connection, name)
+            identity = (await lock_repository(connection, name)).id
             mine = select(*VERSION_COLUMNS).where(VERSIONS.c.repository_id == identity)
             live = await self._one(connection, mine.where(VERSIONS.c.state == VersionState.LIVE))
             kept = mine.where(VERSIONS.c.state == VersionState.RETIRED, VERSIONS.c.live_at.is_not(None))
@@ -259,9 +251,10 @@ class Versions(Stored):
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    async def _lock(self, connection: Connection, run: Run) -> None:
-        await lock_repository_by_id(connection, run.repository_id, run.repository)
+    async def _lock(self, connection: Connection, run: Run) -> Row[Any]:
+        row = await lock_repository(connection, run.repository, run.repository_id)
         await require_held(connection, run)
+        return row
 
     async def _one(self, connection: Connection, query: Select[Any]) -> IndexVersion | None:
         row = await connection.one_or_none(query.limit(1))

@@ -253,7 +253,7 @@ class Retirement:
             await self._move_name(versions)
             live = {version.physical for version in versions if version.state is VersionState.LIVE}
             for physical in sorted({version.physical for version in situation.versions} - live):
-                if not await parts.versions.uses(physical):
+                if physical not in await parts.versions.physical_collections():
                     await drop_if_empty(parts.open_index, physical)
         except LeaseLost:
             raise

@@ -188,16 +188,14 @@ async def test_a_name_may_move_when_every_active_repository_of_the_collection_is
 
 async def test_a_collection_is_used_as_long_as_any_version_may_have_points_there(store: Store) -> None:
     run = await store.running()
-    assert not await store.versions.uses("code--2")
     first, _ = await store.replaced(run, physical="code--2")
     await store.ended(run)
     assert await store.versions.physical_collections() == {"code", "code--2"}
-    assert await store.versions.uses("code") and await store.versions.uses("code--2")
 
     again = await store.running()
     await store.versions.remove(again, first.id)
 
-    assert not await store.versions.uses("code")
+    assert await store.versions.physical_collections() == {"code--2"}
 
 
 # What searches ask ----------------------------------------------------------------------------------------------------
