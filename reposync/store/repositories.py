@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
 
@@ -298,13 +298,10 @@ async def lock_repositories(
 async def lock_repository(connection: Connection, name: str, identity: str | None = None) -> Row[Any]:
     """Lock the repository's row and thereby its queue. By `identity`, if given: it may have been renamed. Raises
     RepositoryNotFound."""
-    column = REPOSITORIES.c
-    rows = await lock_repositories(
-        connection, column.id == identity if identity else column.name == sanitize_text(name)
-    )
-    if not rows:
-        raise await unknown_repository(connection, name)
-    return cast("Row[Any]", rows[0])
+    mine = REPOSITORIES.c.name == sanitize_text(name) if identity is None else REPOSITORIES.c.id == identity
+    for row in await lock_repositories(connection, mine):
+        return row
+    raise await unknown_repository(connection, name)
 
 
 async def unknown_repository(connection: Connection, name: str) -> RepositoryNotFound:
