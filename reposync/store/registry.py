@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import truncate
 from reposync.store.database import AHEAD_SECONDS, REGISTRATIONS, Connection, Guard, Stored
-from reposync.store.repositories import Repositories, lock_repositories
+from reposync.store.repositories import Repositories, change_repository, lock_repositories
 from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
 from reposync.store.tables import (
@@ -291,14 +291,13 @@ class GroupRepositories(Repositories):
                     raise RegistrationsChanged(f"Repository {change.before.name!r} was changed meanwhile.")
             renamed = [change for change in changes if change.name != change.before.name]
             for change in renamed:  # first to temporary names; no valid name has a line break
-                aside = {"name": f"\n{change.before.id}"}
-                await connection.execute(update(REPOSITORIES).where(columns.id == change.before.id).values(**aside))
+                await change_repository(connection, change.before.id, {"name": f"\n{change.before.id}"})
             now = self._database.moment()
             for change in changes:
                 values = {**change.values, "updated_at": now}
                 if values.get("is_active"):  # ticks during the pause are not missed
                     values["scheduled_since"] = now
-                await connection.execute(update(REPOSITORIES).where(columns.id == change.before.id).values(**values))
+                await change_repository(connection, change.before.id, values)
             for change in renamed:
                 runs = update(RUNS).where(RUNS.c.repository_id == change.before.id)
                 await connection.execute(runs.values(repository=change.name))

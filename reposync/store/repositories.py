@@ -190,7 +190,7 @@ class Repositories(Stored):
         if changes.keys() & {"cron_expression", "timezone"}:
             changes["scheduled_since"] = now
         if changes:
-            row = await _change(connection, row.id, changes | {"updated_at": now})
+            row = await change_repository(connection, row.id, changes | {"updated_at": now})
         if changes or is_new:
             await connection.announce(REGISTRATIONS)
         rows[row.name] = row
@@ -242,7 +242,7 @@ class Repositories(Stored):
                 await self._withdraw_automatic(connection, [row.id], by)
             elif not row.is_active:
                 changes["scheduled_since"] = now  # ticks during the pause are not missed
-            row = await _change(connection, row.id, changes)
+            row = await change_repository(connection, row.id, changes)
             await connection.announce(REGISTRATIONS)
             return Repository.of(row)
 
@@ -313,7 +313,7 @@ async def unknown_repository(connection: Connection, name: str) -> RepositoryNot
     )
 
 
-async def _change(connection: Connection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
+async def change_repository(connection: Connection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
     query = update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes).returning(*REPOSITORY_COLUMNS)
     return await connection.one(query)
 

@@ -172,9 +172,7 @@ class Runs(RunQueue):
     async def record_brake(self, run: Run, brake: Mapping[str, Any]) -> None:
         """Bind approvals that were given beforehand to the deletion that the run met."""
         async with self._database.write() as connection:
-            row = await connection.one_or_none(locked(connection, held_by(run)))
-            if row is None:
-                raise lease_lost(run)
+            row = await self._require_held(connection, run)
             await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(brake=dict(brake)))
             requests = (await read_requests(connection, [run.id])).get(run.id, [])
             given = [each.id for each in requests if each.approval is not None and each.approval in ({}, row.brake)]

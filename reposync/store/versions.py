@@ -17,7 +17,7 @@ from reposync.errors import DefinitionChanged, NoEarlierVersion
 from reposync.store.attempts import fence, require_held
 from reposync.store.columns import known_fields, sanitize_text
 from reposync.store.database import REGISTRATIONS, Connection, Stored
-from reposync.store.repositories import lock_repositories, lock_repository
+from reposync.store.repositories import change_repository, lock_repositories, lock_repository
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.tables import (
@@ -147,8 +147,7 @@ class Versions(Stored):
             await self._lock(connection, run)
             known = REPOSITORIES.c.epoch
             highest = known if above is None else case((known < above, above), else_=known)
-            mine = update(REPOSITORIES).where(REPOSITORIES.c.id == run.repository_id).values(epoch=highest + 1)
-            epoch: int = await connection.scalar(mine.returning(REPOSITORIES.c.epoch))
+            epoch: int = (await change_repository(connection, run.repository_id, {"epoch": highest + 1})).epoch
             begun = {"epoch": epoch, "index_identity": identity, "fingerprint": None}
             await self._change(connection, version.id, begun)
             first = and_(RUNS.c.id == run.id, RUNS.c.full_from_epoch.is_(None))
@@ -191,9 +190,7 @@ class Versions(Stored):
                 repeated["lag_since"] = now
             if published.project_id is not None:
                 repeated["project_id"] = published.project_id
-            await connection.execute(
-                update(REPOSITORIES).where(REPOSITORIES.c.id == run.repository_id).values(**repeated)
-            )
+            await change_repository(connection, run.repository_id, repeated)
             return live
 
     async def record_head(self, run: Run, commit: str, known: str | None) -> None:
@@ -234,7 +231,7 @@ class Versions(Stored):
             # A current run began with a different live version: it publishes nothing.
             generation = REPOSITORIES.c.generation + 1
             changes = {**_repeated(now_live), "index_hold": hold, "content_fingerprint": None, "generation": generation}
-            await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes))
+            await change_repository(connection, identity, changes)
             await connection.announce(REGISTRATIONS)
             return now_live, live
 
