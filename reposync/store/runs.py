@@ -340,10 +340,7 @@ class Runs(RunQueue):
             again = {"not_before": self._database.moment(), "brake": None}
             await apply_requests(connection, await move(connection, blocked, Event.APPROVE, **again))
             return
-        error = {
-            "error_code": DefinitionChanged.code,
-            "error_message": f"Run {completed.id} was completed since.",
-        }
+        error = {"error_code": DefinitionChanged.code, "error_message": f"Run {completed.id} was completed since."}
         await move(connection, blocked, Event.STOP, **error)
 
     async def _follow_up(self, connection: Connection, row: Row[Any]) -> None:

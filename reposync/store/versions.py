@@ -181,11 +181,7 @@ class Versions(Stored):
                 await self._retire(connection, VERSIONS.c.repository_id == run.repository_id, VersionState.LIVE)
                 changes |= {"live_at": now, "retired_at": None}
             live = await self._change(connection, version.id, changes)
-            repeated = _repeated(live) | {
-                "last_sync_at": now,
-                "content_fingerprint": None,
-                "updated_at": now,
-            }
+            repeated = _repeated(live) | {"last_sync_at": now, "content_fingerprint": None, "updated_at": now}
             if published.complete:
                 repeated["lag_since"] = now
             if published.project_id is not None:
@@ -268,11 +264,7 @@ class Versions(Stored):
 
 def _repeated(live: IndexVersion) -> dict[str, Any]:
     """What `repositories` repeats of its live version."""
-    return {
-        "live_version": live.id,
-        "last_commit": live.commit_sha,
-        "last_committed_at": live.committed_at,
-    }
+    return {"live_version": live.id, "last_commit": live.commit_sha, "last_committed_at": live.committed_at}
 
 
 def unwritten_version(repository: Repository, state: VersionState, columns: Mapping[str, Any]) -> IndexVersion:
