@@ -21,7 +21,6 @@ from reposync.config.references import MissingSecret
 from reposync.config.registry import GitLabInstance, signing_key
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.store.repository import Repository
-from reposync.store.run_queue import PushIgnored
 from reposync.store.status import RunStatus
 
 log = logging.getLogger(__name__)
@@ -318,7 +317,7 @@ async def _trigger(app: Application, repository: Repository, push: Push, asked_b
         )
     except RepositoryNotFound:
         return ignored(Reason.INACTIVE, "It was removed a moment ago.")
-    if not isinstance(asked, PushIgnored):
+    if not isinstance(asked, Repository):
         run, is_new = asked
         log.info("a push requests a run", extra={"repository": run.repository, "run": run.id, "commit": commit})
         return TriggeredRun(repository=run.repository, run_id=run.id, status=run.status, is_new=is_new)

@@ -34,14 +34,9 @@ from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
 from reposync.store.database import Database, Guard
-from reposync.store.registry import (
-    GroupClaim,
-    GroupRepositories,
-    ProjectGroups,
-    RegistrationsChanged,
-    RepositoryChange,
-)
+from reposync.store.registry import GroupRepositories, ProjectGroups, RegistrationsChanged, RepositoryChange
 from reposync.store.repository import Registration, Repository
+from reposync.store.tables import ProjectGroup
 from reposync.store.versions import Versions
 from reposync.supervision import log_defect
 from reposync.telemetry.health import Trouble
@@ -144,7 +139,7 @@ class Discovery:
         return ended
 
     async def _claimed(
-        self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool = False
+        self, registry: Registry, group: Group, claim: ProjectGroup, *, approved: bool = False
     ) -> DiscoveryReport | RepoSyncError:
         """Raises StoreUnavailable."""
         schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
@@ -176,7 +171,7 @@ class Discovery:
         await self._groups.record(claim, due, projects=projects, error_code=code, error_message=message)
         return ended
 
-    async def _renew(self, claim: GroupClaim) -> None:
+    async def _renew(self, claim: ProjectGroup) -> None:
         """Until cancelled. A claim that is lost is noticed by the next write, each of which requires it."""
         while True:
             await asyncio.sleep(self.lease_seconds / 3)
@@ -184,7 +179,7 @@ class Discovery:
                 await self._groups.renew(claim, self.lease_seconds)
 
     async def _discover(
-        self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool
+        self, registry: Registry, group: Group, claim: ProjectGroup, *, approved: bool
     ) -> DiscoveryReport:
         gitlab = GitLabClient(server_of(registry, group), retry=self.retry, observer=self.observer)
         source = GitLabGroup(gitlab, group.group)
@@ -244,7 +239,7 @@ class Discovery:
             problem=problem,
         )
 
-    async def _settle(self, view: GroupView, report: DiscoveryReport, claim: GroupClaim) -> DiscoveryReport:
+    async def _settle(self, view: GroupView, report: DiscoveryReport, claim: ProjectGroup) -> DiscoveryReport:
         """Update names and links in the index. A repository with an active run has to wait, because the run writes the
         former name. Raises VectorIndexError, and what the guard raises."""
         unsettled = view.unsettled()

@@ -129,17 +129,9 @@ class RegistryFiles(Stored):
 # Groups --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class GroupClaim:
-    """A claimed update of a group, and the fence of its writes: an `attempt` is never reused."""
-
-    key: str
-    worker: str
-    attempt: int
-
-
 class ProjectGroups(Stored):
-    """The key of a group is `<server's address>/<path>`."""
+    """The key of a group is `<server's address>/<path>`. A claim is its row then, and the fence of writes: an `attempt`
+    is never reused."""
 
     async def declare(self, keys: Collection[str]) -> None:
         """These groups are configured, and due at once: a new configuration should take effect."""
@@ -149,7 +141,7 @@ class ProjectGroups(Stored):
             sooner = case((GROUPS.c.due_at > now, now), else_=GROUPS.c.due_at)
             await self._database.change(insert.on_conflict_do_update(index_elements=["key"], set_={"due_at": sooner}))
 
-    async def claim_due(self, worker: str, lease_seconds: float, *, among: Collection[str]) -> GroupClaim | None:
+    async def claim_due(self, worker: str, lease_seconds: float, *, among: Collection[str]) -> ProjectGroup | None:
         """Claim the group of `among` that has been due for longest and has no lease, or one that ended."""
         now = self._database.moment()
         # Neither a lease nor a check can be in the future: the database's clock was set back since.
@@ -164,7 +156,7 @@ class ProjectGroups(Stored):
             chosen = query.with_for_update(skip_locked=True).scalar_subquery()
             return await self._take(connection, GROUPS.c.key == chosen, worker, lease_seconds)
 
-    async def claim(self, key: str, worker: str, lease_seconds: float) -> GroupClaim:
+    async def claim(self, key: str, worker: str, lease_seconds: float) -> ProjectGroup:
         """Claim this group for a person who waits, due or not; a different worker that has it loses its claim."""
         async with self._database.write() as connection:
             insert = self._database.insert(GROUPS).values(key=key, due_at=self._database.moment(), projects=0)
@@ -176,19 +168,19 @@ class ProjectGroups(Stored):
 
     async def _take(
         self, connection: Connection, which: ColumnElement[bool], worker: str, lease_seconds: float
-    ) -> GroupClaim | None:
+    ) -> ProjectGroup | None:
         lease_until = self._database.moment(lease_seconds)
         taken = update(GROUPS).where(which).values(worker=worker, lease_until=lease_until, attempt=GROUPS.c.attempt + 1)
-        row = await connection.one_or_none(taken.returning(GROUPS.c.key, GROUPS.c.attempt))
-        return None if row is None else GroupClaim(row.key, worker, row.attempt)
+        row = await connection.one_or_none(taken.returning(*GROUPS.c))
+        return None if row is None else ProjectGroup.of(row)
 
-    async def renew(self, claim: GroupClaim, lease_seconds: float) -> None:
+    async def renew(self, claim: ProjectGroup, lease_seconds: float) -> None:
         """Extend the lease. Raises LeaseLost."""
         renewed = update(GROUPS).where(_held(claim)).values(lease_until=self._database.moment(lease_seconds))
         if not await self._database.change(renewed):
             raise _lost(claim)
 
-    async def require_held(self, claim: GroupClaim, connection: Connection) -> None:
+    async def require_held(self, claim: ProjectGroup, connection: Connection) -> None:
         """Raises LeaseLost unless the claim is valid, and keeps it valid until the transaction ends."""
         query = select(GROUPS.c.key).where(_held(claim)).with_for_update(read=True)
         if await connection.scalar(query) is None:
@@ -196,7 +188,7 @@ class ProjectGroups(Stored):
 
     async def record(
         self,
-        claim: GroupClaim,
+        claim: ProjectGroup,
         next_due: Callable[[datetime], datetime],
         *,
         projects: int | None = None,
@@ -219,7 +211,7 @@ class ProjectGroups(Stored):
             query = update(GROUPS).where(_held(claim)).values(**ended)
             return bool(await connection.change(query))
 
-    async def release(self, claim: GroupClaim) -> None:
+    async def release(self, claim: ProjectGroup) -> None:
         """Give up the claim before the end: the group stays due, and the next worker can claim it at once."""
         await self._database.change(update(GROUPS).where(_held(claim)).values(worker=None, lease_until=None))
 
@@ -235,12 +227,12 @@ class ProjectGroups(Stored):
         return [ProjectGroup.of(row) for row in rows]
 
 
-def _held(claim: GroupClaim) -> ColumnElement[bool]:
+def _held(claim: ProjectGroup) -> ColumnElement[bool]:
     """Including the worker: programs before 0.2 count no attempts."""
     return and_(GROUPS.c.key == claim.key, GROUPS.c.attempt == claim.attempt, GROUPS.c.worker == claim.worker)
 
 
-def _lost(claim: GroupClaim) -> LeaseLost:
+def _lost(claim: ProjectGroup) -> LeaseLost:
     return LeaseLost(f"Group {claim.key} was claimed by a different worker.")
 
 

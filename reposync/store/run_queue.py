@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Row, Select, exists, select, update
@@ -52,14 +51,6 @@ class IdempotencyKeyReused(RepoSyncError):
 
     code = "IDEMPOTENCY_KEY_REUSED"
     status = 422
-
-
-@dataclass(frozen=True, slots=True)
-class PushIgnored:
-    """Why a push starts no run. If neither paused nor inactive: the index holds that commit already."""
-
-    is_active: bool
-    paused_reason: str | None
 
 
 class Asked(TypedDict, total=False):
@@ -141,8 +132,9 @@ class RunQueue(RunHistory):
 
     async def enqueue_for_push(
         self, repository: Repository, commit: str, *, is_head: bool = True, asked_by: str = "", max_attempts: int
-    ) -> tuple[Run, bool] | PushIgnored:
-        """A run of `repository`, whose branch is at `commit` since a push, and whether it is new; or why there is none.
+    ) -> tuple[Run, bool] | Repository:
+        """A run of `repository`, whose branch is at `commit` since a push, and whether it is new. Or there is none: its
+        row says that it is not active, or else the index holds that commit already.
         `is_head`: its branch is known to be the one that was pushed.
 
         One transaction, so that a pause comes before or after it. If the index holds the commit, the push is ignored
@@ -158,7 +150,7 @@ class RunQueue(RunHistory):
                 seen = update(REPOSITORIES).where(columns.id == repository.id, moved)
                 await connection.execute(seen.values(**new_head(commit, self._database.moment())))
             if not row.is_active or (row.last_commit == commit and not await connection.scalar(busy)):
-                return PushIgnored(row.is_active, row.paused_reason)
+                return Repository.of(row)
             return await self.enqueue(
                 row.name, RunTrigger.WEBHOOK, asked_by=asked_by, max_attempts=max_attempts, within=connection
             )

@@ -10,21 +10,15 @@ import pytest
 from sqlalchemy import update
 
 from reposync.errors import LeaseLost
-from reposync.store.registry import (
-    GroupClaim,
-    GroupRepositories,
-    ProjectGroups,
-    RegistrationsChanged,
-    RepositoryChange,
-)
+from reposync.store.registry import GroupRepositories, ProjectGroups, RegistrationsChanged, RepositoryChange
 from reposync.store.repository import Registration
-from reposync.store.tables import GROUPS
+from reposync.store.tables import GROUPS, ProjectGroup
 from tests.integration.store.conftest import Store
 
 A, B = "https://gitlab.example.com/a", "https://gitlab.example.com/b"
 
 
-async def due(groups: ProjectGroups, worker: str, *among: str, lease_seconds: float = 60) -> GroupClaim:
+async def due(groups: ProjectGroups, worker: str, *among: str, lease_seconds: float = 60) -> ProjectGroup:
     """The claim of a group that is due."""
     claim = await groups.claim_due(worker, lease_seconds, among=among)
     assert claim is not None

@@ -8,7 +8,6 @@ from typing import Any
 
 from reposync.store.repository import Repository, repository_id
 from reposync.store.run import Run, RunFigures
-from reposync.store.run_queue import PushIgnored
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
 from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store
@@ -157,7 +156,7 @@ async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(store: 
     asked = await asyncio.gather(*(runs.enqueue_for_push(pushed, NEW, max_attempts=5) for _ in range(4)))
     (run,) = await runs.history()
     assert (run.trigger, run.max_attempts, run.status) == (RunTrigger.WEBHOOK, 5, RunStatus.QUEUED)
-    assert sorted(each[1] for each in asked if not isinstance(each, PushIgnored)) == [False, False, False, True]
+    assert sorted(each[1] for each in asked if not isinstance(each, Repository)) == [False, False, False, True]
 
 
 async def test_a_push_of_the_indexed_commit_is_ignored_unless_a_run_is_active(store: Store) -> None:
@@ -172,7 +171,8 @@ async def test_a_push_of_the_indexed_commit_is_ignored_unless_a_run_is_active(st
     await runs.request_cancel(under_way[0].id)
     await runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
 
-    assert await runs.enqueue_for_push(pushed, OLD, max_attempts=3) == PushIgnored(True, None)
+    ignored = await runs.enqueue_for_push(pushed, OLD, max_attempts=3)
+    assert isinstance(ignored, Repository) and ignored.is_active
     assert isinstance(await runs.enqueue_for_push(pushed, NEW, max_attempts=3), tuple)
 
 
