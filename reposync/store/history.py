@@ -9,18 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Row,
-    Select,
-    case,
-    delete,
-    func,
-    literal_column,
-    select,
-    tuple_,
-    union_all,
-)
+from sqlalchemy import ColumnElement, Row, Select, case, delete, func, literal_column, select, tuple_, union_all
 
 from reposync.errors import Remedy, RunAmbiguous, RunNotFound
 from reposync.store.columns import sanitize_text

@@ -11,13 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
 
-from reposync.errors import (
-    RegistryConflict,
-    Remedy,
-    RepositoryChanged,
-    RepositoryNotFound,
-    UsageError,
-)
+from reposync.errors import RegistryConflict, Remedy, RepositoryChanged, RepositoryNotFound, UsageError
 from reposync.store.attempts import cancel_attempts, require_held
 from reposync.store.columns import sanitize_text
 from reposync.store.database import REGISTRATIONS, Connection, Guard, Stored

@@ -31,15 +31,7 @@ from reposync.store.run_state import (
     withdraw,
 )
 from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import (
-    CLAIM_ORDER,
-    REPOSITORIES,
-    REQUESTS,
-    RUNS,
-    is_active,
-    new_head,
-    status_is,
-)
+from reposync.store.tables import CLAIM_ORDER, REPOSITORIES, REQUESTS, RUNS, is_active, new_head, status_is
 
 _KEYED = uuid.UUID("3d7c0f52-8f0e-4bb4-9d0a-4c1f0f1c7a6e")
 KEY_SECONDS = 24 * 3600.0

@@ -15,17 +15,7 @@ from reposync.runs import redis_locks
 from reposync.runs.locks import LockHolder
 from tests.fixtures.redis_server import RedisServer, free_port
 from tests.fixtures.tcp_proxy import TcpProxy
-from tests.integration.runs.lock.conftest import (
-    Heard,
-    Log,
-    OpenLocks,
-    foreign_value,
-    key,
-    lost,
-    until,
-    value,
-    watched,
-)
+from tests.integration.runs.lock.conftest import Heard, Log, OpenLocks, foreign_value, key, lost, until, value, watched
 
 TTL_SECONDS = 3.0
 
