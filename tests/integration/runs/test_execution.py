@@ -86,18 +86,6 @@ async def claimed_again(database: Database) -> Run:
     return await Store(database).claimed()
 
 
-async def tried_before(database: Database, run: Run, seconds: float) -> None:
-    """The first attempt began so much earlier."""
-    assert run.started_at is not None
-    first = update(ATTEMPTS).where(ATTEMPTS.c.attempt == 1)
-    await database.change(first.values(started_at=run.started_at - timedelta(seconds=seconds)))
-
-
-def waits_seconds(run: Run) -> float:
-    assert run.started_at is not None
-    return (run.not_before - run.started_at).total_seconds()
-
-
 @pytest.mark.parametrize(("asked", "waits"), [(600.0, 600.0), (1e9, 86_400.0)])
 async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_does_not_count(
     database: Database, asked: float, waits: float
@@ -109,7 +97,8 @@ async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_do
     handed = await execution(runs, run).perform(refused.make)
 
     assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, "SOURCE_UNAVAILABLE", 0)
-    assert waits <= waits_seconds(handed) < waits * 1.2
+    assert handed.started_at is not None
+    assert waits <= (handed.not_before - handed.started_at).total_seconds() < waits * 1.2
     # However often: it is the server's wish, and no failure of the run.
     for _ in range(5):
         again = await claimed_again(database)
@@ -127,7 +116,9 @@ async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_
     leaking = Fails(SourceElsewhere(f"The folder of {TOKEN} is elsewhere."))
 
     handed = await execution(runs, run).perform(leaking.make)
-    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+    assert run.started_at is not None
+    long_ago = run.started_at - timedelta(seconds=NOBODY_CAN_SECONDS + 1)
+    await database.change(update(ATTEMPTS).values(started_at=long_ago))
     again = await claimed_again(database)
     failed = await execution(runs, again).perform(leaking.make)
 
@@ -179,12 +170,6 @@ async def shielded(event: asyncio.Event) -> None:
             await asyncio.shield(waiting)
 
 
-async def is_cancelled_from_within() -> None:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    future.cancel()
-    await future
-
-
 class DefectiveWatchdog(RunLocks):
     async def watch(self) -> None:
         raise TypeError("a defect")
@@ -218,7 +203,9 @@ async def test_a_defect_of_what_keeps_the_run_ends_it_for_retry_and_says_so(
 
 class CancelsItself(Writes):
     async def execute(self) -> Outcome:
-        await is_cancelled_from_within()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
         return Outcome()
 
 

@@ -9,11 +9,11 @@ from reposync.store.database import Database
 from reposync.store.manifest import Manifests
 from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration, Repository, repository_id
+from reposync.store.repository import Registration, Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
+from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.ticks import TickOutcome, Ticks
 from reposync.store.versions import Published, Versions
 from tests.fixtures.clocks import database_time  # noqa: F401
@@ -40,6 +40,11 @@ TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WHEN = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 
+def registration(name: str, **changes: Any) -> Registration:
+    place = {"location": "https://git.example.com/payments.git", "source": "git", "origin": "config"}
+    return Registration(**{"name": name, "collection": "code", **place, **changes})
+
+
 class Store:
     """The store over one database, and short ways to the states that tests start from."""
 
@@ -58,28 +63,13 @@ class Store:
         due = {(await self.repositories.get(name)).id: when for name in names or ("payments",)}
         return await self.ticks.enqueue(due, grace_seconds=grace_seconds, max_attempts=max_attempts)
 
-    async def repository(self, name: str = "payments", **changes: str) -> Repository:
-        registration = {
-            "name": name,
-            "location": "https://git.example.com/payments.git",
-            "source": "git",
-            "origin": "config",
-            "collection": "code",
-            **changes,
-        }
-        return await self.repositories.register(Registration(**registration))  # type: ignore[arg-type]
+    async def repository(self, name: str = "payments", **changes: Any) -> Repository:
+        return await self.repositories.register(registration(name, **changes))
 
     async def renamed(self, row: Repository, name: str) -> Repository:
         """As its group does it."""
         await GroupRepositories(self.database).apply_changes([RepositoryChange(row, {"name": name})])
         return await self.repositories.by_id(row.id)
-
-    async def database_rows(self, names: list[str]) -> None:
-        """Repositories, many at a time."""
-        row = await self.repository(names[0])
-        same = {key: value for key, value in row.model_dump().items() if key not in ("id", "name")}
-        rows = [{"id": repository_id(name), "name": name, "attributes": {}, **same} for name in names[1:]]
-        await self.database.change(REPOSITORIES.insert(), rows)
 
     async def queued(self, name: str = "payments", trigger: RunTrigger = RunTrigger.COMMAND, **asked: Any) -> Run:
         await self.repository(name)

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.store.registry import ProjectGroups
 from reposync.store.run import LostAttempt, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
-from reposync.store.tables import REPOSITORIES, REQUESTS, RUNS
+from reposync.store.tables import ENDED_SESSIONS, REPOSITORIES, REQUESTS, RUNS, WORKERS
 from reposync.store.ticks import TickOutcome
-from reposync.store.workers import Workers
+from reposync.store.workers import ALIVE_SECONDS, SESSIONS_KEPT_SECONDS, StoredEndedSessions, Workers
 from tests.fixtures.clocks import DatabaseTime, ShiftedClock
 from tests.integration.store.conftest import Store
 
@@ -40,7 +40,7 @@ async def synced(store: Store) -> None:
     await store.ended(run)
 
 
-# Ticks --------------------------------------------------------------------------------------------------------------
+# Ticks -------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_tick_that_is_to_come_is_rejected_and_runs_when_it_comes(store: Store, time: DatabaseTime) -> None:
@@ -73,7 +73,7 @@ async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wro
     assert await store.ticks.latest([row.id]) == {row.id: now}
 
 
-# The queue ----------------------------------------------------------------------------------------------------------
+# The queue ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_pause_that_was_set_before_the_clock_went_back_is_over(store: Store, time: DatabaseTime) -> None:
@@ -137,7 +137,7 @@ async def test_a_group_is_looked_through_again_after_the_clock_went_back(store: 
     assert {claim.key for claim in claims if claim is not None} == set(among)
 
 
-# This machine's clock -----------------------------------------------------------------------------------------------
+# This machine's clock ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("database_kind", ["postgresql"])  # the users of an SQLite file have one clock
@@ -163,7 +163,7 @@ async def test_what_a_pod_with_a_wrong_clock_writes_is_of_the_databases_clock(
         assert right.clock.skew_seconds == pytest.approx(0.0, abs=5.0)
 
 
-# Attempts without an end --------------------------------------------------------------------------------------------
+# Attempts without an end -------------------------------------------------------------------------------------------
 
 
 async def test_lost_attempts_are_counted_once_by_the_worker_that_finds_them(store: Store) -> None:
@@ -183,3 +183,63 @@ async def test_lost_attempts_are_counted_once_by_the_worker_that_finds_them(stor
     ] * 3
     assert min(lost.seconds for lost in found) >= 0
     assert (await store.runs.get(run.id)).error_code == "RUN_ABANDONED"
+
+
+# Workers and sessions -------------------------------------------------------------------------------------------------
+
+
+async def alive(store: Store) -> list[str]:
+    return [each.name for each in await Workers(store.database).alive()]
+
+
+async def silent(store: Store, name: str, seconds: float) -> None:
+    """The worker was last heard of so long ago."""
+    mine = update(WORKERS).where(WORKERS.c.name == name)
+    await store.database.change(mine.values(seen_at=store.database.moment(-seconds)))
+
+
+async def test_a_worker_without_heartbeat_is_not_alive_until_the_next_one(store: Store) -> None:
+    workers = Workers(store.database)
+    await workers.join("pod-1:7:a", host="node-1", version="1.2.3")
+    (joined,) = await workers.alive()
+    await silent(store, "pod-1:7:a", ALIVE_SECONDS + 1)
+    assert await alive(store) == []
+
+    assert await workers.beat("pod-1:7:a") is True
+
+    (again,) = await workers.alive()
+    assert (again.name, again.started_at) == (joined.name, joined.started_at)
+
+
+async def test_rows_of_dead_workers_are_deleted_when_a_worker_joins(store: Store) -> None:
+    workers = Workers(store.database)
+    await workers.join("pod-1:7:killed", host="node-1", version="1.2.3")
+    await workers.join("pod-2:7:late", host="node-2", version="1.2.3")
+    await silent(store, "pod-1:7:killed", 2 * 3600)
+    await silent(store, "pod-2:7:late", 60)
+
+    await workers.join("pod-3:7:new", host="node-3", version="1.2.3")
+
+    assert set(await store.database.scalars(select(WORKERS.c.name))) == {"pod-2:7:late", "pod-3:7:new"}
+    assert await workers.beat("pod-1:7:killed") is False, "it has to join again"
+
+
+async def test_a_session_has_ended_once_it_was_signed_out(store: Store) -> None:
+    ended = StoredEndedSessions(lambda: store.database)
+    assert not await ended.has_ended("one")
+    for _ in range(2):
+        await ended.end("one")
+        assert await ended.has_ended("one")
+    assert not await ended.has_ended("two")
+
+
+async def test_expired_sessions_are_deleted_when_a_session_ends(store: Store) -> None:
+    ended = StoredEndedSessions(lambda: store.database)
+    for name, age_seconds in (("old", SESSIONS_KEPT_SECONDS + 60), ("young", SESSIONS_KEPT_SECONDS - 60)):
+        await ended.end(name)
+        mine = update(ENDED_SESSIONS).where(ENDED_SESSIONS.c.id == name)
+        await store.database.change(mine.values(ended_at=store.database.moment(-age_seconds)))
+
+    await ended.end("new")
+
+    assert set(await store.database.scalars(select(ENDED_SESSIONS.c.id))) == {"young", "new"}

@@ -15,27 +15,15 @@ from reposync.errors import DefinitionChanged, LeaseLost, UsageError
 from reposync.store.database import Database
 from reposync.store.manifest import ManifestRow
 from reposync.store.registry import RegistrationsChanged
-from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import IndexVersion, VersionState
-from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store
+from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store, registration
 
 pytestmark = pytest.mark.full
 
 NAMES = [f"repository-{number}" for number in range(6)]
 TURNS = 16
-
-
-def registration(name: str, cron_expression: str) -> Registration:
-    return Registration(
-        name=name,
-        location="https://git.example.com/payments.git",
-        source="git",
-        origin="config",
-        collection="code",
-        cron_expression=cron_expression,
-    )
 
 
 class Pod:
@@ -65,7 +53,9 @@ class Pod:
     async def apply(self, turn: int) -> None:
         """A registry file, with entries that others renamed or have just registered."""
         names = self.chance.sample([*NAMES, f"new-{turn}", f"new-{turn + 1}"], len(NAMES))
-        await self.store.repositories.register_all([registration(name, f"* {turn} * * *") for name in names])
+        await self.store.repositories.register_all(
+            [registration(name, cron_expression=f"* {turn} * * *") for name in names]
+        )
 
     async def work(self, _: int) -> None:
         run = await self.store.runs.claim(f"pod-{self.chance.random()}", 60.0)

@@ -11,9 +11,8 @@ from sqlalchemy import update
 
 from reposync.errors import LeaseLost
 from reposync.store.registry import GroupRepositories, ProjectGroups, RegistrationsChanged, RepositoryChange
-from reposync.store.repository import Registration
 from reposync.store.tables import GROUPS, ProjectGroup
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import Store, registration
 
 A, B = "https://gitlab.example.com/a", "https://gitlab.example.com/b"
 
@@ -95,7 +94,7 @@ async def test_what_a_claim_that_is_gone_guards_is_not_written(
     await groups.declare([A])
     dead = await due(groups, "w1", A, lease_seconds=-1)
     claim = await due(groups, "w1", A)
-    new = Registration(name="b", location="/b", source="path", origin="command", collection="code")
+    new = registration("b")
 
     for guard in (partial(groups.require_held, dead), partial(groups.require_held, claim)):
         gone = guard.args == (dead,)

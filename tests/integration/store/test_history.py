@@ -117,16 +117,10 @@ async def test_the_latest_run_of_a_repository_is_not_that_of_an_earlier_one_with
 async def test_history_is_narrowed_by_trigger_and_time_and_states_together(store: Store) -> None:
     runs = []
     for name in ("a", "b"):
-        await store.repository(name)
         for trigger in (RunTrigger.HTTP, RunTrigger.SCHEDULE, RunTrigger.WEBHOOK):
-            for status in (RunStatus.COMPLETED, RunStatus.FAILED, None):
-                run, _ = await store.runs.enqueue(name, trigger)
-                if status is not None:
-                    claimed = await store.runs.claim("worker-1", 60.0, run_id=run.id)
-                    run = await store.runs.finish(claimed, status, RunFigures())
-                else:
-                    run = await store.runs.request_cancel(run.id)
-                runs.insert(0, run)
+            for status in (RunStatus.COMPLETED, RunStatus.FAILED):
+                runs.insert(0, await store.ended(await store.running(name, trigger=trigger), status))
+            runs.insert(0, await store.runs.request_cancel((await store.queued(name, trigger)).id))
     since, until = runs[-3].queued_at, runs[2].queued_at
 
     assert await store.runs.history(since=since) == runs[:-2]

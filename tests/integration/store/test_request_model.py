@@ -95,24 +95,17 @@ class Requests(RuleBasedStateMachine):
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
-    def _asks(self, name: str, trigger: RunTrigger, full: bool, approved: bool = False) -> None:
-        number = next(self.numbers)
-        request_id = f"00000000-0000-4000-8000-{number:012}"
-        asked_by = f"{trigger} {number}"
-        self.wishes[request_id] = Wish(name, trigger, asked_by, full)
-        self.do(
-            self.store.runs.enqueue(
-                name, trigger, asked_by=asked_by, request_id=request_id, full=full, approved=approved
-            )
-        )
-
     @initialize(name=names)
     def begin(self, name: str) -> None:
-        self._asks(name, RunTrigger.WEBHOOK, False)
+        self.somebody_asks(name, RunTrigger.WEBHOOK, full=False, approved=False)
 
     @rule(name=names, trigger=st.sampled_from(TRIGGERS), full=st.booleans(), approved=st.booleans())
     def somebody_asks(self, name: str, trigger: RunTrigger, full: bool, approved: bool) -> None:
-        self._asks(name, trigger, full, approved)
+        number = next(self.numbers)
+        request_id, asked_by = f"00000000-0000-4000-8000-{number:012}", f"{trigger} {number}"
+        self.wishes[request_id] = Wish(name, trigger, asked_by, full)
+        asked = {"asked_by": asked_by, "request_id": request_id, "full": full, "approved": approved}
+        self.do(self.store.runs.enqueue(name, trigger, **asked))
 
     @rule(name=names, back=st.integers(0, 3), late=st.booleans())
     def tick(self, name: str, back: int, late: bool) -> None:
