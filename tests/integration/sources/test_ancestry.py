@@ -1,4 +1,4 @@
-"""Which commit is part of the history of which, by a local repository and by a URL. GitLab: see its own tests."""
+"""Which commit is part of the history of which."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from reposync.sources.factory import open_source
-from reposync.sources.port import Ancestry, LocalGit, RemoteGit
+from reposync.sources.port import Ancestry, LocalGit
 from tests.fixtures.repositories import GitRepository, git_environment
 
 
@@ -31,14 +31,4 @@ async def test_a_local_repository_answers_as_git_does_for_any_history(repository
         commit, tip = chance.choice(commits), chance.choice(commits)
         wanted = Ancestry.CONTAINED if is_ancestor(repository, commit, tip) else Ancestry.NOT_CONTAINED
         assert await source.ancestry(commit, tip) is wanted, (commit, tip)
-    await source.close()
-
-
-async def test_of_a_plain_git_server_only_the_tip_itself_is_known(repository: GitRepository) -> None:
-    first, head = repository.commit({"a.py": b"x"}), repository.commit({"b.py": b"x"})
-    source = open_source(RemoteGit("https://127.0.0.1:9/x.git"))
-
-    assert await source.ancestry(head[:12], head) is Ancestry.CONTAINED
-    assert await source.ancestry(first, head) is Ancestry.UNKNOWABLE
-    assert await source.ancestry(first, None) is Ancestry.UNKNOWABLE
     await source.close()
