@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.supervised import free_port
 
 HANDSHAKE = {
     "jsonrpc": "2.0",

@@ -16,7 +16,7 @@ from typing import Any, Self
 import httpx
 
 from reposync.vectors.embedded import read_record
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.supervised import free_port
 
 ENGINE = "engine"
 """The host in URLs of the embedded engine."""

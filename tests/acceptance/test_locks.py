@@ -22,8 +22,9 @@ from reposync.store.status import RunStatus
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.embedding_server import EmbeddingServer
-from tests.fixtures.redis_server import RedisServer, free_port, redis_server, redis_url  # noqa: F401
+from tests.fixtures.redis_server import RedisServer, redis_server, redis_url  # noqa: F401
 from tests.fixtures.repositories import GitRepository
+from tests.fixtures.supervised import free_port
 from tests.integration.runs.lock.conftest import Log
 
 pytestmark = pytest.mark.full

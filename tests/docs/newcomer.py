@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 
 from tests.docs.pages import Place
 from tests.docs.shell import Typed, as_expected, simple_commands
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.supervised import free_port
 from tests.fixtures.warm_program import CLIENT
 
 # What is typed and run.

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.fixtures.gitlab_server.serving import ThreadedServer
 from tests.fixtures.installation import ROOT, locked
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.supervised import free_port
 
 AUDIT = ROOT / ".ci" / "audit.py"
 LOCK = """\

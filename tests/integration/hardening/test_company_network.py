@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
-from tests.fixtures.network import Authority, EncryptedPostgresql, ForwardProxy
+from tests.fixtures.network import Authority, ForwardProxy
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.repositories import GitRepository
@@ -96,8 +95,8 @@ class Road:
 
 
 @pytest.fixture
-async def road(company: Company, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Road]:
-    async with ForwardProxy(password="proxy-hush") as proxy:
+def road(company: Company, monkeypatch: pytest.MonkeyPatch) -> Iterator[Road]:
+    with ForwardProxy(password="proxy-hush") as proxy:
         yield Road(company, proxy, monkeypatch)
 
 
@@ -190,14 +189,10 @@ async def test_postgresql_proves_itself_where_that_is_asked_for(
     authority: Authority, postgresql: PostgresqlDatabases, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # libpq's own place for an authority
-    parts = urlsplit(postgresql.server_url)
-    folder = parse_qs(parts.query).get("host", [""])[0]
-    if not folder.startswith("/"):
-        pytest.skip("TEST_DATABASE_URL names a server that is not on a Unix socket")
-    async with EncryptedPostgresql(Path(folder) / ".s.PGSQL.5432", authority.server_context()) as encrypted:
+    with TcpProxy(postgresql.server_url, tls=authority.server_context()) as encrypted:
 
         async def opened(mode: str) -> str:
-            url = f"postgresql://postgres@localhost:{encrypted.port}/postgres?sslmode={mode}"
+            url = f"{encrypted.url.replace(encrypted.host, 'localhost')}?sslmode={mode}"
             settings = Settings.from_environment({"DATABASE_URL": url, "HOME": str(tmp_path)})
             async with await Database.open(settings.database_url) as database:
                 return database.where

@@ -18,7 +18,7 @@ from reposync.store.database import Database
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from tests.fixtures.databases import STRANGER, PostgresqlDatabases
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.supervised import free_port
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.store.conftest import ON_POSTGRESQL, Store
 

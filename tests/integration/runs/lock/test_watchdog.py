@@ -13,7 +13,8 @@ import redis
 from reposync.errors import RedisUnavailable
 from reposync.runs import redis_locks
 from reposync.runs.locks import LockHolder
-from tests.fixtures.redis_server import RedisServer, free_port
+from tests.fixtures.redis_server import RedisServer
+from tests.fixtures.supervised import free_port
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.runs.lock.conftest import Heard, Log, OpenLocks, foreign_value, key, lost, until, value, watched
 
