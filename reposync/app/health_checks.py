@@ -24,17 +24,18 @@ LONGEST_SKEW_SECONDS = 30.0
 """Only certificates, webhook signatures and log times depend on the pod's clock."""
 
 
-class Pace(NamedTuple):
-    """`again_seconds`: pause after a failed check, so that a recovery is noticed soon."""
+# The longest pause after a failed check, so that a recovery is noticed soon.
+_AGAIN_SECONDS = 15.0
 
+
+class Pace(NamedTuple):
     every_seconds: float
     timeout_seconds: float
-    again_seconds: float
 
 
-OWN = Pace(every_seconds=5.0, timeout_seconds=4.0, again_seconds=5.0)
+OWN = Pace(every_seconds=5.0, timeout_seconds=4.0)
 """For our own servers: the loss of the database is noticed within seconds."""
-OTHERS = Pace(every_seconds=60.0, timeout_seconds=10.0, again_seconds=15.0)
+OTHERS = Pace(every_seconds=60.0, timeout_seconds=10.0)
 """For third-party servers, which limit requests."""
 
 
@@ -124,8 +125,7 @@ class HealthChecks:
         unexpected = Trouble("a health check works again")
         while (check := self._checks().get(component)) is not None:
             reason = await self._once(component, check, unexpected)
-            pace = check.pace
-            pause = pace.every_seconds if reason is None else min(pace.every_seconds, pace.again_seconds)
+            pause = check.pace.every_seconds if reason is None else min(check.pace.every_seconds, _AGAIN_SECONDS)
             # Random, so that pods that started together do not ask together.
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
         self.health.forget(component)

@@ -62,8 +62,7 @@ class RegistryErrors(ConfigError):
 class Document:
     """`data` holds dict, list, str (`Interpolated` if it holds a variable), int, float, bool and None.
 
-    `problems` are findings that do not stop the reading; `unusable` are the values that they are about. `texts` are the
-    text values as they are written in the file.
+    `problems` are findings that do not stop the reading; `unusable` are the values that they are about.
     """
 
     file: str
@@ -71,7 +70,6 @@ class Document:
     values: dict[Loc, Place] = field(default_factory=dict)
     keys: dict[Loc, Place] = field(default_factory=dict)
     texts: dict[Loc, str] = field(default_factory=dict)
-    interpolated: dict[Loc, Interpolated] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     unusable: set[Loc] = field(default_factory=set)
 
@@ -95,7 +93,8 @@ class Document:
 
     def without_values(self, message: str) -> str:
         """`message` with every value of a variable, which may be a secret, replaced by its reference."""
-        used = {pair for text in self.interpolated.values() for pair in text.values.items()}
+        interpolated = [text for text in self.texts.values() if isinstance(text, Interpolated)]
+        used = {pair for text in interpolated for pair in text.values.items()}
         # Values as short as these are no secrets, and replacing them would garble the message.
         shown = {(form, name) for name, value in used if len(value) > 3 for form in (value, repr(value)[1:-1])}
         for value, variable in sorted(shown, key=lambda pair: -len(pair[0])):
@@ -249,12 +248,7 @@ class _Reader:
         return self.refuse(self.document.values[loc], loc, _TAG_MESSAGE)
 
     def text(self, raw: str, loc: Loc) -> str:
-        self.document.texts[loc] = raw
-        if self.environ is None:
-            return raw
-        text = interpolate(raw, self.environ)
-        if isinstance(text, Interpolated):
-            self.document.interpolated[loc] = text
+        self.document.texts[loc] = text = raw if self.environ is None else interpolate(raw, self.environ)
         return text
 
 

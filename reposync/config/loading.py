@@ -21,7 +21,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from reposync.config.document import MAX_BYTES, Document, Loc, Problem, RegistryErrors, read_document
-from reposync.config.references import Interpolated, interpolate, split_credentials
+from reposync.config.references import Interpolated, split_credentials
 from reposync.config.registry import Registry, Repository, ResolvedRepository
 from reposync.config.sections import EmbeddingConfig, prefixes_of
 from reposync.errors import ConfigError
@@ -122,8 +122,8 @@ def _content(path: Path) -> bytes:
 
 
 def _warnings(document: Document, registry: Registry) -> Iterator[Finding]:
-    for loc, raw in document.texts.items():
-        yield from _secret_in_the_clear(loc, raw, document.interpolated.get(loc))
+    for loc, text in document.texts.items():
+        yield from _secret_in_the_clear(loc, text)
     for index, server in enumerate(registry.gitlab):
         if server.token and _is_unencrypted(server.url):
             yield ("gitlab", index, "url"), "the token is sent unencrypted over http://"
@@ -142,19 +142,19 @@ def _missing(loc: Loc, path: Path | None) -> Iterator[Finding]:
         yield loc, f"there is no such {'folder' if loc[-1] == 'path' else 'file'} on this machine"
 
 
-def _secret_in_the_clear(loc: Loc, raw: str, value: Interpolated | None) -> Iterator[Finding]:
-    key = loc[-1] if loc else None
-    if key == "git" and value is None and split_credentials(interpolate(raw, {}))[1] is not None:
+def _secret_in_the_clear(loc: Loc, text: str) -> Iterator[Finding]:
+    key, raw = loc[-1] if loc else None, getattr(text, "raw", text)
+    if key == "git" and raw is text and split_credentials(text)[1] is not None:
         yield loc, "the address holds credentials in the clear; write https://user:${VARIABLE}@..."
     if key not in _SECRET_KEYS or not raw:
         return
     if re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", raw):
         yield loc, f"`{key}` is used literally; for the value of a variable write ${{{raw[1:]}}}"
-    elif value is None:
+    elif not isinstance(text, Interpolated):
         yield loc, f"`{key}` is in the clear; write ${{VARIABLE}} and set it in the environment"
-    elif not value and value.values:
+    elif not text and text.values:
         yield loc, f"`{key}` is empty, because {raw} is: nothing is sent"
-    elif value.has_default:
+    elif text.has_default:
         yield loc, f"the default of `{key}` is in the clear; leave it out"
 
 
@@ -203,8 +203,8 @@ def _sentence(details: ErrorDetails, document: Document, model: type[BaseModel],
         return f"{key}: {context['message']}"
     if kind == "value_error":
         error = context["error"]
-        text = document.interpolated.get(loc)
-        if getattr(error, "quotes_value", False) and text and text.values:
+        text = document.texts.get(loc)
+        if getattr(error, "quotes_value", False) and isinstance(text, Interpolated) and text.values:
             # The message would show parts of the value, which may be a secret in the wrong place.
             return f"{key}: the value of {text.raw} cannot be read"
         return f"{prefix}{error}" if getattr(error, "is_sentence", False) else f"{key} {error}"

@@ -118,9 +118,8 @@ class Defaults(ConfigModel):
     exclude: fields.ListedGlobs = key((), "Gitignore patterns of files that are left out.")
 
 
-def _without_default(schema: dict[str, Any]) -> None:
-    # For a key for which null has a different meaning than leaving it out.
-    schema.pop("default", None)
+# For a key for which null has a different meaning than leaving it out.
+_NULL_IS_NEVER = {"validate_default": False, "json_schema_extra": lambda schema: schema.pop("default", None)}
 
 
 class Repository(ConfigModel):
@@ -134,11 +133,8 @@ class Repository(ConfigModel):
     username: fields.Text | None = key(None, "With `git` and `password`; default: oauth2.")
     password: fields.Secret = key(None, "With `git`: password or access token.")
     branch: fields.Branch | None = key(None, "Default: the default branch.")
-    schedule: fields.MaybeScheduleOrNever = Field(
-        None,
-        validate_default=False,
-        json_schema_extra=_without_default,
-        description="Overrides `defaults.schedule`; never (null in the file): on request only.",
+    schedule: fields.MaybeScheduleOrNever = key(
+        None, "Overrides `defaults.schedule`; never (null in the file): on request only.", **_NULL_IS_NEVER
     )
     timezone: fields.Timezone | None = None
     collection: fields.Collection | None = None
@@ -199,11 +195,8 @@ class Group(ConfigModel):
     discover: fields.ScheduleText = Field(
         "*/30 * * * *", description="When to look for new, moved and removed projects, in the time zone of the group."
     )
-    schedule: fields.MaybeScheduleOrNever = Field(
-        None,
-        validate_default=False,
-        json_schema_extra=_without_default,
-        description="When each of the projects is synced; never (null): on request only.",
+    schedule: fields.MaybeScheduleOrNever = key(
+        None, "When each of the projects is synced; never (null): on request only.", **_NULL_IS_NEVER
     )
     timezone: fields.Timezone | None = key(None, "IANA time zone of both schedules.")
     collection: fields.Collection | None = key(None, "Qdrant collection of the projects.")

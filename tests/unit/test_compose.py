@@ -11,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from reposync.config.database_url import PostgresqlAddress, parse_address
+from reposync.config.references import InterpolationError, interpolate
 from reposync.config.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,39 +25,18 @@ SECRETS = {
     "QDRANT_API_KEY": "c0ffee0123",
     "REPOSYNC_API_TOKEN": "operate:0123456789abcdef",
 }
-VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)(?:(:[-?])([^}]*))?\})")
-
-
-class Missing(Exception):
-    """A variable that must be set is not."""
-
-
-def interpolated(text: str, variables: dict[str, str]) -> str:
-    """As Compose does it: `$$`, `${NAME}`, `${NAME:-default}` and `${NAME:?why}`."""
-
-    def value(match: re.Match[str]) -> str:
-        dollar, name, operator, word = match.groups()
-        if dollar:
-            return "$"
-        found = variables.get(name, "")
-        if found or operator is None:
-            return found
-        if operator == ":?":
-            raise Missing(f"{name}: {word}")
-        return str(word)
-
-    return VARIABLE.sub(value, text)
 
 
 def compose(**variables: str) -> dict[str, Any]:
-    """What Compose makes of the file: anchors and merge keys first, then the variables in every value."""
+    """What Compose makes of the file: anchors and merge keys first, then the variables in every value. `${NAME:?why}`,
+    which must be set, is what `${NAME}` is in a registry file; the rest means the same."""
 
     def walk(node: Any) -> Any:
         if isinstance(node, dict):
             return {key: walk(value) for key, value in node.items()}
         if isinstance(node, list):
             return [walk(each) for each in node]
-        return interpolated(node, variables) if isinstance(node, str) else node
+        return str(interpolate(re.sub(r":\?[^}]*", "", node), variables)) if isinstance(node, str) else node
 
     document: dict[str, Any] = walk(YAML(typ="safe").load(COMPOSE))
     return document
@@ -74,7 +54,7 @@ def services(document: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_that_is_not_set_stops_it_with_its_name(name: str) -> None:
-    with pytest.raises(Missing, match=name):
+    with pytest.raises(InterpolationError, match=name):
         compose(**{key: value for key, value in SECRETS.items() if key != name})
 
 

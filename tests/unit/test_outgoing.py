@@ -11,12 +11,7 @@ from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
 from reposync.config.settings import Configuration, Settings
 from reposync.errors import ConfigError
-from reposync.outgoing import (
-    proxy_for,
-    same_origin,
-    ssl_context,
-    validate_transport,
-)
+from reposync.outgoing import proxy_for, same_origin, ssl_context, validate_transport
 
 PROXY = "http://proxy.example.com:3128"
 

@@ -26,8 +26,8 @@ from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.api.conftest import Daemon
 
 TOKEN = "glpat-Xk3vTq9sLmN2pRw7"
-QUICK = Pace(every_seconds=0.05, timeout_seconds=5.0, again_seconds=0.05)
-IMPATIENT = Pace(every_seconds=0.05, timeout_seconds=0.2, again_seconds=0.05)
+QUICK = Pace(every_seconds=0.05, timeout_seconds=5.0)
+IMPATIENT = Pace(every_seconds=0.05, timeout_seconds=0.2)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
+from tests.integration.api.serving import eventually
 from tests.integration.sync.conftest import embeddings, qdrant  # noqa: F401
 
 pytestmark = pytest.mark.full
@@ -33,20 +34,16 @@ repositories:
 
 
 class Flawed(Metrics):
-    """What a daemon tells its figures to, with a defect in each of these methods: the first two calls fail."""
+    """What a daemon tells its figures to: the first two calls of `method` fail."""
 
-    def __init__(self, *methods: str) -> None:
+    def __init__(self, method: str) -> None:
         super().__init__(version="1")
-        self._left = dict.fromkeys(methods, 2)
+        self.method, self.left = method, 2
 
     def _fails(self, method: str) -> None:
-        if self._left.get(method, 0):
-            self._left[method] -= 1
+        if method == self.method and self.left:
+            self.left -= 1
             raise TypeError(f"a defect in {method}")
-
-    @property
-    def failed(self) -> bool:
-        return not any(self._left.values())
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         self._fails(name)
@@ -55,19 +52,6 @@ class Flawed(Metrics):
     def workers(self, *told: Any) -> None:
         self._fails("workers")
         super().workers(*told)
-
-
-class Listening(Health):
-    """Keeps what was reported of tasks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tasks: dict[str, str] = {}
-
-    def report(self, component: str, status: Any, reason: str | None = None, *more: Any, **named: Any) -> None:
-        if component.startswith("task:"):
-            self.tasks[component] = f"{status}: {reason}"
-        super().report(component, status, reason, *more, **named)
 
 
 @pytest.fixture
@@ -95,37 +79,29 @@ async def serving(settings: Settings, metrics: Metrics, health: Health) -> Async
                 await running
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(LONG_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-async def completed(daemon: Daemon) -> int:
-    if daemon.app is None:
-        return 0
-    return len(await daemon.app.runs.history("app", RunStatus.COMPLETED, limit=1_000))
-
-
-async def more_are_completed(daemon: Daemon) -> None:
-    async with asyncio.timeout(LONG_SECONDS):
-        before = await completed(daemon)
-        while await completed(daemon) < before + 2:
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.parametrize(("method", "task"), [("ticks", "cron"), ("workers", "workers")])
 async def test_a_task_that_a_defect_ends_is_said_and_started_again(
     configured: Settings, method: str, task: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    metrics, health = Flawed(method), Listening()
-    async with serving(configured, metrics, health) as daemon:
-        await until(lambda: metrics.failed)
-        await until(lambda: f"task:{task}" in health.tasks)
-        await more_are_completed(daemon)
+    metrics, health = Flawed(method), Health()
 
-        said = health.tasks[f"task:{task}"]
-        assert said.startswith("degraded: It ended by a defect and is started again: TypeError; the log has the ")
+    def said() -> str:
+        found = health.snapshot().components.get(f"task:{task}")
+        return "" if found is None else f"{found.status}: {found.reason}"
+
+    async with serving(configured, metrics, health) as daemon:
+
+        async def completed() -> int:
+            app = daemon.app
+            return 0 if app is None else len(await app.runs.history("app", RunStatus.COMPLETED, limit=1_000))
+
+        async def goes_on() -> bool:
+            return await completed() >= before + 2
+
+        await eventually(lambda: not metrics.left and said(), LONG_SECONDS)
+        assert said().startswith("degraded: It ended by a defect and is started again: TypeError; the log has the ")
         assert health.snapshot().status == "degraded"
         assert f"a defect in {method}" in caplog.text
-        assert said.split()[-1].rstrip(".") in caplog.text
+        assert said().split()[-1].rstrip(".") in caplog.text
+        before = await completed()
+        await eventually(goes_on, LONG_SECONDS)

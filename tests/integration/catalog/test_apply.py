@@ -3,17 +3,69 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text as sql
 
+from reposync.catalog.apply import Applying, Plan, registry_in_force
+from reposync.catalog.targets import Catalog, add_repository
+from reposync.config.loading import LoadedRegistry, load_registry
 from reposync.errors import RegistryConflict, SecretMissing
 from reposync.store.database import Database
 from reposync.store.registry import RegistryFiles
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration
-from tests.integration.catalog.pods import Pod, active, catalog_of
+
+
+@dataclass
+class Pod:
+    """Sees a registry file at `path`, with a content of its own: the mount of one pod is not that of another."""
+
+    database: Database
+    path: Path
+    name: str = "pod"
+    loaded: LoadedRegistry | None = None
+
+    def read(self, text: str) -> LoadedRegistry:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(text)
+        return load_registry(self.path, os.environ)
+
+    async def starts(self, text: str) -> bool:
+        """Whether what it read is in force."""
+        self.loaded = self.read(text)
+        return await self._writes(self.loaded)
+
+    async def sees_change(self, text: str) -> bool:
+        former, self.loaded = self.loaded, self.read(text)
+        return await self._writes(self.loaded, instead_of=None if former is None else former.digest)
+
+    async def requests(self, text: str, *, take_over: bool = False) -> Plan:
+        """`reposync apply`."""
+        applying = Applying(self.database, self.read(text), by="person")
+        plan = await applying.plan(take_over=take_over)
+        plan.refuse_conflicts()
+        await applying.write(plan, on_request=True)
+        return plan
+
+    async def plans(self, text: str) -> Plan:
+        return await Applying(self.database, self.read(text), by="person").plan()
+
+    async def _writes(self, loaded: LoadedRegistry, instead_of: str | None = None) -> bool:
+        applying = Applying(self.database, loaded, by=self.name)
+        return await applying.write(await applying.plan(), instead_of=instead_of)
+
+
+async def active(database: Database) -> dict[str, str]:
+    """Name -> location of what is kept in sync."""
+    return {row.name: row.location for row in await Repositories(database).list() if row.is_active}
+
+
+async def catalog_of(database: Database) -> Catalog:
+    return Catalog(await registry_in_force(database, {}), Repositories(database))
+
 
 ALPHA = "repositories: [{name: alpha, path: %s, schedule: '*/5 * * * *'}]\n"
 
@@ -181,11 +233,8 @@ async def test_a_process_with_the_variables_works_with_the_rows_alone(
     assert project.server.token.get_secret_value() == "glpat-that-was-rotated"
     assert (project.chunk.size, project.chunk.overlap, project.exclude) == (900, 90, ("*.lock",))
     assert handbook.password is not None and handbook.password.get_secret_value() == "p@ss/word"
-    assert (handbook.git, handbook.username, handbook.branch) == (
-        "https://git.example.com/handbook.git",
-        "oauth2",
-        "release",
-    )
+    assert handbook.git == "https://git.example.com/handbook.git"
+    assert (handbook.username, handbook.branch) == ("oauth2", "release")
 
 
 async def test_a_process_without_a_secret_reads_everything_else_and_names_what_is_missing(
@@ -210,25 +259,11 @@ async def test_a_process_without_a_secret_reads_everything_else_and_names_what_i
         assert words in str(missing.value)
 
 
-async def add(database: Database, *, collection: str) -> None:
-    """As `reposync repos add` registers it."""
-    definition = {"name": "added", "git": "https://git.example.com/added.git"}
-    registration = Registration(
-        name="added",
-        location=definition["git"],
-        source="git",
-        origin="command",
-        collection=collection,
-        cron_expression="0 */6 * * *",
-        definition=definition,
-    )
-    await Repositories(database).register(registration)
-
-
 async def test_defaults_of_the_file_reach_what_was_registered_by_command(database: Database, tmp_path: Path) -> None:
     pod = Pod(database, tmp_path / "repositories.yaml")
     await pod.requests(entries("alpha"))
-    await add(database, collection="code")
+    definition = {"name": "added", "git": "https://git.example.com/added.git"}
+    await add_repository(await catalog_of(database), definition)
 
     await pod.requests("defaults: {collection: elsewhere, include: ['*.py']}\n" + entries("alpha"))
 

@@ -34,7 +34,7 @@ from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.qdrant_targets import Target, collections
 from tests.fixtures.repositories import GitRepository
-from tests.integration.catalog.pods import Pod
+from tests.integration.catalog.test_apply import Pod
 
 NAMES = ("alpha", "beta")
 PLACES = ("one", "two")

@@ -107,10 +107,3 @@ def test_check_as_json_is_one_document(reposync_config: Shell, tmp_path: Path) -
     right = {"ok": True, "file": "right.yaml", "errors": [], "warnings": [], "repositories": 2}
     assert reposync_config.json("check", "right.yaml", **SECRETS) == right
     assert reposync_config("check").stdout == "ok: no registry file, the defaults apply\n"
-
-
-def test_schema_prints_the_schema(reposync_config: Shell) -> None:
-    done = reposync_config("schema")
-
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["$schema"] == "https://json-schema.org/draft/2020-12/schema"

@@ -146,20 +146,11 @@ WARNINGS = [
     (SERVER % "token: glpat-hush", "2:40: `token` is in the clear"),
     (SERVER % "webhook_secret: hush-hush-hush-hush", "2:49: `webhook_secret` is in the clear"),
     (SERVER % "token: '${T:-glpat-hush}'", "2:40: the default of `token` is in the clear"),
-    (
-        "qdrant:\n  api_key: $QDRANT_KEY\n",
-        "2:12: `api_key` is used literally; for the value of a variable write ${QDRA",
-    ),
+    ("qdrant:\n  api_key: $KEY\n", "2:12: `api_key` is used literally; for the value of a variable write ${KEY}"),
     (SERVER % "token: '${EMPTY}'", "2:40: `token` is empty, because"),
-    (
-        "repositories:\n  - {name: a, git: 'https://user:hush@x/y'}\n",
-        "2:20: the address holds credentials in the clear",
-    ),
+    ("repositories:\n  - {name: a, git: 'https://me:hush@x/y'}\n", "2:20: the address holds credentials in the clear"),
     ("repositories:\n  - {name: a, git: 'https://hush@x/y'}\n", "2:20: the address holds credentials in the clear"),
-    (
-        "gitlab:\n  - {name: a, url: 'http://gitlab.example.com', token: '${SET}'}\n",
-        "2:20: the token is sent unencrypted over http://",
-    ),
+    ("gitlab:\n  - {name: a, url: 'http://x', token: '${SET}'}\n", "2:20: the token is sent unencrypted over http://"),
     ("repositories:\n  - {name: a, git: 'http://u:${SET}@x/y'}\n", "2:20: the password is sent unencrypted over http:"),
     (SERVER % "ca_file: ca.pem", "2:42: there is no such file on this machine"),
     ("repositories:\n  - {name: a, path: gone}\n", "2:21: there is no such folder on this machine"),
@@ -187,9 +178,7 @@ def test_a_repository_from_a_request_is_checked_like_one_in_the_file() -> None:
         "unknown key `siz` in chunk",
         "unknown key `pth`",
     ]
-    with pytest.raises(
-        ConfigError, match="no server in the top-level `gitlab` has the name 'mian'; did you mean `main`"
-    ):
+    with pytest.raises(ConfigError, match=r"no server in .* has the name 'mian'; did you mean `main`"):
         checked_repository(registry, {"name": "a", "gitlab": "mian", "project": "g/p"})
     with pytest.raises(ConfigError, match="overlap must be below size"):
         checked_repository(registry, {"name": "a", "path": ".", "chunk": {"overlap": 7000}})

@@ -16,6 +16,7 @@ REPOSITORY = "repositories:\n  - {name: a, %s}\n"
 SERVER = "gitlab:\n  - {name: a, %s}\n"
 ON_SERVER = "gitlab: [{name: m, url: https://x}]\nrepositories:\n  - {name: a, %s}\n"
 EMBEDDING = "embedding: {%s}\n"
+ON_OLLAMA = EMBEDDING % "provider: ollama, url: 'http://x', model: m, %s"
 INDEX = "index: {%s}\n"
 
 NOT_YAML = [
@@ -64,10 +65,7 @@ MISTAKES = [
     # Numbers
     (ONE % "chunk: {size: 99}", "2:40: repositories[0].chunk.size must be at least 100"),
     ("defaults: {chunk: {size: 50001}}\n", "1:26: defaults.chunk.size must be at most 50,000"),
-    (
-        "defaults:\n  chunk: {size: 500, overlap: 500}\n",
-        "2:31: defaults.chunk.overlap must be below `size`: 500 is not",
-    ),
+    ("defaults: {chunk: {size: 500, overlap: 500}}\n", "1:40: defaults.chunk.overlap must be below `size`: 500 is not"),
     (ONE % "chunk: {overlap: 7001}", "2:43: repositories[0].chunk.overlap: overlap must be below size: 7001 is not"),
     ("qdrant: {replication_factor: 2, write_consistency_factor: 3}\n", "1:59: qdrant.write_consistency_factor must be"),
     (INDEX % "keep_retired: '24'", "1:23: index.keep_retired must be a number of sec"),
@@ -79,14 +77,8 @@ MISTAKES = [
     (ONE % f"include: [{'a, ' * 1001}]", "include must be at most 1,000 patterns with 50,000 chara"),
     (f"defaults:\n  exclude: [{', '.join(['a' * 1000] * 51)}]\n", "2:12: defaults.exclude must be at most 1,000"),
     # Names
-    (
-        "repositories:\n  - {name: a, path: .}\n  - {name: b, path: .}\n  - {name: a, path: x}\n",
-        "4:12: repositories[2].name: 'a' is there already: repositories[0]",
-    ),
-    (
-        "gitlab:\n  - {name: a, url: https://x}\n  - {name: a, url: https://y}\n",
-        "3:12: gitlab[1].name: 'a' is there already: gitlab[0]",
-    ),
+    (f"{REPOSITORY % 'path: .'}  - {{name: a, path: x}}\n", "3:12: repositories[1].name: 'a' is there already"),
+    (f"{SERVER % 'url: https://x'}  - {{name: a, url: https://y}}\n", "3:12: gitlab[1].name: 'a' is there already"),
     *(
         (f"repositories:\n  - {{name: {name}, path: .}}\n", "2:12: repositories[0].name must be 1 to 200")
         for name in ("a b", "-a", "../a", "a" * 201)
@@ -96,20 +88,15 @@ MISTAKES = [
     (ONE % 'schedule: "0 0 30 2 *"', "2:36: repositories[0]: schedule '0 0 30 2 *': the day-of-month is wrong"),
     ("defaults:\n  timezone: Europe/Berlni\n", "2:13: defaults: unknown time zone 'Europe/Berlni'; did you mean `Eur"),
     # Sources
-    (
-        ON_SERVER % "gitlab: mm, project: g/p",
-        "3:23: repositories[0].gitlab: no server in the top-level `gitlab` has the name 'mm'; did you mean `m`?",
-    ),
+    (ON_SERVER % "gitlab: mm, project: g/p", "top-level `gitlab` has the name 'mm'; did you mean `m`?"),
+    (ON_SERVER % "gitlab: mm, project: g/p", "3:23: repositories[0].gitlab: no server in the top-level `gitlab`"),
     ("repositories:\n  - {name: a}\n", "2:5: repositories[0]: exactly one of `gitlab`, `git` and `path` is required"),
     (ONE % "git: https://x/y", "2:23: repositories[0]: exactly one of `gitlab`, `git` and `path` is required: not"),
     (ON_SERVER % "gitlab: m", "3:5: repositories[0]: `gitlab` requires `project`"),
     (REPOSITORY % "project: g/p", "2:5: repositories[0]: `project` requires `gitlab`"),
     (ON_SERVER % "gitlab: m, project: 'https://x/g/p'", "3:35: repositories[0].project must be the path of a project"),
     (REPOSITORY % "git: 'ssh://git@x/y'", "2:20: repositories[0].git must start with https://"),
-    (
-        REPOSITORY % "git: 'https://u:pw@x/y', password: '${P:-q}'",
-        "2:20: repositories[0].git holds credentials, and so",
-    ),
+    (REPOSITORY % "git: 'https://u:p@x/y', password: '${P:-q}'", "2:20: repositories[0].git holds credentials, and so"),
     (ONE % "password: x", "2:36: repositories[0].password is for `git` only"),
     (SERVER % "url: 'https://x:99999'", "2:20: gitlab[0].url is not an address"),
     (SERVER % "url: https://x/api/v4", "2:20: gitlab[0].url must be the address of GitLab itself"),
@@ -123,19 +110,10 @@ MISTAKES = [
     (EMBEDDING % "provider: openai, api_key: '${K:-k}'", "model is required for provider openai"),
     (EMBEDDING % "provider: openai, model: m", "1:12: embedding.api_key is required for provider openai without"),
     (EMBEDDING % "provider: tei", "1:12: embedding.url is required for provider tei"),
-    (
-        EMBEDDING % "provider: tei, url: 'http://x', query_task: q",
-        "embedding.query_task has no meaning for provider tei",
-    ),
+    (EMBEDDING % "provider: tei, url: 'http://x', query_task: q", "query_task has no meaning for provider tei"),
     (EMBEDDING % "query_prefix: ''", "1:27: embedding.query_prefix has no meaning for provider local"),
-    (
-        EMBEDDING % "provider: ollama, url: 'http://x', model: m, query_prefix: \"a\\x07\"",
-        "embedding.query_prefix must not contain a line break or another control",
-    ),
-    (
-        EMBEDDING % f"provider: ollama, url: 'http://x', model: m, document_prefix: {'a' * 1001}",
-        "embedding.document_prefix must have at most 1,000 characters",
-    ),
+    (ON_OLLAMA % 'query_prefix: "a\\x07"', "embedding.query_prefix must not contain a line break or another control"),
+    (ON_OLLAMA % f"document_prefix: {'a' * 1001}", "embedding.document_prefix must have at most 1,000 characters"),
     (EMBEDDING % "url: 'http://x'", "1:18: embedding.url has no meaning for provider local"),
     (INDEX % "gate: gone.yaml", "1:15: index.gate does not name a file on this machine"),
 ]

@@ -7,6 +7,7 @@ import threading
 import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -26,15 +27,8 @@ def test_a_line_names_time_level_logger_event_pod_and_its_fields(configure: Conf
     moment = datetime.fromisoformat(event.pop("timestamp"))
     assert moment.tzinfo == UTC
     assert datetime.now(UTC) - moment < timedelta(minutes=1)
-    assert event == {
-        "level": "info",
-        "logger": "reposync.app.worker",
-        "event": "run ended",
-        "pod": "pod-1",
-        "files": 3,
-        "seconds": 1.5,
-        "retried": False,
-    }
+    always = {"level": "info", "logger": "reposync.app.worker", "event": "run ended", "pod": "pod-1"}
+    assert event == always | {"files": 3, "seconds": 1.5, "retried": False}
 
 
 def test_every_line_of_a_run_names_it_also_lines_of_libraries_and_threads(configure: Configure) -> None:
@@ -53,11 +47,8 @@ def test_every_line_of_a_run_names_it_also_lines_of_libraries_and_threads(config
 
     *events, last = log.events
     assert [{key: event[key] for key in bound} for event in events] == [bound] * 4
-    assert (events[1]["event"], events[1]["seconds"], events[2]["logger"]) == (
-        "slow answer",
-        4,
-        "apscheduler.executors",
-    )
+    assert (events[1]["event"], events[1]["seconds"]) == ("slow answer", 4)
+    assert events[2]["logger"] == "apscheduler.executors"
     assert "run" not in last
 
 
@@ -196,13 +187,8 @@ print("still here", flush=True)
 
 
 def test_a_process_whose_stderr_is_gone_goes_on_and_ends_well() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "json"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, "json"], text=True, **pipes) as process:
         assert process.stdin and process.stdout and process.stderr
         assert process.stdout.readline() == "ready\n"
         process.stderr.close()

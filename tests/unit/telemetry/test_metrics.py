@@ -47,16 +47,8 @@ def metrics() -> Metrics:
 
 def test_a_run_is_counted_by_status_and_trigger_with_what_it_did(metrics: Metrics) -> None:
     metrics.observe("queue_wait_seconds", 0.02)
-    metrics.run_ended(
-        "completed",
-        "schedule",
-        3.0,
-        files_processed=5,
-        files_deleted=1,
-        files_skipped=2,
-        chunks_embedded=40,
-        chunks_reused=7,
-    )
+    files = {"files_processed": 5, "files_deleted": 1, "files_skipped": 2}
+    metrics.run_ended("completed", "schedule", 3.0, **files, chunks_embedded=40, chunks_reused=7)
     metrics.observe("queue_wait_seconds", 400)
     metrics.run_ended("failed", "schedule", 0.2, files_processed=1)
 
