@@ -79,16 +79,18 @@ async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
         await locks.close()
 
 
-async def test_a_lease_that_ran_out_is_no_lost_redis_lock_and_the_lost_attempt_counts_where_it_is_found(
+async def test_an_attempt_whose_claim_was_answered_after_its_lease_writes_nothing_and_counts_where_it_is_found(
     database: Database, metrics: Metrics, observer: Observer
 ) -> None:
     runs = Runs(database, on_lost=observer.attempt_lost)
-    run = await Store(database).running(trigger=RunTrigger.HTTP)
+    run, work = await Store(database).running(trigger=RunTrigger.HTTP), Writes()
+    # The answer was held up on its way, or the process was frozen before it read it.
     frozen_since = elapsed_seconds() - 60.0
     policy = ExecutionPolicy(60.0, retry_seconds=10.0)
     execution = Execution(runs, run, RunLocks(), policy, observer, claimed_since=frozen_since)
     with pytest.raises(LeaseLost):
-        await execution.perform(Writes().make)
+        await execution.perform(work.make)
+    assert work.written == 0
     assert counted(metrics, "lock_losses_total") == 0
     assert counted(metrics, "lock_wait_seconds_count") == 0, "there is no Redis"
     await runs.heartbeat(run, 60.0, figures=RunFigures(files_processed=7))

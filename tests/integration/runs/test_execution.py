@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, SecretMissing, SourceElsewhere, SourceUnavailable
 from reposync.runs.execution import NOBODY_CAN_SECONDS, Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
@@ -50,25 +49,8 @@ class Writes:
         return Outcome()
 
 
-def execution(runs: Runs, run: Run, *, claimed_seconds_ago: float = 0.0) -> Execution:
-    since = elapsed_seconds() - claimed_seconds_ago
-    return Execution(runs, run, RunLocks(), POLICY, Observer(), claimed_since=since)
-
-
-async def test_an_attempt_whose_claim_was_answered_after_the_lease_was_over_writes_nothing(database: Database) -> None:
-    """The answer was held up on its way, or the process was frozen before it read it; the run is another's by then."""
-    runs, work = Runs(database), Writes()
-    run = await Store(database).running()
-    await runs.expire(run)
-    other = await runs.claim("pod-2:2:bbbbbb", LEASE_SECONDS)
-    assert other is not None
-    assert (other.id, other.attempt) == (run.id, 2)
-
-    with pytest.raises(LeaseLost):
-        await execution(runs, run, claimed_seconds_ago=LEASE_SECONDS).perform(work.make)
-
-    assert work.written == 0
-    assert (await runs.get(run.id)).worker == "pod-2:2:bbbbbb"
+def execution(runs: Runs, run: Run) -> Execution:
+    return Execution(runs, run, RunLocks(), POLICY, Observer())
 
 
 class Fails(Writes):
