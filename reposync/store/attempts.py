@@ -178,7 +178,8 @@ async def end_abandoned(connection: Connection) -> list[LostAttempt]:
     for row in await connection.rows(query):
         lost += await lose_attempt(connection, row, row.now)
         counts = await total_counts(connection, row.id)
-        if row.removal and not row.repair and not await _is_registered(connection, row.repository_id):
+        registered = select(REPOSITORIES.c.id).where(REPOSITORIES.c.id == row.repository_id)
+        if row.removal and not row.repair and await connection.scalar(registered) is None:
             await move(connection, row, Event.COMPLETE, **counts, error_message=REMOVED_BEFORE)
         elif row.cancel_requested:
             await move(connection, row, Event.STOP, **counts)
@@ -192,23 +193,17 @@ async def end_abandoned(connection: Connection) -> list[LostAttempt]:
     return lost
 
 
-async def _is_registered(connection: Connection, identity: str) -> bool:
-    return await connection.scalar(select(REPOSITORIES.c.id).where(REPOSITORIES.c.id == identity)) is not None
-
-
 async def take(
     connection: Connection, worker: str, lease_seconds: float, run_id: str | None
 ) -> tuple[Run | None, list[LostAttempt]]:
     """Claim the first run that can be executed now, and return it with the lost attempt before it. Runs whose worker
     died go first: waiting runs may depend on them. IntegrityError: a different worker claimed a run of the same
     repository at the same time."""
-    chosen: Row[Any] | None = None
     # Separate queries, each with its index: one condition for both would sort the whole queue.
     for which in (_orphaned(connection), _due(connection)):
         query = with_now(connection, which) if run_id is None else with_now(connection, which, RUNS.c.id == run_id)
         query = query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True)
-        chosen = await connection.one_or_none(query)
-        if chosen is not None:
+        if (chosen := await connection.one_or_none(query)) is not None:
             break
     else:
         return None, []

@@ -101,7 +101,8 @@ async def move(connection: Connection, row: Row[Any], event: Event, **columns: A
         raise RunStateConflict(f"Run {row.id} is {row.status}: {event} does not apply to it.")
     status, changes = step[0], {**step[1], **columns}
     if status in WAITING:
-        if status is RunStatus.QUEUED and await _has_queued(connection, row):
+        queued = RUNS.c.repository_id == row.repository_id, status_is(RunStatus.QUEUED), RUNS.c.id != row.id
+        if status is RunStatus.QUEUED and await connection.scalar(select(RUNS.c.id).where(*queued)) is not None:
             status = RunStatus.RETRYING
         await connection.announce(QUEUE)
     if status in FINAL:
@@ -110,13 +111,6 @@ async def move(connection: Connection, row: Row[Any], event: Event, **columns: A
         changes["duration_seconds"] = max(0.0, (row.now - row.started_at).total_seconds()) if row.started_at else 0.0
     query = update(RUNS).where(RUNS.c.id == row.id).values(status=status, **changes)
     return await connection.one(query.returning(*RUNS.c, connection.moment().label("now")))
-
-
-async def _has_queued(connection: Connection, row: Row[Any]) -> bool:
-    queued = select(RUNS.c.id).where(
-        RUNS.c.repository_id == row.repository_id, status_is(RunStatus.QUEUED), RUNS.c.id != row.id
-    )
-    return await connection.scalar(queued.limit(1)) is not None
 
 
 # Requests ------------------------------------------------------------------------------------------------------------

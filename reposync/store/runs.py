@@ -39,7 +39,7 @@ from reposync.store.run_state import (
     read_requests,
     transfer_requests,
 )
-from reposync.store.status import FINAL, RunStatus
+from reposync.store.status import RunStatus
 from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, REQUESTS, RUNS, is_over, status_is
 
 CLAIM_TRIES = 5
@@ -153,8 +153,6 @@ class Runs(RunQueue):
         gets its requests. A completed run ends the blocked one, which is cancelled, or queued again if it has to do
         more.
         """
-        if status not in FINAL:
-            raise ValueError(f"{status} is not an end of a run")
         async with self._database.write() as connection:
             row = await self._held(connection, run)
             if row is not None:
