@@ -23,8 +23,8 @@ from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError
 COMMANDS = {
     "sync": ("reposync.cli.sync", "sync", "Bring the index to the head of one, several or all repositories."),
     "search": ("reposync.cli.search", "search", "Search the indexed code, in words or by identifiers."),
-    "grep": ("reposync.cli.reading", "grep", "Print the lines of indexed files that match a pattern."),
-    "cat": ("reposync.cli.reading", "cat", "Print the indexed text of a file, or some of its lines."),
+    "grep": ("reposync.cli.search", "grep", "Print the lines of indexed files that match a pattern."),
+    "cat": ("reposync.cli.search", "cat", "Print the indexed text of a file, or some of its lines."),
     "eval": ("reposync.cli.search", "evaluate", "Measure how well search finds known answers."),
     "history": ("reposync.cli.runs", "history", "The execution log: what ran, when, and how it ended."),
     "runs": ("reposync.cli.runs", "runs", "One run: show it with its problems, watch it, cancel, retry or approve it."),

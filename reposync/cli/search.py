@@ -1,7 +1,9 @@
-"""`reposync search`, and `reposync eval`: how well search finds known answers."""
+"""`reposync search`, `grep` and `cat`, and `eval`: how well search finds known answers."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +15,7 @@ from reposync.cli.commands import prints, run_with_app, settings
 from reposync.cli.output import Result, table
 from reposync.cli.running_daemon import ask_daemon
 from reposync.symbol import read_symbols
-from reposync.words import escape_unprintable
+from reposync.words import escape_unprintable, file_address, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,20 +24,21 @@ if TYPE_CHECKING:
     from reposync.search.evaluation import Ask, Question
     from reposync.vectors.port import SearchHit
 
-JSON_KEYS = (
-    *("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated"),
-    *("meaning_indexed", "parts", "symbols"),
-)
+GREP_KEYS = ("items", "is_complete", "stopped", "files_searched")
+_LINES = re.compile(r"([1-9]\d{0,8})(-([1-9]\d{0,8})?)?")
 OUTDATED = "older than the commit: could not be read"
+
+path_option = click.option(
+    "--path", "path_glob", metavar="GLOB", help="Only files that match this gitignore pattern: 'src/**/*.py'."
+)
+language_option = click.option("--language", metavar="NAME", help="Only in this language: python, go, markdown ...")
 
 
 @click.command()
 @click.argument("query", nargs=-1)
 @click.option("--repository", metavar="NAME", help="Only in this repository.")
-@click.option(
-    "--path", "path_glob", metavar="GLOB", help="Only files that match this gitignore pattern: 'src/**/*.py'."
-)
-@click.option("--language", metavar="NAME", help="Only in this language: python, go, markdown ...")
+@path_option
+@language_option
 @click.option("--symbol", metavar="NAME", help="Only chunks that define this name; also symbol:NAME in QUERY.")
 @click.option(
     "--kind", metavar="KIND", help="Only chunks that define one of this kind: function, class ...; also kind:KIND."
@@ -44,23 +47,11 @@ OUTDATED = "older than the commit: could not be read"
 @click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True, help="Maximum number of results.")
 @click.option("--explain", is_flag=True, help="Show what the score of each result is made of.")
 @prints
-def search(
-    query: tuple[str, ...],
-    repository: str | None,
-    path_glob: str | None,
-    language: str | None,
-    symbol: str | None,
-    kind: str | None,
-    like: str | None,
-    limit: int,
-    explain: bool,
-) -> Result:
+def search(query: tuple[str, ...], path_glob: str | None, explain: bool, **filters: Any) -> Result:
     """Search the indexed code for QUERY: words that describe the code, or identifiers in it."""
     from reposync.search.query import read_query
 
-    text = " ".join(query)
-    asked = read_query(text, symbol=symbol, kind=kind, like=like)
-    filters: dict[str, Any] = {"repository": repository, "language": language, "limit": limit}
+    asked = read_query(" ".join(query), symbol=filters["symbol"], kind=filters["kind"], like=filters["like"])
     filters |= {"symbol": asked.symbol, "kind": asked.kind, "like": str(asked.like) if asked.like else None}
     words, hits = asked.words, None
     # A daemon answers with hits alone: which of their lines are like the place is not known without its code.
@@ -70,11 +61,12 @@ def search(
 
         async def find(app: Application) -> tuple[list[SearchHit], str]:
             found = await app.searching.search(words, path_glob=path_glob, **filters)
-            return found, await app.searching.words(words, repository=repository, like=filters["like"])
+            return found, await app.searching.words(words, repository=filters["repository"], like=filters["like"])
 
         found, words = run_with_app(find, with_engine=True)
         hits = [asdict(hit) for hit in found]
-    return Result([{key: hit[key] for key in JSON_KEYS} for hit in hits], _hit_lines(words, hits, explain=explain))
+    documents = [{key: value for key, value in hit.items() if key not in ("commit", "version")} for hit in hits]
+    return Result(documents, _hit_lines(words, hits, explain=explain))
 
 
 def _hit_lines(text: str, hits: list[dict[str, Any]], *, explain: bool) -> Iterator[str]:
@@ -108,6 +100,87 @@ def _explained(hit: dict[str, Any]) -> str:
     prior = parts.pop("prior", 1.0)
     total = " + ".join(f"{name} {value:.2f}" for name, value in parts.items())
     return f"{hit['score']:.2f} = {total}" + (f", times prior {prior:.2f}" if prior != 1.0 else "")
+
+
+@click.command()
+@click.argument("pattern")
+@click.option(
+    "--repository",
+    "repositories",
+    metavar="NAME",
+    multiple=True,
+    help="Only in this repository; repeat it for several.",
+)
+@path_option
+@language_option
+@click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is a text, not a regular expression.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case match each other.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number of lines.")
+@prints
+def grep(
+    pattern: str, repositories: tuple[str, ...], path_glob: str | None, fixed: bool, ignore_case: bool, **filters: Any
+) -> Result:
+    """Print the lines of indexed files that match PATTERN, a regular expression in RE2's syntax.
+
+    Every line is printed with its repository, path and number. The exit code is 0 also if nothing matches.
+    """
+    flags = {"fixed": fixed, "ignore_case": ignore_case}
+    query = {"pattern": pattern, "repository": repositories, "path": path_glob, **filters}
+    found = ask_daemon(settings(), "/api/v1/grep", query | {name: "true" for name in flags if flags[name]})
+    if found is None:
+        from reposync.search.grep import grep as search
+
+        given: dict[str, Any] = {"repositories": repositories, "path_glob": path_glob, **filters, **flags}
+        done = run_with_app(lambda app: search(app, pattern, **given), with_engine=True)
+        found = {**asdict(done), "items": [asdict(each) for each in done.files], "is_complete": done.is_complete}
+    hint = found["stopped"] or (None if found["items"] else "Nothing found.")
+    return Result({key: found[key] for key in GREP_KEYS}, _matching_lines(found["items"]), hint)
+
+
+def _matching_lines(files: list[dict[str, Any]]) -> Iterator[str]:
+    """As ripgrep prints them. Coloured on a terminal only."""
+    for file in files:
+        place = f"{escape_unprintable(file['repository'])}:{escape_unprintable(file['path'])}"
+        for match in file["matches"]:
+            for number, text in enumerate(match["text"].split("\n"), match["line"]):
+                shown = "\t".join(map(escape_unprintable, text.split("\t")))
+                yield f"{click.style(f'{place}:{number}:', fg='cyan')} {shown}"
+
+
+class _Lines(click.ParamType[tuple[int, int | None]]):
+    name = "lines"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int | None]:
+        match = _LINES.fullmatch(value)
+        if match is None:
+            self.fail(f"{value!r} is neither START-END, nor START- for all that follow, nor a line.", param, ctx)
+        start = int(match[1])
+        return start, int(match[3]) if match[3] else None if match[2] else start
+
+
+@click.command()
+@click.argument("repository")
+@click.argument("path")
+@click.option("--lines", metavar="START-END", type=_Lines(), help="Only these lines: 10-20, 10- or 10.")
+@prints
+def cat(repository: str, path: str, lines: tuple[int, int | None] | None) -> Result:
+    """Print the file at PATH in REPOSITORY as it is indexed: of the commit that searches answer from.
+
+    The text is exact, in UTF-8. On a terminal control characters are escaped.
+    """
+    from reposync.search.reading import read_file
+
+    start, end = lines or (None, None)
+    file = ask_daemon(settings(), f"/api/v1{file_address(repository, path)}", {"start": start, "end": end})
+    if file is None:
+        file = asdict(run_with_app(lambda app: read_file(app, repository, path, start, end), with_engine=True))
+    text: str = file["text"]
+    if sys.stdout.isatty():
+        text = visible(text)
+    hint = "These are the cells of the notebook." if file["is_notebook"] else None
+    if file["outdated"]:
+        hint = "This text is older than the commit: the newer version of the file could not be read."
+    return Result(file, [text.encode()], hint)
 
 
 @click.command("eval")

@@ -36,7 +36,7 @@ stream ends without `ended`, open it again: the server is shutting down, or an h
 
 
 def event_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix=PREFIX, tags=["runs"])
+    routes = Router(prefix=PREFIX, tags=["runs"], dependencies=parts.readers)
 
     async def fetch(ids: Collection[str]) -> dict[str, Run]:
         return await parts.application().runs.by_ids(ids)
@@ -68,7 +68,6 @@ def event_routes(parts: ApiParts) -> APIRouter:
         summary="Follow a run",
         description=_DESCRIPTION,
         response_class=Response,
-        dependencies=parts.readers,
         responses=responses,
     )
     async def follow(

@@ -30,13 +30,12 @@ class IndexPage(Page[IndexOverview]):
 
 
 def index_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix=PREFIX, tags=["index"])
+    routes = Router(prefix=PREFIX, tags=["index"], dependencies=parts.readers)
 
     @routes.get(
         "/index",
         summary="The versions of all indexes, and the progress of a change of the embedding model",
         response_model=IndexPage,
-        dependencies=parts.readers,
         responses=ETAG_ANSWERS,
     )
     async def list_indexes(request: Request, filters: Annotated[NamesQuery, Query()]) -> Response:
@@ -51,7 +50,6 @@ def index_routes(parts: ApiParts) -> APIRouter:
         "/repositories/{name:path}/index",
         summary="The versions of a repository's index",
         response_model=IndexOverview,
-        dependencies=parts.readers,
         responses=ETAG_ANSWERS,
     )
     async def get_index(request: Request, name: RepositoryName, _: NoQuery) -> Response:

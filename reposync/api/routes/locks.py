@@ -29,13 +29,12 @@ class Locks(Page[Lock]):
 
 
 def lock_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix=PREFIX, tags=["locks"])
+    routes = Router(prefix=PREFIX, tags=["locks"], dependencies=parts.readers)
 
     @routes.get(
         "/locks",
         summary="The locks of running syncs",
         description="The locks in Redis, and the running syncs without one.",
-        dependencies=parts.readers,
     )
     async def list_locks(_: NoQuery) -> Locks:
         app = parts.application()

@@ -14,7 +14,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from reposync.api.auth import Role
 from reposync.api.routing import ApiParts, Router
 from reposync.api.server import stopping_of
 from reposync.app.application import Application
@@ -29,7 +28,7 @@ def mcp_routes(parts: ApiParts) -> APIRouter:
     commits = SearchableCommits(parts.application, max_waiting=MAX_WAITING)
 
     # Not in the description of the API: the protocol describes itself.
-    @routes.post("/mcp", dependencies=[parts.access.requires(Role.READ)], include_in_schema=False)
+    @routes.post("/mcp", dependencies=parts.readers, include_in_schema=False)
     async def mcp(request: Request) -> Response:
         # The SDK takes half a second to import, and many daemons have no agents.
         await in_thread(partial(import_module, "reposync.mcp.server"))

@@ -99,7 +99,7 @@ class WaitQuery(RequestModel):
 
 
 def repository_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix=PREFIX, tags=["repositories"])
+    routes = Router(prefix=PREFIX, tags=["repositories"], dependencies=parts.readers)
 
     async def fetch(ids: Collection[str]) -> dict[str, Run]:
         return await parts.application().runs.by_ids(ids)
@@ -123,7 +123,6 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "/repositories",
         summary="The registered repositories, by name",
         response_model=RepositoryPage,
-        dependencies=parts.readers,
         responses=ETAG_ANSWERS,
     )
     async def list_repositories(request: Request, filters: Annotated[RepositoryFilters, Query()]) -> Response:
@@ -200,7 +199,6 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "/repositories/{name:path}",
         summary="One repository",
         response_model=RepositoryDetail,
-        dependencies=parts.readers,
         responses=ETAG_ANSWERS,
     )
     async def get_repository(request: Request, name: RepositoryName, _: NoQuery) -> Response:
@@ -270,7 +268,6 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "/repositories/{name:path}/wait",
         summary="Wait until a commit can be searched",
         description=_DESCRIPTION,
-        dependencies=parts.readers,
     )
     async def wait_for_commit(
         request: Request, name: RepositoryName, query: Annotated[WaitQuery, Query()]

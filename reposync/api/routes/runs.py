@@ -33,7 +33,7 @@ def run_path(request: Request, run_id: str) -> str:
 
 
 def run_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix=PREFIX, tags=["runs"])
+    routes = Router(prefix=PREFIX, tags=["runs"], dependencies=parts.readers)
 
     @routes.get(
         "/runs",
@@ -41,7 +41,6 @@ def run_routes(parts: ApiParts) -> APIRouter:
         description="All filters must match. Pages do not shift while runs are added: `next_cursor` is a position in "
         "the history, not a page number.",
         response_model=RunPage,
-        dependencies=parts.readers,
         responses=ETAG_ANSWERS,
     )
     async def list_runs(request: Request, filters: Annotated[RunFilters, Query()]) -> Response:
@@ -59,7 +58,6 @@ def run_routes(parts: ApiParts) -> APIRouter:
         "/runs/{run_id}",
         summary="One run, with its attempts and its first problems",
         response_model=RunDetail,
-        dependencies=parts.readers,
         responses=ETAG_ANSWERS,
     )
     async def get_run(request: Request, run_id: RunIdPrefix, _: NoQuery) -> Response:
@@ -70,7 +68,6 @@ def run_routes(parts: ApiParts) -> APIRouter:
         "/runs/{run_id}/problems",
         summary="The files that a run skipped or failed on, with the reason",
         response_model=ProblemPage,
-        dependencies=parts.readers,
         responses=ETAG_ANSWERS,
     )
     async def list_problems(

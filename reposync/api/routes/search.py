@@ -145,35 +145,24 @@ class LinesQuery(RequestModel):
 
 
 def search_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix=PREFIX, tags=["search"])
+    routes = Router(prefix=PREFIX, tags=["search"], dependencies=parts.readers)
 
     @routes.get(
         "/search",
         summary="Search the indexed code",
         description="By a description of what the code does, or by its identifiers: both kinds of matches are ranked "
         "together.",
-        dependencies=parts.readers,
     )
     async def search_code(query: Annotated[SearchQuery, Query()]) -> Hits:
         app = parts.application()
         found = await parts.searches.search(
-            lambda: app.searching.search(
-                query.q,
-                repository=query.repository,
-                path_glob=query.path,
-                language=query.language,
-                symbol=query.symbol,
-                kind=query.kind,
-                like=query.like,
-                limit=query.limit,
-            )
+            lambda: app.searching.search(query.q, path_glob=query.path, **query.model_dump(exclude={"q", "path"}))
         )
         return Hits(items=[Hit.model_validate(each) for each in found])
 
     @routes.get(
         "/repositories/{name:path}/outline",
         summary="The definitions of an indexed file",
-        dependencies=parts.readers,
     )
     async def get_outline(name: RepositoryName, query: Annotated[OutlineQuery, Query()]) -> FileOutline:
         return FileOutline.model_validate(await read_file(parts.application(), name, query.path))
@@ -183,7 +172,6 @@ def search_routes(parts: ApiParts) -> APIRouter:
         summary="Find the lines that match a pattern",
         description="Exactly, in the indexed text of all files; "
         f"for at most {MAX_SECONDS:g} s, after which the answer says that it is not complete.",
-        dependencies=parts.readers,
     )
     async def grep_code(query: Annotated[GrepQuery, Query()]) -> MatchingFiles:
         app = parts.application()
@@ -193,17 +181,12 @@ def search_routes(parts: ApiParts) -> APIRouter:
                 query.pattern,
                 repositories=query.repository,
                 path_glob=query.path,
-                language=query.language,
-                fixed=query.fixed,
-                ignore_case=query.ignore_case,
-                limit=query.limit,
+                **query.model_dump(exclude={"pattern", "repository", "path"}),
             )
         )
+        stopped, searched = found.stopped, found.files_searched
         return MatchingFiles(
-            items=list(found.files),
-            is_complete=found.is_complete,
-            stopped=found.stopped,
-            files_searched=found.files_searched,
+            items=list(found.files), is_complete=found.is_complete, stopped=stopped, files_searched=searched
         )
 
     @routes.get(
@@ -211,7 +194,6 @@ def search_routes(parts: ApiParts) -> APIRouter:
         summary="The indexed text of a file, or of some of its lines",
         description="Of the commit that searches answer from. `Accept: text/plain` returns the text alone.",
         response_model=FileText,
-        dependencies=parts.readers,
         responses={**ETAG_ANSWERS, 200: _TEXT},
     )
     async def read_code(
