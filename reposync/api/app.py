@@ -18,9 +18,8 @@ from reposync.api.routes.runs import run_routes
 from reposync.api.routes.search import search_routes
 from reposync.api.routes.webhooks import webhook_routes
 from reposync.api.routing import ApiParts, Route
-from reposync.api.web.error_pages import ErrorPages
 from reposync.api.web.pages import page_routes
-from reposync.api.web.rendering import Renderer, StaticContent
+from reposync.api.web.rendering import ErrorPages, Renderer, StaticContent
 
 MIN_COMPRESSED_BYTES = 1_000
 """A smaller response fits into one packet either way."""

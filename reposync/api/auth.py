@@ -20,7 +20,7 @@ from fastapi.security import HTTPBearer
 from itsdangerous import BadSignature, TimestampSigner
 
 from reposync.api.errors import AccessDenied, LoginNeeded, RoleMissing
-from reposync.api.throttle import Throttle
+from reposync.api.limits import Throttle
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
 from reposync.errors import RepoSyncError

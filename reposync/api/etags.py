@@ -27,10 +27,14 @@ def conditional(request: Request, document: object, *, version: object = None) -
     return conditional_body(request, to_json(document), "application/json", version=version)
 
 
-def conditional_body(request: Request, body: bytes, media_type: str, *, version: object = None) -> Response:
-    """As `conditional`, of any kind."""
-    headers = {"ETag": _tag(body, version), **CACHING}
-    if is_known(request, headers["ETag"]):
+def conditional_body(
+    request: Request, body: bytes, media_type: str, *, version: object = None, same_if: bytes | None = None
+) -> Response:
+    """As `conditional`, of any kind. `same_if`: what decides whether it has changed; None: the body."""
+    headers = {"ETag": _tag(body if same_if is None else same_if, version), **CACHING}
+    # The weak comparison of RFC 9110, 13.1.2.
+    given = ", ".join(request.headers.getlist("if-none-match"))
+    if given.strip() == "*" or headers["ETag"].removeprefix("W/") in _TAG.findall(given):
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type=media_type)
 
@@ -46,12 +50,6 @@ def is_current(if_match: str, version: object) -> bool:
     are, and proxies that compress would make them so; the tag stands for the document, not for its bytes."""
     mine = _digest(to_json(version), 8)
     return if_match.strip() == "*" or any(tag[1:].partition("-")[0] == mine for tag in _TAG.findall(if_match))
-
-
-def is_known(request: Request, tag: str) -> bool:
-    """Whether the client has it: the weak comparison of RFC 9110, 13.1.2."""
-    given = ", ".join(request.headers.getlist("if-none-match"))
-    return given.strip() == "*" or tag.removeprefix("W/") in _TAG.findall(given)
 
 
 def _tag(body: bytes, version: object) -> str:

@@ -21,10 +21,10 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Message, Scope
 
-from reposync.api import concurrency
+from reposync.api import limits
 from reposync.api.auth import Access, Admission, Role
-from reposync.api.concurrency import ConcurrencyLimit
 from reposync.api.errors import ERROR_ANSWERS, BodyTooLarge, BodyTooSlow, BodyUnreadable, MediaTypeUnsupported
+from reposync.api.limits import ConcurrencyLimit
 from reposync.app.application import Application
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.telemetry.health import Health
@@ -64,9 +64,9 @@ class ApiParts:
     application: Callable[[], Application]
     access: Access
     secrets: Secrets = field(default_factory=Secrets.of_environment)
-    searches: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(concurrency.MAX_WAITING))
+    searches: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(limits.MAX_WAITING))
     # Apart: they may take seconds each, and searches milliseconds.
-    greps: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(concurrency.MAX_WAITING_GREPS))
+    greps: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(limits.MAX_WAITING_GREPS))
 
     @property
     def readers(self) -> list[Any]:

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 
 from reposync.api.errors import BodiesBusy
+from reposync.api.limits import Throttle
 from reposync.api.routing import PREFIX, ApiParts, BodyLimits, Router, UnreadRoute, read_body
-from reposync.api.throttle import Throttle
 from reposync.app.webhooks import (
     Credentials,
     Ignored,

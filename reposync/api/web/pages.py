@@ -14,13 +14,11 @@ from reposync.api.auth import ANONYMOUS, Principal, Role, admitted, local_addres
 from reposync.api.errors import AccessDenied, TooManyAttempts
 from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import FILE, ApiParts, BodyLimits, Router, UnreadRoute, with_body
-from reposync.api.web.file_page import show_file
+from reposync.api.web.code_pages import show_file, show_search
 from reposync.api.web.help_page import help_page
 from reposync.api.web.rendering import Page, Renderer
-from reposync.api.web.repositories_page import show_repositories
-from reposync.api.web.repository_page import show_repository
+from reposync.api.web.repository_pages import show_repositories, show_repository
 from reposync.api.web.runs_page import show_run, show_runs
-from reposync.api.web.search_page import show_search
 from reposync.app.application import Application
 from reposync.app.index_overview import hold, release, roll_back
 from reposync.catalog.overview import overviews

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from reposync.api.auth import Access
+from reposync.api.limits import Throttle
 from reposync.api.middleware import SECURITY_HEADERS
-from reposync.api.throttle import Throttle
 from reposync.config.sections import HttpConfig
 from tests.integration.api.conftest import Daemon
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, bearer, code_of, server

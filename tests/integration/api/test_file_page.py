@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from reposync.api.web.file_page import PAGE_LINES
+from reposync.api.web.code_pages import PAGE_LINES
 from reposync.words import file_address
 from tests.fixtures.world import World
 from tests.integration.api.serving import serving

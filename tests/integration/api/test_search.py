@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from reposync.api import concurrency
-from reposync.api.web.search_page import SHOWN_LINES
+from reposync.api import limits
+from reposync.api.web.code_pages import SHOWN_LINES
 from tests.fixtures.world import World
 from tests.integration.api.serving import code, eventually, serving
 
@@ -135,18 +135,18 @@ async def test_an_embedding_server_that_is_away_is_503(world: World, client: htt
 async def test_a_burst_is_taken_a_few_at_a_time_and_the_rest_refused_at_once(
     world: World, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(concurrency, "MAX_WAITING", 3)
+    monkeypatch.setattr(limits, "MAX_WAITING", 3)
     world.embeddings.forget()
     async with serving(world.app) as bounded:
         with world.embeddings.holding():
             asking = [asyncio.create_task(asks(bounded, q=f"sessions {number}")) for number in range(12)]
-            await eventually(lambda: sum(each.done() for each in asking) == 12 - concurrency.MAX_CONCURRENT - 3)
+            await eventually(lambda: sum(each.done() for each in asking) == 12 - limits.MAX_CONCURRENT - 3)
             refused = [each.result() for each in asking if each.done()]
         answers = await asyncio.gather(*asking)
 
     assert {code(each) for each in refused} == {(503, "SEARCH_BUSY")}
-    assert sum(each.status_code == 200 for each in answers) == concurrency.MAX_CONCURRENT + 3
-    assert world.embeddings.most_at_once <= concurrency.MAX_CONCURRENT
+    assert sum(each.status_code == 200 for each in answers) == limits.MAX_CONCURRENT + 3
+    assert world.embeddings.most_at_once <= limits.MAX_CONCURRENT
 
 
 LONG = "".join(f"def unrelated_{number}():\n    return {number}\n\n\n" for number in range(40))

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from reposync.api.auth import Access
-from reposync.api.throttle import Throttle
+from reposync.api.limits import Throttle
 from reposync.config.sections import HttpConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database

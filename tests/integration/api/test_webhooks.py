@@ -20,9 +20,9 @@ import pytest
 from reposync.api import app as api
 from reposync.api.app import create_app
 from reposync.api.auth import Access
+from reposync.api.limits import Throttle
 from reposync.api.routes import webhooks
 from reposync.api.server import HttpAddress, HttpLimits, serve_http
-from reposync.api.throttle import Throttle
 from reposync.app.application import Application
 from reposync.catalog.apply import registry_in_force
 from reposync.config.settings import Settings

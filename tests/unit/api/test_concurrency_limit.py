@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from reposync.api import concurrency
-from reposync.api.concurrency import ConcurrencyLimit
+from reposync.api import limits
 from reposync.api.errors import SearchTimeout
+from reposync.api.limits import ConcurrencyLimit
 from reposync.supervision import in_thread
 from reposync.vectors.port import SearchHit
 
@@ -40,7 +40,7 @@ class Model:
 async def test_a_search_that_was_given_up_keeps_its_place_until_its_thread_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(concurrency, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "TIMEOUT_SECONDS", 0.2)
     model, limit = Model(), ConcurrencyLimit(max_concurrent=2, max_waiting=3)
     try:
         given_up = await asyncio.gather(*(limit.search(model.search) for _ in range(5)), return_exceptions=True)
@@ -55,7 +55,7 @@ async def test_a_search_that_was_given_up_keeps_its_place_until_its_thread_is_do
     finally:
         model.answers.set()
 
-    monkeypatch.setattr(concurrency, "TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr(limits, "TIMEOUT_SECONDS", 60.0)
     assert await asyncio.gather(*(limit.search(model.search) for _ in range(3))) == [[]] * 3
     assert (model.began, model.most_at_work) == (5, 2)
 

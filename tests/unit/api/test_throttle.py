@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from reposync.api.errors import TooManyAttempts
-from reposync.api.throttle import Throttle
+from reposync.api.limits import Throttle
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 GUESSES = (str(number).encode() for number in count())

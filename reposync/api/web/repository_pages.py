@@ -1,24 +1,35 @@
-"""The first page: every repository, its state and its next sync."""
+"""The pages of repositories: the first page, with every repository, its state and its next sync; and the page of one,
+`/repositories/{name}`: what is registered, its index, runs and files. `?folder=src/web` shows the files of a folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import Response
 
 from reposync.api.documents import cursor_after, key_before
-from reposync.api.web.charts import first_hour, hour_chart
-from reposync.api.web.rendering import Page
-from reposync.api.web.runs_page import approve_label, progress_of
+from reposync.api.routing import path_of
+from reposync.api.web.charts import first_hour, hour_chart, run_chart
+from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
+from reposync.api.web.runs_page import CHART_RUNS, approve_label, progress_of
 from reposync.app.application import Application
-from reposync.app.index_overview import collection_changes
-from reposync.catalog.overview import late_repositories, overviews
+from reposync.app.index_overview import collection_changes, index_overview
+from reposync.catalog.overview import late_repositories, overviews, repository_detail
+from reposync.config.schedule import Schedule, ScheduleError
+from reposync.content.model import REMEDIES
+from reposync.errors import RepositoryNotFound
 from reposync.store.index_queries import commit_pages, incomplete_versions
-from reposync.store.repository import MAX_NAME_CHARS, RepositoryState
+from reposync.store.manifest import TreeEntry
+from reposync.store.repository import MAX_NAME_CHARS, Repository, RepositoryState
 from reposync.store.status import RunStatus
-from reposync.words import duration
+from reposync.store.ticks import Ticks
+from reposync.words import duration, file_address
 
 PAGE_REPOSITORIES = 50
 _BAD = frozenset({RunStatus.FAILED, RunStatus.BLOCKED})
@@ -126,3 +137,86 @@ async def _last_day(app: Application, states: Sequence[RepositoryState], late: C
 def _query(**values: str) -> str:
     kept = {key: value for key, value in values.items() if value}
     return f"?{urlencode(kept)}" if kept else ""
+
+
+# One repository -------------------------------------------------------------------------------------------------------
+
+PAGE_ENTRIES = 1_000
+SHOWN_RUNS = 10
+TICKS = 3
+SLOW_REFRESH_SECONDS = 15
+"""While nothing runs: listing a folder reads the rows of all files."""
+
+
+async def show_repository(page: Page) -> Response:
+    name = page.request.path_params["name"]
+    app = page.app
+    try:
+        found, row = await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name)
+    except RepositoryNotFound:
+        await app.runs.require_known(name)
+        # It was removed, but its history is kept.
+        return Response(status_code=303, headers={"Location": f"{page.root}/runs?{urlencode({'repository': name})}"})
+    version = row.live_version or row.id
+    path = page.query.get("folder", "").strip("/")
+    entries = await app.manifests.folder(version, path, PAGE_ENTRIES + 1)
+    runs = await app.runs.history(repository=row.name, limit=CHART_RUNS)
+    address = f"{page.root}/repositories/{path_of(row.name)}"
+
+    def in_folder(path: str) -> str:
+        return f"{address}?{urlencode({'folder': path})}#files"
+
+    def link(entry: TreeEntry) -> str | None:
+        """Where a click on the entry leads; None for a file that is not indexed."""
+        full = f"{path}/{entry.name}" if path else entry.name
+        if entry.files is not None:
+            return in_folder(full.rstrip("/"))
+        return f"{page.root}{file_address(row.name, full)}" if entry.chunks else None
+
+    # The folders above `path` and itself.
+    above = list(itertools.accumulate(path.split("/"), "{}/{}".format)) if path else []
+    return page.show(
+        "repository.html",
+        repository=found,
+        registered=row.origin_words,
+        definition=list(_keys(row.resolved or row.definition or {})),
+        ticks=_ticks(row, app.runs.now()),
+        index=await index_overview(app, row.name),
+        commit_page=(await commit_pages(app.database, [row.id])).get(row.id),
+        chart=run_chart(runs),
+        runs=runs[:SHOWN_RUNS],
+        more_runs=len(runs) > SHOWN_RUNS,
+        progress=progress_of(runs[:SHOWN_RUNS]),
+        askers=await app.runs.askers([run.id for run in runs[:SHOWN_RUNS]]),
+        folder=path,
+        folders=[(each.rpartition("/")[2], in_folder(each)) for each in above],
+        entries=[(each, link(each)) for each in entries[:PAGE_ENTRIES]],
+        more_entries=len(entries) > PAGE_ENTRIES,
+        skipped=await app.manifests.skip_counts(version),
+        remedies=REMEDIES,
+        back=address,
+        refresh_seconds=IDLE_REFRESH_SECONDS if runs and not runs[0].is_final else SLOW_REFRESH_SECONDS,
+    )
+
+
+def _ticks(row: Repository, now: datetime) -> list[datetime]:
+    """The next ones of its schedule."""
+    ticks: list[datetime] = []
+    # A newer program may have schedules that this one cannot read.
+    with contextlib.suppress(ScheduleError):
+        if row.is_active and row.cron_expression is not None:
+            schedule = Schedule.parse(row.cron_expression, row.timezone)
+            while len(ticks) < TICKS:
+                ticks.append(schedule.next_after(ticks[-1] if ticks else now))
+    return ticks
+
+
+def _keys(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    """Each key of the registry file with its value, defaults too."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{within}{key}.")
+        elif isinstance(value, list):
+            yield f"{within}{key}", ", ".join(map(str, value)) or "none"
+        elif value is not None:
+            yield f"{within}{key}", value if isinstance(value, str) else json.dumps(value)
