@@ -14,9 +14,8 @@ from reposync.telemetry.metrics import Metrics
 from tests.fixtures.databases import database_url, postgresql, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.redis_server import redis_server  # noqa: F401
 from tests.fixtures.world import World
-from tests.integration.api.documented import client_of, parts_of
 from tests.integration.api.rest import rest  # noqa: F401
-from tests.integration.api.serving import serving
+from tests.integration.api.serving import client_of, parts_of, serving
 from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
 
@@ -47,8 +46,11 @@ def daemon() -> Daemon:
 
 
 @pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
-    """Of the HTTP side of `world`."""
+async def client(world: World, request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+    """Of the HTTP side of `world`, whose repository has the FILES of the test's module."""
+    if files := getattr(request.module, "FILES", None):
+        world.repository.commit(files)
+        await world.completed()
     async with serving(world.app) as client:
         yield client
 

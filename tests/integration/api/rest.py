@@ -18,7 +18,7 @@ from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.applied import open_applied
-from tests.integration.api.documented import client_of, parts_of
+from tests.integration.api.serving import client_of, parts_of
 
 API = "/api/v1"
 REGISTRY = """\

@@ -1,4 +1,5 @@
-"""The HTTP side over a whole world: a database, an index, a repository. And server-sent events as clients read them."""
+"""Servers of the HTTP side and clients of them: over a whole world, without a database, and with tokens and four routes
+of their own. Server-sent events as clients read them, and the description of the API."""
 
 from __future__ import annotations
 
@@ -7,18 +8,109 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import httpx
+from fastapi import FastAPI, Request
 
-from reposync.api.auth import Access
+from reposync.api.app import ApiParts, create_app
+from reposync.api.auth import Access, Principal, Role
+from reposync.api.server import serve_http
 from reposync.app.application import Application
+from reposync.errors import StoreUnavailable
 from reposync.store.repository import Registration
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
 from tests.fixtures.world import World
-from tests.integration.api.documented import client_of, parts_of
+
+READER, OPERATOR = "read-secret-of-tests-1", "operate-secret-of-tests-2"
+TOKENS = (f"read:{READER}", OPERATOR)
+
+
+async def _nothing() -> None:
+    return None
+
+
+def parts_of(app: Application | None = None, access: Access | None = None) -> ApiParts:
+    """Of a daemon; without `app`, of one that has no database."""
+
+    def application() -> Application:
+        if app is None:
+            raise StoreUnavailable("There is no database in these tests.")
+        return app
+
+    return ApiParts(Health(), Metrics(version="1.2.3"), _nothing, "1.2.3", application, access or Access([]))
+
+
+@contextlib.asynccontextmanager
+async def client_of(served: ApiParts | FastAPI, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server of its own."""
+    app = create_app(served) if isinstance(served, ApiParts) else served
+    hooks, unlimited = {"response": [advises_requests]}, httpx.Limits(max_connections=None)
+    async with (
+        serve_http(app, "127.0.0.1", 0) as address,
+        httpx.AsyncClient(base_url=address.url, timeout=60, event_hooks=hooks, limits=unlimited, **options) as client,
+    ):
+        yield client
+
+
+async def advises_requests(answer: httpx.Response) -> None:
+    """A hook of httpx: no error advises a command, which clients do not have."""
+    if answer.status_code >= 400 and answer.request.url.path.startswith("/api/"):
+        message = json.loads(await answer.aread() or b"{}").get("error", {}).get("message", "")
+        assert "`reposync " not in message and " --" not in message, message
+
+
+@cache
+def description() -> dict[str, Any]:
+    return create_app(parts_of()).openapi()
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    """Status and error code."""
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+# Tokens ---------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def server(access: Access, *, health: Health | None = None, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """With routes for what may be read and what may be done, by programs and by pages."""
+    shows = access.page()
+    app = create_app(replace(parts_of(access=access), health=health or Health()))
+
+    @app.get("/test/read", dependencies=[access.requires(Role.READ)])
+    async def read() -> str:
+        return "read"
+
+    @app.post("/test/operate", dependencies=[access.requires(Role.OPERATE)])
+    async def operate(request: Request) -> dict[str, list[str]]:
+        return {"fields": sorted((await request.form()).keys())}
+
+    @app.get("/test/page", name="test_page")
+    async def page(request: Request, principal: Principal = shows) -> dict[str, Any]:
+        address = str(request.url_for("test_page"))
+        who = [principal.role.name, principal.by, request.client.host if request.client else None]
+        return {"address": address, "who": who}
+
+    async with client_of(app, **options) as client:
+        yield client
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def log_in(client: httpx.AsyncClient, token: str, *, root: str = "", **fields: str) -> httpx.Response:
+    return await client.post(f"{root}/login", data={"token": token, **fields})
+
+
+# A world --------------------------------------------------------------------------------------------------------------
 
 
 def serving(application: Application, *tokens: str) -> AbstractAsyncContextManager[httpx.AsyncClient]:
@@ -73,11 +165,6 @@ async def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any
             if found:
                 return found
             await asyncio.sleep(0.02)
-
-
-def code(answer: httpx.Response) -> tuple[int, str]:
-    """Status and error code."""
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 async def queued(world: World, name: str = "project") -> Run:

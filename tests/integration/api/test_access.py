@@ -13,7 +13,7 @@ from reposync.api.limits import Throttle
 from reposync.api.middleware import SECURITY_HEADERS
 from reposync.config.sections import HttpConfig
 from tests.integration.api.conftest import Daemon
-from tests.integration.api.doors import OPERATOR, READER, TOKENS, bearer, code_of, server
+from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, server
 
 WRONG = "this-token-nobody-has"
 
@@ -43,17 +43,15 @@ async def test_a_token_may_do_what_its_role_may(door: httpx.AsyncClient) -> None
 
     assert statuses == {READER: [200, 403], OPERATOR: [200, 200], WRONG: [401, 401]}
     refused = await door.post("/test/operate", headers=bearer(READER))
-    assert (code_of(refused), refused.json()["error"]["message"]) == (
-        "FORBIDDEN",
-        "This token may read, but not operate.",
-    )
+    assert code(refused) == (403, "FORBIDDEN")
+    assert refused.json()["error"]["message"] == "This token may read, but not operate."
 
 
 async def test_a_request_without_a_token_gets_401_with_instructions(door: httpx.AsyncClient) -> None:
     for headers in ({}, {"Authorization": f"Basic {OPERATOR}"}, {"Authorization": OPERATOR}, {"Authorization": ""}):
         answer = await door.get("/test/read", headers=headers)
 
-        assert (answer.status_code, code_of(answer)) == (401, "UNAUTHENTICATED")
+        assert code(answer) == (401, "UNAUTHENTICATED")
         assert answer.headers["www-authenticate"] == 'Bearer realm="reposync"'
     assert (await door.get("/test/read", headers={"authorization": f"bEARER  {READER}"})).status_code == 200
 
@@ -80,7 +78,7 @@ async def test_guessing_ends_for_an_address_and_for_no_other(caplog: pytest.LogC
 
         # A right one cannot be told from a guess.
         limited, wrong = await read(READER, "192.0.2.1"), await read(WRONG, "192.0.2.1")
-        assert (limited.status_code, code_of(limited)) == (429, "TOO_MANY_ATTEMPTS")
+        assert code(limited) == (429, "TOO_MANY_ATTEMPTS")
         assert limited.json() == wrong.json()
         assert limited.json()["error"]["details"] == {"wait_seconds": int(limited.headers["retry-after"])}
         assert (await read(READER, "192.0.2.2")).status_code == 200
@@ -129,7 +127,7 @@ async def test_a_reader_cannot_use_any_route_that_changes_something(door: httpx.
 
     assert len(routes) == 12
     for method, path in routes:
-        assert code_of(await door.request(method, path, headers=bearer(READER))) == "FORBIDDEN", path
+        assert code(await door.request(method, path, headers=bearer(READER))) == (403, "FORBIDDEN"), path
 
 
 async def status_of_head(door: httpx.AsyncClient, method: str, path: str) -> int:
@@ -208,11 +206,11 @@ async def test_without_tokens_everybody_on_this_machine_may_do_everything_but_ot
         assert (await door.get("/test/read", headers=bearer(WRONG))).status_code == 200
         for path in ("/test/read", "/readyz", "/", "/metrics"):
             rebound = await door.get(path, headers={"Host": "evil.example"})
-            assert (rebound.status_code, code_of(rebound)) == (421, "HOST_NOT_ALLOWED"), path
+            assert code(rebound) == (421, "HOST_NOT_ALLOWED"), path
         for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://127.0.0.1:1"}):
             for each in (headers, headers | bearer(WRONG)):
                 refused = await door.post("/test/operate", headers=each)
-                assert (refused.status_code, code_of(refused)) == (403, "CROSS_SITE_REFUSED")
+                assert code(refused) == (403, "CROSS_SITE_REFUSED")
         own = {"Origin": str(door.base_url).rstrip("/")}
         assert (await door.post("/test/operate", headers=own)).status_code == 200
 

@@ -30,7 +30,7 @@ from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
-from tests.integration.api.documented import description, parts_of
+from tests.integration.api.serving import description, parts_of
 
 API = "/api/v1"
 TRIED = rf"^{API}/(?!webhooks)"

@@ -14,7 +14,7 @@ from reposync.api.app import create_app
 from reposync.api.server import HttpLimits, serve_http
 from reposync.errors import RepositoryNotFound, StoreUnavailable
 from tests.integration.api.conftest import Daemon
-from tests.integration.api.documented import client_of
+from tests.integration.api.serving import client_of
 
 
 class Order(BaseModel):

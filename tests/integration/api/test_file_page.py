@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -13,29 +12,25 @@ import pytest
 from reposync.api.web.code_pages import PAGE_LINES
 from reposync.words import file_address
 from tests.fixtures.world import World
-from tests.integration.api.serving import serving
 
-BROWSER = {"Accept": "text/html"}
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
 CODE = "def first():\n    return 1\n\n\ndef second():\n    return '<b>2</b>'\n"
 LONG = "".join(f"def f{number}():\n    return {number}\n" for number in range(1_300))
 
 
-@pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    cells = {"cells": [{"cell_type": "code", "source": ["x = 1\n", "y = 2"]}], "nbformat": 4}
-    files = {
-        "src/code.py": CODE,
-        "long.py": LONG,
-        f"a/{HOSTILE}.txt": f"{HOSTILE}\r\n</pre></span><script>alert(1)</script>\n",
-        "wide.txt": "word " * 2_000,
-        "cells.ipynb": json.dumps(cells, indent=1),
-    }
-    world.repository.commit({path: text.encode() for path, text in files.items()})
-    await world.completed()
-    async with serving(world.app) as client:
-        client.headers.update(BROWSER)
-        yield client
+CELLS = {"cells": [{"cell_type": "code", "source": ["x = 1\n", "y = 2"]}], "nbformat": 4}
+FILES = {
+    "src/code.py": CODE.encode(),
+    "long.py": LONG.encode(),
+    f"a/{HOSTILE}.txt": f"{HOSTILE}\r\n</pre></span><script>alert(1)</script>\n".encode(),
+    "wide.txt": b"word " * 2_000,
+    "cells.ipynb": json.dumps(CELLS, indent=1).encode(),
+}
+
+
+@pytest.fixture(autouse=True)
+def accepts_html(client: httpx.AsyncClient) -> None:
+    client.headers["Accept"] = "text/html"
 
 
 def lines(page: str) -> dict[str, str]:

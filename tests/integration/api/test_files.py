@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import httpx
-import pytest
 
 from reposync.words import file_address
 from tests.fixtures.missing_blobs import lose
 from tests.fixtures.world import World
-from tests.integration.api.serving import code, serving
+from tests.integration.api.serving import code
 
 API = "/api/v1"
 FILE = f"{API}/files/project/-/src/sessions.py"
 SESSIONS = "def remove_expired(sessions, now):\r\n    return [s for s in sessions if s.expires > now]\r\n\nlast = 'é'"
 
-
-@pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    world.repository.commit({"src/sessions.py": SESSIONS.encode(), "x/-/a b%2F#?.txt": b"odd\n", "logo.png": b"\0"})
-    await world.completed()
-    async with serving(world.app) as client:
-        yield client
+FILES = {"src/sessions.py": SESSIONS.encode(), "x/-/a b%2F#?.txt": b"odd\n", "logo.png": b"\0"}
 
 
 async def test_a_file_is_read_with_what_is_known_about_it(world: World, client: httpx.AsyncClient):

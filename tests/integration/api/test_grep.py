@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 
 from tests.fixtures.world import World
-from tests.integration.api.serving import code, serving
+from tests.integration.api.serving import code
 
 SESSIONS = b"def remove_expired(sessions):\n    return remove(sessions)\n"
 
-
-@pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    world.repository.commit({"src/sessions.py": SESSIONS, "docs/notes.md": b"# Notes\n\nremove_expired (Sessions)\n"})
-    await world.completed()
-    async with serving(world.app) as client:
-        yield client
+FILES = {"src/sessions.py": SESSIONS, "docs/notes.md": b"# Notes\n\nremove_expired (Sessions)\n"}
 
 
 async def asks(client: httpx.AsyncClient, **query: object) -> httpx.Response:

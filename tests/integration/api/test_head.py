@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from reposync.store.status import RunStatus
-from tests.integration.api.documented import description
 from tests.integration.api.rest import API, Rest
+from tests.integration.api.serving import description
 
 PAGES = (
     "/",

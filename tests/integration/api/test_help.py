@@ -12,7 +12,7 @@ from benchmarks.reference import errors
 from reposync.api.auth import Access
 from reposync.config.sections import HttpConfig
 from tests.integration.api.conftest import Daemon
-from tests.integration.api.documented import client_of
+from tests.integration.api.serving import client_of
 
 OF_RUNS = ("FILES_FAILED", "INDEX_REBUILT", "RUN_ABANDONED", "REPOSITORY_PAUSED", "REPOSITORY_REMOVED")
 OF_GROUPS = ("GROUP_SHRANK", "GROUP_LISTING_FAULTY", "NAME_TAKEN")

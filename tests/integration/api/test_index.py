@@ -56,7 +56,7 @@ async def test_the_versions_of_an_index_have_their_settings(changed: World):
     assert (change["collection"], change["repositories"]["done"]) == (changed.collection, 1)
 
 
-async def test_a_rollback_over_http_stays_until_it_is_resumed(changed: World):
+async def test_a_rollback_over_http_stays_until_it_is_resumed_and_a_pause_is_a_hold(changed: World):
     async with serving(changed.app) as client:
         answer = await client.post(f"{API}/repositories/project/index/rollback")
         assert answer.status_code == 200, answer.text
@@ -70,9 +70,6 @@ async def test_a_rollback_over_http_stays_until_it_is_resumed(changed: World):
         await changed.completed()
         assert await states(client) == [("live", 2), ("retired", 1)]
 
-
-async def test_a_paused_index_has_a_hold(changed: World):
-    async with serving(changed.app) as client:
         path = f"{API}/repositories/project/index"
         assert (await client.post(f"{path}/pause")).json()["hold"]["reason"] == "paused"
         assert (await client.get(path)).json()["hold"]["reason"] == "paused"

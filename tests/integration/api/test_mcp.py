@@ -18,8 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from reposync.api.auth import Access
 from reposync.search.answers import tokens
 from tests.fixtures.world import World
-from tests.integration.api.doors import OPERATOR, READER, TOKENS, bearer, server
-from tests.integration.api.serving import serving
+from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, server, serving
 
 SESSIONS = b"def remove_expired_sessions(sessions, now):\n    return [s for s in sessions if s.expires > now]\n"
 ACCEPT = {"Accept": "application/json, text/event-stream"}

@@ -50,11 +50,6 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
         assert STATUS in (await events.aread()).decode(), "it is over, so the stream ends"
 
 
-async def test_filters_accept_known_words_only(rest: Rest) -> None:
-    assert await rest.refusal("GET", "/runs", 422, params={"status": STATUS}) == "REQUEST_INVALID"
-    assert await rest.refusal("GET", "/runs", 422, params={"trigger": TRIGGER}) == "REQUEST_INVALID"
-
-
 async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> None:
     run = await rest.run("payments", RunTrigger.COMMAND)
     claimed = await rest.claimed(run.id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -17,13 +16,7 @@ from tests.integration.api.serving import code, eventually, serving
 
 SESSIONS = b"def remove_expired_sessions(sessions, now):\n    return [s for s in sessions if s.expires > now]\n"
 
-
-@pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    world.repository.commit({"src/sessions.py": SESSIONS, "docs/notes.md": b"# Notes\n\nSessions expire.\n"})
-    await world.completed()
-    async with serving(world.app) as client:
-        yield client
+FILES = {"src/sessions.py": SESSIONS, "docs/notes.md": b"# Notes\n\nSessions expire.\n"}
 
 
 async def asks(client: httpx.AsyncClient, **query: object) -> httpx.Response:

@@ -15,7 +15,7 @@ from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.workers import StoredEndedSessions
 from tests.fixtures.databases import database_kind  # noqa: F401
-from tests.integration.api.doors import OPERATOR, READER, TOKENS, code_of, log_in, server
+from tests.integration.api.serving import OPERATOR, READER, TOKENS, code, log_in, server
 
 WRONG = "this-token-nobody-has"
 BEHIND_TLS = {"X-Forwarded-Proto": "https"}
@@ -115,7 +115,7 @@ async def test_no_page_of_another_site_logs_in_or_uses_the_session(
     await log_in(browser, OPERATOR)
     for path in ("/login", "/logout", "/test/operate"):
         answer = await browser.post(path, data={"token": READER}, headers=elsewhere)
-        assert (answer.status_code, code_of(answer)) == (403, "CROSS_SITE_REFUSED")
+        assert code(answer) == (403, "CROSS_SITE_REFUSED")
         assert "set-cookie" not in answer.headers
 
     own = {"Sec-Fetch-Site": "same-origin", "Origin": str(browser.base_url).rstrip("/")}
@@ -182,7 +182,7 @@ async def test_a_session_of_one_pod_is_one_of_all_pods_and_ends_when_its_token_g
         assert (await rotated.get("/test/read")).status_code == 401
     async with server(Access([f"read:{OPERATOR}"]), cookies=cookies) as demoted:
         answer = await demoted.post("/test/operate")
-        assert (answer.status_code, code_of(answer)) == (403, "FORBIDDEN")
+        assert code(answer) == (403, "FORBIDDEN")
 
 
 async def test_without_tokens_there_is_nothing_to_log_in_to() -> None:

@@ -17,9 +17,8 @@ from reposync.api.server import serve_http
 from reposync.store.database import Database
 from reposync.store.tables import REQUESTS
 from tests.fixtures.databases import database_kind  # noqa: F401
-from tests.integration.api.documented import client_of, parts_of
-from tests.integration.api.doors import bearer, log_in
 from tests.integration.api.rest import API, Rest, opened
+from tests.integration.api.serving import bearer, client_of, log_in, parts_of
 
 SYNC = "/repositories/platform/api/sync"
 

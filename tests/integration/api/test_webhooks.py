@@ -34,7 +34,7 @@ from tests.fixtures.gitlab_server.state import Hook
 from tests.fixtures.gitlab_server.webhooks import sign
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.versions import publish_commit
-from tests.integration.api.documented import parts_of
+from tests.integration.api.serving import code, parts_of
 
 SECRET = "a-secret-of-webhooks-1"
 OTHER_SECRET = "a-secret-of-webhooks-2"
@@ -132,10 +132,6 @@ def answered(delivery: Delivery) -> Any:
         return delivery.status, told["error"]["code"]
     started = [(each["repository"], each["status"]) for each in told["runs"]]
     return delivery.status, started, [(each["repository"], each["reason"]) for each in told["ignored"]]
-
-
-def code(response: httpx.Response) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["code"]
 
 
 async def begun(site: Site, token: str, *, announced_bytes: int, body: bytes = b"") -> bytes:

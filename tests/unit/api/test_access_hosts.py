@@ -80,16 +80,6 @@ def test_forwarded_headers_of_untrusted_peers_are_ignored() -> None:
         assert found == scope("10.0.0.7", **told)
 
 
-def test_a_trusted_proxy_sets_address_scheme_and_host() -> None:
-    config = HttpConfig(trusted_proxies=("10.0.0.0/8",))
-    told = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https", "x_forwarded_host": "sync.example.com"}
-    found = corrected(config, scope("10.0.0.7", **told))
-
-    assert found["client"] == ("203.0.113.9", 0)
-    assert found["scheme"] == "https"
-    assert Headers(scope=found).getlist("host") == ["sync.example.com"]
-
-
 def test_the_client_is_the_last_address_that_no_trusted_proxy_has() -> None:
     config = HttpConfig(trusted_proxies=("10.0.0.0/8", "fd00::/8"))
 

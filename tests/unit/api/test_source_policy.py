@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -35,17 +34,6 @@ async def test_what_is_not_in_the_public_internet_is_refused(host: str) -> None:
 @pytest.mark.parametrize("host", ["93.184.215.14", "[2606:2800:21f:cb07:6820:80da:af6b:8b2c]", "[64:ff9b::5db8:d70e]"])
 async def test_what_everybody_can_reach_is_taken(host: str) -> None:
     await check_source(repository(git=f"https://{host}/x.git"), allow_local=False)
-
-
-async def test_a_folder_is_refused_unless_the_operator_allows_it(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotAllowed, match="folder"):
-        await check_source(repository(path=str(tmp_path)), allow_local=False)
-    await check_source(repository(path=str(tmp_path)), allow_local=True)
-    await check_source(repository(git="http://127.0.0.1/x.git"), allow_local=True)
-
-
-async def test_a_server_that_the_operator_configured_may_be_anywhere() -> None:
-    await check_source(repository(gitlab="main", project="a/b"), allow_local=False)
 
 
 @given(st.ip_addresses(v=4))
