@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +13,7 @@ from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from tests.fixtures.databases import database_url, postgresql, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.redis_server import redis_server  # noqa: F401
+from tests.fixtures.showcase import Showcase
 from tests.fixtures.world import World
 from tests.integration.api.rest import rest  # noqa: F401
 from tests.integration.api.serving import client_of, parts_of, serving
@@ -53,6 +54,21 @@ async def client(world: World, request: pytest.FixtureRequest) -> AsyncIterator[
         await world.completed()
     async with serving(world.app) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def showcase(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Showcase]:
+    """As the module's SHOWCASE says; by default with few runs, and nothing to search."""
+    options = getattr(request.module, "SHOWCASE", {"runs": 12, "is_searchable": False})
+    with Showcase(tmp_path_factory.mktemp("showcase"), **options) as showcase:
+        yield showcase
+
+
+@pytest.fixture(scope="module")
+def url(showcase: Showcase) -> Iterator[str]:
+    """Of a server over it, without tokens: whoever is on this machine may do everything."""
+    with showcase.served() as url:
+        yield url
 
 
 @pytest.fixture

@@ -4,28 +4,14 @@ another site could learn from the size of a page."""
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
 
 import httpx
 import pytest
 
 from reposync.api.app import MIN_COMPRESSED_BYTES
-from tests.fixtures.showcase import Showcase
 from tests.integration.api.test_pages_over_http import BROWSER, ask
 
 PLAIN = {"Accept-Encoding": "identity"}
-
-
-@pytest.fixture(scope="module")
-def showcase(tmp_path_factory: pytest.TempPathFactory) -> Generator[Showcase, None, None]:
-    with Showcase(tmp_path_factory.mktemp("showcase"), runs=12, is_searchable=False) as showcase:
-        yield showcase
-
-
-@pytest.fixture(scope="module")
-def url(showcase: Showcase) -> Generator[str, None, None]:
-    with showcase.served() as url:
-        yield url
 
 
 def is_compressed(answer: httpx.Response) -> bool:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,74 +16,30 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from reposync.api.app import create_app
-from reposync.api.server import serve_http
-from reposync.store.run import RunFigures, RunProblem
-from reposync.store.status import RunStatus, RunTrigger
-from tests.fixtures.embedding_server import EmbeddingServer
+from reposync.api.routes import repositories
+from reposync.store.status import RunStatus
 from tests.fixtures.examples import SLOW_EXAMPLES
-from tests.fixtures.qdrant_server import QdrantServer
-from tests.fixtures.repositories import GitRepository
-from tests.fixtures.world import World
-from tests.integration.api.serving import description, parts_of
+from tests.fixtures.showcase import REAL, Showcase
+from tests.integration.api.serving import description
 
 API = "/api/v1"
+SHOWCASE = {"runs": 3}
 TRIED = rf"^{API}/(?!webhooks)"
 CHECKS = [status_code_conformance, content_type_conformance, response_headers_conformance, response_schema_conformance]
 QUIET = settings(max_examples=SLOW_EXAMPLES, phases=[Phase.explicit, Phase.generate])
 
 
-@dataclass(frozen=True)
-class Api:
-    url: str
-    run_ids: list[str]
-    commit: str
+async def allow(*_: object, **__: object) -> None:
+    """Addresses that Hypothesis makes up must not be resolved."""
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory, qdrant: QdrantServer) -> Iterator[Api]:
-    """A server in a thread of its own, over a repository that was synced and has runs in every state."""
-    folder = tmp_path_factory.mktemp("api")
-    found: list[Api] = []
-    up, leave = threading.Event(), threading.Event()
-
-    async def serve(embeddings: EmbeddingServer) -> None:
-        world = World(folder, GitRepository.create(folder / "p.git"), embeddings, qdrant.url, "fuzzed")
-        # Addresses that Hypothesis makes up must not be resolved.
-        world.configure(extra="http: {allow_local_sources: true}\n")
-        head = world.repository.commit({"a.py": b"def first():\n    return 1\n"})
-        async with world.opened():
-            ids = [(await world.completed()).id]
-            for status in RunStatus:
-                run, _ = await world.app.runs.enqueue("project", RunTrigger.HTTP)
-                ids.append(run.id)
-                if status is RunStatus.QUEUED:
-                    continue
-                claimed = await world.app.runs.claim("worker", 600.0)
-                assert claimed is not None
-                await world.app.runs.add_problems(claimed, [RunProblem(f"{n}.bin", "binary", "NUL") for n in range(3)])
-                if status is RunStatus.RETRYING:
-                    await world.app.runs.retry_later(claimed, 600.0, "SOURCE_UNAVAILABLE", "no answer")
-                else:
-                    end = RunStatus.FAILED if status is RunStatus.RUNNING else status
-                    await world.app.runs.finish(claimed, end, RunFigures(), "CODE", "why")
-            async with serve_http(create_app(parts_of(world.app)), "127.0.0.1", 0) as address:
-                found.append(Api(address.url, ids, head))
-                up.set()
-                await asyncio.to_thread(leave.wait)
-
-    with EmbeddingServer() as embeddings, contextlib.ExitStack() as stack:
-        thread = threading.Thread(target=lambda: asyncio.run(serve(embeddings)))
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(leave.set)
-        assert up.wait(60)
-        yield found[0]
-
-
-def test_no_request_breaks_a_route_and_every_response_is_as_described(api: Api) -> None:
-    described: Any = schemathesis.openapi.from_url(f"{api.url}/openapi.json").include(path_regex=TRIED)
-    known = {"name": ["project", "no/such"], "run_id": api.run_ids, "repository": ["project"]}
+def test_no_request_breaks_a_route_and_every_response_is_as_described(
+    showcase: Showcase, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repositories, "check_source", allow)
+    runs = [run.id for run in showcase.call(showcase.app.runs.history(limit=50))]
+    known = {"name": [REAL, "no/such"], "run_id": runs, "repository": [REAL]}
+    commit = showcase.run_of(REAL, RunStatus.COMPLETED).commit_after
     turns = itertools.count()
     statuses: set[int] = set()
 
@@ -98,7 +49,7 @@ def test_no_request_breaks_a_route_and_every_response_is_as_described(api: Api) 
             for key in known.keys() & case.path_parameters.keys():
                 case.path_parameters[key] = known[key][turn % len(known[key])]
             if "commit" in (case.query or {}):
-                case.query["commit"] = api.commit
+                case.query["commit"] = commit
         for key in ("wait", "timeout"):
             if isinstance((case.query or {}).get(key), int | float):
                 case.query[key] = min(case.query[key], 0.01)
@@ -108,6 +59,7 @@ def test_no_request_breaks_a_route_and_every_response_is_as_described(api: Api) 
         case.validate_response(answer, checks=CHECKS)
         statuses.add(answer.status_code)
 
+    described: Any = schemathesis.openapi.from_url(f"{url}/openapi.json").include(path_regex=TRIED)
     operations = [each.ok() for each in described.get_all_operations()]
     for operation in operations:
         # A stream of events is open until its run ends.

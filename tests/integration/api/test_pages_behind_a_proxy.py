@@ -26,12 +26,6 @@ BEHIND = HttpConfig(root_path=PATH, trusted_proxies=("127.0.0.1",))
 
 
 @pytest.fixture(scope="module")
-def showcase(tmp_path_factory: pytest.TempPathFactory) -> Generator[Showcase, None, None]:
-    with Showcase(tmp_path_factory.mktemp("showcase"), runs=9, is_searchable=False) as showcase:
-        yield showcase
-
-
-@pytest.fixture(scope="module")
 def server(showcase: Showcase) -> Generator[str, None, None]:
     with showcase.served(f"operate:{OPERATOR}", http=BEHIND) as url:
         yield url

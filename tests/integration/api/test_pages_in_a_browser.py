@@ -24,20 +24,9 @@ from tests.fixtures.reverse_proxy import ReverseProxy
 from tests.fixtures.showcase import BLOCKED, FAILED, HOSTILE, LIVE, NEW, PAUSED, REAL, WEB, Showcase
 
 OPERATOR = "operate-4f9a0c6b2d8e"
+SHOWCASE = {"runs": 60}
 # Chrome's own bound for a page that moves "a little" is 0.1.
 LEAST_SHIFT = 0.01
-
-
-@pytest.fixture(scope="module")
-def showcase(tmp_path_factory: pytest.TempPathFactory) -> Generator[Showcase, None, None]:
-    with Showcase(tmp_path_factory.mktemp("showcase")) as showcase:
-        yield showcase
-
-
-@pytest.fixture(scope="module")
-def url(showcase: Showcase) -> Generator[str, None, None]:
-    with showcase.served() as url:
-        yield url
 
 
 @pytest.fixture

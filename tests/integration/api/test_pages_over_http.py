@@ -29,12 +29,6 @@ NO_TLS = ssl.create_default_context()
 ask = partial(httpx.request, verify=NO_TLS, timeout=20)
 
 
-@pytest.fixture(scope="module")
-def showcase(tmp_path_factory: pytest.TempPathFactory) -> Generator[Showcase, None, None]:
-    with Showcase(tmp_path_factory.mktemp("showcase"), runs=3, is_searchable=False) as showcase:
-        yield showcase
-
-
 def failing(app: FastAPI) -> None:
     @app.get("/test/unforeseen")
     async def unforeseen() -> None:
