@@ -85,20 +85,18 @@ class Rest:
 
 
 @contextlib.asynccontextmanager
-async def opened(folder: Path, database_url: str, registry: str = REGISTRY) -> AsyncIterator[Application]:
+async def opened(folder: Path, registry: str = REGISTRY, **variables: str) -> AsyncIterator[Application]:
     path = folder / "repositories.yaml"
     path.write_text(registry)
-    settings = Settings.from_environment(
-        {"REPOSYNC_STATE_DIR": str(folder / "state"), "REPOSYNC_CONFIG": str(path), "DATABASE_URL": database_url}
-    )
-    async with open_applied(settings) as app:
+    places = {"REPOSYNC_STATE_DIR": str(folder / "state"), "REPOSYNC_CONFIG": str(path)}
+    async with open_applied(Settings.from_environment(places | variables)) as app:
         yield app
 
 
 @pytest.fixture
 async def rest(tmp_path: Path, database_url: str) -> AsyncIterator[Rest]:
     async with (
-        opened(tmp_path, database_url) as app,
+        opened(tmp_path, DATABASE_URL=database_url) as app,
         await Database.open(database_url) as database,
         client_of(parts_of(app)) as client,
     ):

@@ -14,9 +14,8 @@ import pytest
 
 from reposync.app.application import Application
 from reposync.app.health_checks import HealthChecks, Pace
-from reposync.config.settings import Settings
 from reposync.telemetry.redaction import Secrets
-from tests.fixtures.applied import apply_again, open_applied
+from tests.fixtures.applied import apply_again
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
@@ -24,6 +23,7 @@ from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.api.conftest import Daemon
+from tests.integration.api.rest import opened
 
 TOKEN = "glpat-Xk3vTq9sLmN2pRw7"
 QUICK = Pace(every_seconds=0.05, timeout_seconds=5.0)
@@ -62,17 +62,11 @@ class Watched:
                 await asyncio.sleep(0.01)
 
 
-def configuration(folder: Path, registry: str, **variables: str) -> Settings:
-    (folder / "repositories.yaml").write_text(registry)
-    places = {"REPOSYNC_STATE_DIR": str(folder / "state"), "REPOSYNC_CONFIG": str(folder / "repositories.yaml")}
-    return Settings.from_environment(places | variables)
-
-
 @contextlib.asynccontextmanager
-async def watching(told: Settings, *, own: Pace = QUICK, others: Pace = QUICK) -> AsyncIterator[Watched]:
+async def watching(folder: Path, registry: str, *, others: Pace = QUICK, **variables: str) -> AsyncIterator[Watched]:
     daemon = Daemon()
-    async with daemon.client() as client, open_applied(told) as app:
-        checks = HealthChecks(app, daemon.health, Secrets(app.configuration.secrets()), own=own, others=others)
+    async with daemon.client() as client, opened(folder, registry, **variables) as app:
+        checks = HealthChecks(app, daemon.health, Secrets(app.configuration.secrets()), own=QUICK, others=others)
         running = asyncio.create_task(checks.run())
         try:
             yield Watched(app, client)
@@ -89,7 +83,7 @@ def folder() -> Any:
 
 
 async def test_with_nothing_configured_database_embedded_index_and_local_model_are_well(folder: Path) -> None:
-    async with watching(configuration(folder, "")) as watched:
+    async with watching(folder, "") as watched:
         for name in ("database", "qdrant", "embedding"):
             said = await watched.is_(name, "ok")
             assert said["reason"] is None
@@ -103,8 +97,7 @@ async def test_with_nothing_configured_database_embedded_index_and_local_model_a
 
 async def test_a_qdrant_server_that_goes_is_down_while_the_pod_is_degraded_and_ok_when_it_is_back(folder: Path) -> None:
     with QdrantServer(folder / "qdrant") as qdrant:
-        told = configuration(folder, "embedding: {provider: none}", QDRANT_URL=qdrant.url)
-        async with watching(told) as watched:
+        async with watching(folder, "embedding: {provider: none}", QDRANT_URL=qdrant.url) as watched:
             await watched.is_("qdrant", "ok")
             qdrant.kill()
             said = await watched.is_("qdrant", "down")
@@ -117,8 +110,7 @@ async def test_a_qdrant_server_that_goes_is_down_while_the_pod_is_degraded_and_o
 
 
 async def test_redis_that_goes_leaves_the_pod_degraded(folder: Path, redis_server: RedisServer) -> None:
-    told = configuration(folder, "embedding: {provider: none}", REDIS_URL=redis_server.url)
-    async with watching(told) as watched:
+    async with watching(folder, "embedding: {provider: none}", REDIS_URL=redis_server.url) as watched:
         await watched.is_("redis", "ok")
         redis_server.kill()
         said = await watched.is_("redis", "degraded")
@@ -131,7 +123,7 @@ async def test_an_embedding_server_is_checked_and_nothing_is_embedded(folder: Pa
     with EmbeddingServer() as embeddings:
         url = embeddings.url
         registry = f'embedding: {{provider: {provider}, url: "{embeddings.url}", model: test/words}}'
-        async with watching(configuration(folder, registry)) as watched:
+        async with watching(folder, registry) as watched:
             await watched.is_("embedding", "ok")
             embeddings.stop()
             said = await watched.is_("embedding", "degraded")
@@ -148,7 +140,7 @@ async def test_each_gitlab_server_is_checked_with_its_token(folder: Path) -> Non
             f'gitlab: [{{name: known, url: "{known.url}", token: "{TOKEN}"}}, {{name: public, url: "{public.url}"}}, '
             f'{{name: strange, url: "{strange.url}", token: "{TOKEN}"}}]\nembedding: {{provider: none}}\n'
         )
-        async with watching(configuration(folder, registry)) as watched:
+        async with watching(folder, registry) as watched:
             await watched.is_("database", "ok")
             await watched.is_("gitlab:known", "ok")
             # Who has no token is not told the version, but that GitLab is there.
@@ -165,8 +157,8 @@ async def test_a_server_that_is_not_gitlab_is_degraded_and_one_that_left_the_reg
     with GitLabServer() as first, EmbeddingServer() as no_gitlab:
         kept = f'{{name: kept, url: "{no_gitlab.url}"}}'
         rest = "\nembedding: {provider: none}\n"
-        both = configuration(folder, f'gitlab: [{{name: leaving, url: "{first.url}"}}, {kept}]{rest}')
-        async with watching(both) as watched:
+        file, both = folder / "repositories.yaml", f'gitlab: [{{name: leaving, url: "{first.url}"}}, {kept}]{rest}'
+        async with watching(folder, both) as watched:
             await watched.is_("gitlab:leaving", "ok")
             said = await watched.is_("gitlab:kept", "degraded")
             assert "answered 404" in said["reason"]
@@ -175,7 +167,7 @@ async def test_a_server_that_is_not_gitlab_is_degraded_and_one_that_left_the_reg
             await apply_again(watched.app)
             await watched.gone("gitlab:leaving")
             # Under the same name at another address: what is said is of that one.
-            configuration(folder, f'gitlab: [{{name: kept, url: "{first.url}"}}]{rest}')
+            file.write_text(f'gitlab: [{{name: kept, url: "{first.url}"}}]{rest}')
             await apply_again(watched.app)
             await watched.is_("gitlab:kept", "ok")
             await watched.is_("database", "ok")
@@ -186,7 +178,7 @@ async def test_a_server_that_never_answers_holds_up_neither_a_probe_nor_any_othe
     with GitLabServer() as gitlab, TcpProxy(gitlab.url) as proxy:
         proxy.stall()
         registry = f'gitlab: [{{name: slow, url: "{proxy.url}"}}]\nembedding: {{provider: none}}\n'
-        async with watching(configuration(folder, registry), others=IMPATIENT) as watched:
+        async with watching(folder, registry, others=IMPATIENT) as watched:
             await watched.is_("database", "ok")
             assert "gitlab:slow" not in watched.seen["components"] or watched.seen["status"] == "degraded"
             said = await watched.is_("gitlab:slow", "degraded")

@@ -18,23 +18,21 @@ import httpx
 import pytest
 
 from reposync.api import app as api
-from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.api.limits import Throttle
 from reposync.api.routes import webhooks
-from reposync.api.server import HttpAddress, HttpLimits, serve_http
 from reposync.app.application import Application
 from reposync.catalog.apply import registry_in_force
-from reposync.config.settings import Settings
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from tests.fixtures.applied import apply_again, open_applied
+from tests.fixtures.applied import apply_again
 from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
 from tests.fixtures.gitlab_server.state import Hook
 from tests.fixtures.gitlab_server.webhooks import sign
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.versions import publish_commit
-from tests.integration.api.serving import code, parts_of
+from tests.integration.api.rest import opened
+from tests.integration.api.serving import client_of, code, parts_of
 
 SECRET = "a-secret-of-webhooks-1"
 OTHER_SECRET = "a-secret-of-webhooks-2"
@@ -48,8 +46,6 @@ PUSH = {
     "project": {"path_with_namespace": "platform/app", "default_branch": "main", "web_url": ""},
 }
 
-LIMITS = HttpLimits(grace_seconds=0.1)
-
 
 @dataclass
 class Site:
@@ -59,19 +55,12 @@ class Site:
     gitlab: GitLabServer
     project: Project
     repository: GitRepository
-    _app: Application | None = None
-    _address: HttpAddress | None = None
+    app: Application = field(init=False)
     client: httpx.AsyncClient = field(init=False)
 
     @property
-    def app(self) -> Application:
-        assert self._app is not None
-        return self._app
-
-    @property
     def url(self) -> str:
-        assert self._address is not None
-        return f"{self._address.url}{webhooks.PATH}"
+        return str(self.client.base_url.join(webhooks.PATH))
 
     @contextlib.asynccontextmanager
     async def open(
@@ -80,19 +69,11 @@ class Site:
         """`repositories`: entries of the registry, of server `main`. All are registered as a daemon does it."""
         entries = "".join(f"  - {{{each}}}\n" for each in repositories)
         text = f'gitlab:\n  - {{name: main, url: "{self.gitlab.url}", {secrets}}}\n{more}repositories:\n{entries}'
-        (self.folder / "repositories.yaml").write_text(text)
-        settings = {
-            "REPOSYNC_STATE_DIR": str(self.folder / "state"),
-            "REPOSYNC_CONFIG": str(self.folder / "repositories.yaml"),
-        }
-        async with open_applied(Settings.from_environment(settings)) as app:
-            self._app = app
-            parts = parts_of(app, Access(["read:" + "x" * 40]))
-            async with (
-                httpx.AsyncClient(timeout=20, verify=False) as self.client,
-                serve_http(create_app(parts), "127.0.0.1", 0, limits=LIMITS) as self._address,
-            ):
-                yield self
+        async with (
+            opened(self.folder, text) as self.app,
+            client_of(parts_of(self.app, Access(["read:" + "x" * 40]))) as self.client,
+        ):
+            yield self
 
     def hook(self, token: str | None = SECRET, *, signing: str | None = None) -> Hook:
         """A hook of the project that leads here."""
