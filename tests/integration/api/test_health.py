@@ -163,7 +163,7 @@ async def test_a_server_that_is_not_gitlab_is_degraded_and_one_that_left_the_reg
             said = await watched.is_("gitlab:kept", "degraded")
             assert "answered 404" in said["reason"]
 
-            configuration(folder, f"gitlab: [{kept}]{rest}")
+            file.write_text(f"gitlab: [{kept}]{rest}")
             await apply_again(watched.app)
             await watched.gone("gitlab:leaving")
             # Under the same name at another address: what is said is of that one.
