@@ -75,6 +75,16 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
+async def status_of(url: httpx.URL, head: str) -> int:
+    """Of the answer to a request whose body does not come."""
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(head.encode())
+    async with asyncio.timeout(60):
+        answer = await reader.readline()
+    writer.close()
+    return int(answer.split()[1])
+
+
 # Tokens ---------------------------------------------------------------------------------------------------------------
 
 

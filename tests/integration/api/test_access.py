@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
@@ -13,9 +12,10 @@ from reposync.api.limits import Throttle
 from reposync.api.middleware import SECURITY_HEADERS
 from reposync.config.sections import HttpConfig
 from tests.integration.api.conftest import Daemon
-from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, server
+from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, server, status_of
 
 WRONG = "this-token-nobody-has"
+JSON = "Content-Type: application/json\r\n"
 
 
 class Clock:
@@ -103,7 +103,8 @@ async def test_no_body_is_read_before_the_client_is_admitted(root: str) -> None:
         for method, path in asked:
             if method != "GET":
                 path = path.replace("{", "").replace("}", "")
-                statuses[method, path] = await status_of_head(door, method, root + path)
+                head = f"{method} {root}{path} HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: 9\r\n\r\n"
+                statuses[method, path] = await status_of(door.base_url, head)
 
     refused = {where: status for where, status in statuses.items() if status != 401}
     assert len(statuses) > 15
@@ -128,17 +129,6 @@ async def test_a_reader_cannot_use_any_route_that_changes_something(door: httpx.
     assert len(routes) == 12
     for method, path in routes:
         assert code(await door.request(method, path, headers=bearer(READER))) == (403, "FORBIDDEN"), path
-
-
-async def status_of_head(door: httpx.AsyncClient, method: str, path: str) -> int:
-    """What is answered to a request whose body does not come."""
-    reader, writer = await asyncio.open_connection(door.base_url.host, door.base_url.port)
-    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
-    writer.write(head.encode())
-    async with asyncio.timeout(60):
-        answer = await reader.readline()
-    writer.close()
-    return int(answer.split()[1])
 
 
 async def test_readiness_without_a_token_shows_statuses_only() -> None:
