@@ -95,9 +95,7 @@ async def serve_until_stopped(
         http = http.model_copy(update={"root_path": root_path})
     triggers = [each.value for each in RunTrigger]
     metrics = Metrics(
-        version=__version__,
-        run_statuses=[*(each.value for each in RunStatus), LOST],
-        run_triggers=triggers,
+        version=__version__, run_statuses=[*(each.value for each in RunStatus), LOST], run_triggers=triggers
     )
     health = Health()
     daemon = Daemon(environment, loaded, roles, metrics, health, secrets, clock)
@@ -115,10 +113,7 @@ async def serve_until_stopped(
     )
     try:
         # Requests in progress need the database, so the server ends before it is closed.
-        async with (
-            contextlib.AsyncExitStack() as resources,
-            serve_http(create_app(parts), host, port) as address,
-        ):
+        async with contextlib.AsyncExitStack() as resources, serve_http(create_app(parts), host, port) as address:
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine has full access over HTTP")

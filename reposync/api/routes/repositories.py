@@ -196,10 +196,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
 
     @routes.get(
-        "/repositories/{name:path}",
-        summary="One repository",
-        response_model=RepositoryDetail,
-        responses=ETAG_ANSWERS,
+        "/repositories/{name:path}", summary="One repository", response_model=RepositoryDetail, responses=ETAG_ANSWERS
     )
     async def get_repository(request: Request, name: RepositoryName, _: NoQuery) -> Response:
         shown, row = await detail(name)
@@ -265,9 +262,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     commits = SearchableCommits(parts.application, max_waiting=MAX_WAITING)
 
     @routes.get(
-        "/repositories/{name:path}/wait",
-        summary="Wait until a commit can be searched",
-        description=_DESCRIPTION,
+        "/repositories/{name:path}/wait", summary="Wait until a commit can be searched", description=_DESCRIPTION
     )
     async def wait_for_commit(
         request: Request, name: RepositoryName, query: Annotated[WaitQuery, Query()]

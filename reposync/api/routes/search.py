@@ -160,10 +160,7 @@ def search_routes(parts: ApiParts) -> APIRouter:
         )
         return Hits(items=[Hit.model_validate(each) for each in found])
 
-    @routes.get(
-        "/repositories/{name:path}/outline",
-        summary="The definitions of an indexed file",
-    )
+    @routes.get("/repositories/{name:path}/outline", summary="The definitions of an indexed file")
     async def get_outline(name: RepositoryName, query: Annotated[OutlineQuery, Query()]) -> FileOutline:
         return FileOutline.model_validate(await read_file(parts.application(), name, query.path))
 

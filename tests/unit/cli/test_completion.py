@@ -39,10 +39,7 @@ def test_each_shell_has_its_script(shell: str) -> None:
     [
         ("serach x", "Did you mean `reposync search`?"),
         ("db curent", "Did you mean `reposync db current`?"),
-        (
-            "runs frobnicate",
-            "`reposync runs frobnicate`. Commands: approve, cancel, retry, show, watch.",
-        ),
+        ("runs frobnicate", "`reposync runs frobnicate`. Commands: approve, cancel, retry, show, watch."),
     ],
 )
 def test_a_mistyped_command_names_the_one_that_was_meant_or_all(words: str, said: str) -> None:
