@@ -8,19 +8,8 @@ from reposync.store.status import RunStatus
 from tests.integration.api.rest import API, Rest
 from tests.integration.api.serving import description
 
-PAGES = (
-    "/",
-    "/runs",
-    "/runs/{run_id}",
-    "/search",
-    "/locks",
-    "/login",
-    "/docs",
-    "/help",
-    "/help/errors",
-    "/openapi.json",
-    "/static/code.css",
-)
+PAGES = ["/", "/runs", "/runs/{run_id}", "/search", "/locks", "/login", "/docs", "/help", "/help/errors"]
+PAGES += ["/openapi.json", "/static/code.css"]
 DESCRIBED = tuple(path for path, operations in description()["paths"].items() if "get" in operations)
 QUERIES = {
     f"{API}/search": "?q=sessions",
