@@ -102,9 +102,7 @@ def proxy_for(url: str, environ: Mapping[str, str] = os.environ) -> str | None:
 
     `HTTPS_PROXY` or `HTTP_PROXY` by the scheme of `url`, then `ALL_PROXY`, lower case first, except for hosts in
     `NO_PROXY`: `*`, host names with their subdomains, addresses, networks (10.0.0.0/8), each with an optional port.
-    Loopback addresses and `localhost` never use a proxy. Raises ConfigError, without a password, if the variable holds
-    no address of an HTTP proxy.
-    """
+    Loopback addresses never use a proxy. Raises ConfigError, without a password, for what is no HTTP proxy."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     if is_loopback(host):

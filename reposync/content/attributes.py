@@ -1,11 +1,8 @@
 """Reads `linguist-vendored` and `linguist-generated` from the `.gitattributes` files of a commit.
 
 git's precedence: a deeper file overrides those above it, and a later line of a file overrides an earlier one. Patterns
-are those of gitignore, with the exceptions of gitattributes: negative patterns are forbidden, and a pattern that
-matches a folder does not apply to the files in it. Macros (`[attr]`) are not expanded.
-
-Anybody who may push writes these files, so matching is bounded: each pattern is compiled to a regular expression
-without backtracking over an earlier `*` or `**` (atomic groups), and over-long lines and too many patterns are ignored.
+are those of gitignore, but none is negative, and one of a folder does not apply to its files. Macros (`[attr]`) are not
+expanded. Anybody who may push writes these files: over-long lines and too many patterns are ignored.
 """
 
 from __future__ import annotations

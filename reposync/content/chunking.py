@@ -76,8 +76,7 @@ class _OffsetSplitter(RecursiveCharacterTextSplitter):
     """langchain's recursion over separators, with merging that keeps offsets.
 
     The recursion passes every piece of the text to `_merge_splits` in order; the last separator matches anything, so no
-    piece is left over. langchain's merging is quadratic in the pieces of a chunk: 10 s for 60,000 keys on one line.
-    """
+    piece is left over. langchain's merging is quadratic in the pieces of a chunk: 10 s for 60,000 keys on one line."""
 
     def __init__(self, text: str, separators: tuple[str, ...], size: int, overlap: int) -> None:
         fragment = min(_LONGEST_FRAGMENT, size // _SMALLEST_SIZE)

@@ -131,8 +131,7 @@ def data_reason(text: str, language: str | None) -> Skipped | None:
 
 
 def share_of_words(text: str) -> float:
-    """Share of characters in words among those that are not white space (0 to 1), in windows spread evenly over the
-    text.
+    """Share of characters in words among those that are not white space (0 to 1), in windows over the text.
 
     A word is a run of 2 to 24 letters of one case, the first of either. Each letter beyond ASCII is a word, since many
     scripts have no spaces, and counts as its bytes in UTF-8: an ideograph says as much as three letters. Other symbols

@@ -30,10 +30,9 @@ def make_document(
 ) -> Document | Skipped:
     """The chunks of one file, or why it has none.
 
-    `content` is None if it was too large to fetch. `keep_generated` (see `PathRules.keeps_generated`) indexes the file
-    even if its content says that it is generated, minified or data. The text of a notebook is the sources of its cells;
-    lines of a chunk are those of the file. Chunk texts hold neither NUL nor lone surrogates. Raises ValueError for
-    impossible sizes of chunks, and nothing for any `path` and `content`.
+    `content` is None if it was too large to fetch. `keep_generated` indexes the file even if its content says that it
+    is generated, minified or data. Lines of a chunk are those of the file, also of a notebook. Chunk texts hold neither
+    NUL nor lone surrogates. Raises ValueError for impossible sizes, and nothing for any `path` and `content`.
     """
     from reposync.content.chunking import chunk_text  # langchain takes 0.3 s to import
 

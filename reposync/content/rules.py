@@ -6,13 +6,11 @@ a skip rule if it names what the rule leaves out: `vendor/ours/**` brings that f
 `src/node_modules`.
 
 It overrides what a file's content says (generated, minified, data) in the same way: `*.pb.go` or `maps/world.json` name
-such files, and `*.csv` names every file with that extension, since it stands for data. `*.py` does not: most of these
-files are code.
+such files, and `*.csv` every one, since it stands for data; `*.py` does not, since it stands for code.
 
-The skip rules follow the idea of GitHub's linguist (what counts as vendored, what as generated), narrowed to what is
-safe to leave out of a search: a folder named `external`, `dist` or `cache` may well hold the project's own code, so it
-stays in. Folders compare as linguist compares them, case included: `Pods` holds dependencies, `pods` the code about
-Kubernetes' pods. File names compare in lower case. Paths are bytes decoded as Latin 1.
+The skip rules are those of GitHub's linguist, narrowed to what is safe to leave out of a search: a folder named
+`external`, `dist` or `cache` may hold the project's own code, so it stays in. Folders compare with their case: `Pods`
+holds dependencies, `pods` code about Kubernetes. File names compare in lower case. Paths are bytes decoded as Latin 1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Reading git's pack files piece by piece.
+"""Reads git's pack files piece by piece: https://git-scm.com/docs/gitformat-pack
 
 dulwich inflates whole objects and maps whole packs. Here sizes are known before anything is inflated, an object over
 the limit never enters memory (nor as the base or result of a delta), and files are read with `pread`: mapped pages
 would count as our memory, and a pack that shrinks under a mapping kills the process.
-Format: https://git-scm.com/docs/gitformat-pack
 """
 
 from __future__ import annotations
