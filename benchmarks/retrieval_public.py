@@ -58,7 +58,8 @@ from reposync.config.registry import Registry
 from reposync.config.settings import Configuration, Settings
 from reposync.embedding.port import EmbeddingSpec, SparseVector
 from reposync.search.searching import Searching
-from reposync.vectors.port import Index, IndexQuery, SearchHit
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import IndexQuery, SearchHit
 
 DEEPER = 50
 """Hits of the search for files: enough for ten files of nearly every question."""
@@ -90,7 +91,7 @@ HAS_RANKING = "search" in Registry.model_fields
 class _OneKind:
     """An index in which only words, or only vectors of the model, are searched."""
 
-    def __init__(self, index: Index, way: Way) -> None:
+    def __init__(self, index: QdrantIndex, way: Way) -> None:
         self._index, self._way = index, way
 
     def __getattr__(self, name: str) -> Any:

@@ -15,8 +15,8 @@ from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.sparse import document_vector, query_vector
 from reposync.search.ranking import Question as Asked
 from reposync.search.ranking import ranked
-from reposync.vectors.index import open_index
-from reposync.vectors.port import FileWrite, Index, IndexQuery, IndexSettings, PointWrite, SearchHit, WriteScope
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import FileWrite, IndexQuery, IndexSettings, PointWrite, SearchHit, WriteScope
 
 if TYPE_CHECKING:
     from benchmarks.retrieval import Passage, Question
@@ -38,7 +38,7 @@ async def ranks_of_searches(
     rows = dense[len(passages) :]
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        index = open_index(IndexSettings("code", Path(folder)))
+        index = QdrantIndex(IndexSettings("code", Path(folder)))
         try:
             await index.ensure(spec)
             await _fill(index, passages, dense)
@@ -60,7 +60,7 @@ def _reciprocal_rank(question: Question, hits: Sequence[SearchHit]) -> float:
     return 0.0
 
 
-async def _fill(index: Index, passages: Sequence[Passage], dense: Sequence[Matrix]) -> None:
+async def _fill(index: QdrantIndex, passages: Sequence[Passage], dense: Sequence[Matrix]) -> None:
     files: defaultdict[str, list[int]] = defaultdict(list)
     for number, passage in enumerate(passages):
         files[passage.path].append(number)

@@ -23,7 +23,7 @@ from reposync.embedding.settings import LOCAL_WINDOW
 from reposync.vectors.collection import new_collection
 from reposync.vectors.connection import EmbeddedTransport
 from reposync.vectors.embedded import EmbeddedEngine
-from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import DENSE, IndexSettings, Quantization
 
 COLLECTION = "reposync-benchmark"
@@ -138,7 +138,7 @@ async def opened(
         return httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=CONCURRENT))
 
     with_parameters = Parameters(transport())
-    index = open_index(settings, transport=with_parameters)
+    index = QdrantIndex(settings, transport=with_parameters)
     headers = {"api-key": settings.api_key} if settings.api_key else {}
     base_url = url or f"http://{ENGINE}"
     async with httpx.AsyncClient(base_url=base_url, headers=headers, timeout=60, transport=transport()) as client:

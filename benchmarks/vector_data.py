@@ -28,7 +28,8 @@ from reposync.embedding.port import Matrix
 from reposync.embedding.settings import LOCAL_WINDOW
 from reposync.embedding.sparse import document_vector
 from reposync.embedding.windows import readable_windows
-from reposync.vectors.port import FileWrite, Index, PointWrite, WriteScope
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import FileWrite, PointWrite, WriteScope
 
 MOST_QUERIES = 300
 NEIGHBOURS = 8
@@ -150,7 +151,7 @@ def _between(ones: Matrix, others: Matrix, part: Matrix, noise: float, generator
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
 
-async def fill(index: Index, base: Base, chunks: Iterable[MadeChunk]) -> None:
+async def fill(index: QdrantIndex, base: Base, chunks: Iterable[MadeChunk]) -> None:
     """One chunk a file, in the repository of the real chunk that it is or was made from: a tenth of the real ones."""
     numbered = enumerate(chunks)
     while batch := list(itertools.islice(numbered, _WRITTEN_AT_ONCE)):

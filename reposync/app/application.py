@@ -39,7 +39,7 @@ from reposync.store.workers import Workers
 from reposync.sync.lease import Lease
 from reposync.sync.progress import RunProgress, Watch
 from reposync.telemetry.redaction import Secrets
-from reposync.vectors.port import Index, IndexSettings
+from reposync.vectors.port import IndexSettings
 
 # A search or a list needs neither the sources nor the sync, so these are imported where they are used.
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from reposync.sources.port import Source
     from reposync.sync.sync_run import Preview, SyncRun
     from reposync.sync.target import Gate, SyncParts
+    from reposync.vectors.index import QdrantIndex
     from reposync.vectors.port import SearchHit
 
 # Timeout of a search for a former model.
@@ -75,7 +76,7 @@ class Application:
     """All secrets of this process, which are redacted from logs and messages."""
     resources: contextlib.AsyncExitStack
     _embedders: dict[EmbeddingConfig, Embedder] = field(default_factory=dict)
-    indexes: dict[str, Index] = field(default_factory=dict)
+    indexes: dict[str, QdrantIndex] = field(default_factory=dict)
     index_transport: httpx.AsyncBaseTransport | None = None
     """Replaces the connections to Qdrant, in tests."""
     long_lived: bool = False
@@ -99,14 +100,14 @@ class Application:
             self.resources.push_async_callback(self._embedders[config].close)
         return self._embedders[config]
 
-    def index(self, collection: str) -> Index:
+    def index(self, collection: str) -> QdrantIndex:
         """Of a physical collection, or of an alias."""
         if collection not in self.indexes:
             # Imported here: a list of repositories needs neither httpx nor numpy.
-            from reposync.vectors.index import open_index
+            from reposync.vectors.index import QdrantIndex
 
             settings = index_settings(self.configuration, collection)
-            index = open_index(settings, long_lived=self.long_lived, transport=self.index_transport)
+            index = QdrantIndex(settings, long_lived=self.long_lived, transport=self.index_transport)
             self.indexes[collection] = index
             self.resources.push_async_callback(index.close)
         return self.indexes[collection]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from reposync.catalog.group_plan import (
@@ -40,7 +40,9 @@ from reposync.store.tables import ProjectGroup
 from reposync.store.versions import Versions
 from reposync.supervision import log_defect
 from reposync.telemetry.health import Trouble
-from reposync.vectors.port import Index
+
+if TYPE_CHECKING:
+    from reposync.vectors.index import QdrantIndex
 
 # Not structlog: unconfigured, as in a command, it writes to standard output.
 log = logging.getLogger(__name__)
@@ -83,7 +85,7 @@ class Discovery:
     `on_result` is called with the result of each group; `redact` removes secrets from messages."""
 
     database: Database
-    index: Callable[[str], Index]
+    index: Callable[[str], QdrantIndex]
     worker: str
     observer: RequestObserver | None = None
     on_result: Callable[[Literal["ok", "failed"]], None] = lambda _: None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from reposync.store.attempts import REMOVED_BEFORE
 from reposync.store.manifest import Manifests
@@ -13,7 +14,9 @@ from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome
-from reposync.vectors.port import Index
+
+if TYPE_CHECKING:
+    from reposync.vectors.index import QdrantIndex
 
 
 @dataclass
@@ -22,7 +25,7 @@ class RemovalRun:
     attempt removed the row. `places`: collections that may hold its points, with the id of the version there."""
 
     repository: Repository | None
-    places: Sequence[tuple[Index, str]]
+    places: Sequence[tuple[QdrantIndex, str]]
     repositories: Repositories
     manifests: Manifests
     run: Run
@@ -54,7 +57,7 @@ class OrphanedPointsRemoval:
     its next sync removes what is outdated."""
 
     run: Run
-    indexes: Sequence[Index]
+    indexes: Sequence[QdrantIndex]
     repositories: Repositories
     lease: Lease
     figures: RunFigures = field(default_factory=RunFigures)

@@ -28,8 +28,9 @@ from reposync.supervision import in_thread
 from reposync.sync.stored_points import is_count, stored_chunk
 from reposync.vectors.collection import SCHEMA_REVISION
 from reposync.vectors.hybrid_search import path_patterns
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.overlaps import url_of_lines
-from reposync.vectors.port import CollectionMissing, Index, IndexQuery, StoredPoint
+from reposync.vectors.port import CollectionMissing, IndexQuery, StoredPoint
 from reposync.wildmatch import PathPatterns
 
 MAX_LIMIT: Final = 1_000
@@ -207,7 +208,7 @@ class _Search:
         return narrowed
 
     async def _files_of_all(
-        self, clauses: Sequence[frozenset[str]], index: Index, query: IndexQuery
+        self, clauses: Sequence[frozenset[str]], index: QdrantIndex, query: IndexQuery
     ) -> Set[tuple[str, str]] | None:
         """Files with a term of each of the clauses that narrow anything, or of one that few have."""
         for clause in clauses:

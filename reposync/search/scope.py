@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from reposync.errors import IndexUnavailable, NothingIndexed, Remedy
 from reposync.store.database import Database
 from reposync.store.index_queries import SearchScope, search_scope, searched_versions
 from reposync.store.tables import VersionState
-from reposync.vectors.port import Index, IndexQuery
+from reposync.vectors.port import IndexQuery
+
+if TYPE_CHECKING:
+    from reposync.vectors.index import QdrantIndex
 
 TRIES = 10
 """How often a question is repeated because a version became live or was retired meanwhile. Each takes milliseconds."""
@@ -19,7 +22,7 @@ TRIES = 10
 class IndexParts(Protocol):
     database: Database
 
-    def index(self, collection: str) -> Index:
+    def index(self, collection: str) -> QdrantIndex:
         """Of a physical collection, or of an alias."""
 
 

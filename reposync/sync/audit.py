@@ -25,8 +25,9 @@ from reposync.sync.plan import Plan, make_plan
 from reposync.sync.progress import RunProgress
 from reposync.sync.stored_points import is_count
 from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_target
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.path_tokens import path_tokens
-from reposync.vectors.port import Index, PointId, StoredPoint, point_id
+from reposync.vectors.port import PointId, StoredPoint, point_id
 
 # Of a collection with replicas, which agree after a moment.
 _REPLICA_ATTEMPTS = 3
@@ -94,7 +95,7 @@ class IndexState:
 
 
 async def inspect_index(
-    index: Index,
+    index: QdrantIndex,
     spec: EmbeddingSpec,
     version: IndexVersion,
     manifests: Manifests,
@@ -151,7 +152,7 @@ def _owners(version_id: str, recorded: Mapping[str, ManifestRow]) -> dict[PointI
     }
 
 
-async def audit_ids(index: Index, version_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
+async def audit_ids(index: QdrantIndex, version_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
     """Compare ids, which follow from (path, blob, chunk): no payload and no vector is read."""
     owners = await asyncio.to_thread(_owners, version_id, recorded)
     orphans: set[PointId] = set()
@@ -167,7 +168,7 @@ async def audit_ids(index: Index, version_id: str, recorded: Mapping[str, Manife
 
 
 async def audit_points(
-    index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow], *, words_only: bool = False
+    index: QdrantIndex, version_id: str, name: str, recorded: Mapping[str, ManifestRow], *, words_only: bool = False
 ) -> Audit:
     """Read every point, page by page. If our collection does not exist, every chunk is missing. `name`: the
     repository's, which its points repeat. `words_only`: they have no dense vectors."""

@@ -21,7 +21,7 @@ from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import IndexHold, unwritten_version
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.target import RunContext, SyncParts, SyncSettings, fingerprint_of_01
-from reposync.vectors.collection import FIRST_SCHEMA, SCHEMA_REVISION, drop_if_empty, move_name, physical_collection
+from reposync.vectors.collection import FIRST_SCHEMA, SCHEMA_REVISION
 
 log = logging.getLogger(__name__)
 
@@ -140,9 +140,10 @@ class VersionChoice:
         known = next(
             (each.spec for version in reversed(versions) if (each := VersionSettings.read(version.settings))), None
         )
-        hint = known or await self.parts.open_index(self.parts.collection).spec()
+        name = self.parts.open_index(self.parts.collection)
+        hint = known or await name.spec()
         spec = await self.parts.embedder.spec(hint)
-        physical = await physical_collection(self.parts.open_index, self.parts.collection, spec)
+        physical = await name.physical_for(spec)
         source = self.settings.source_key(await self.parts.source.project_id())
         return VersionSettings(source, self.settings.branch, physical, spec, self.settings.content)
 
@@ -207,63 +208,60 @@ class VersionChoice:
         return [changed if each is made else each for each in versions]
 
 
-@dataclass(frozen=True, slots=True)
-class Retirement:
-    """Removes versions of one repository that are not searched any more: their points, their manifests, and the
-    collections that they leave empty."""
+# Versions that are no longer searched ---------------------------------------------------------------------------------
 
-    context: RunContext
 
-    async def remove_elsewhere(self, situation: Situation) -> int:
-        """Remove points of the repository from collections of other repositories; returns how many there were."""
-        points = 0
-        for name in self.context.parts.elsewhere:
-            for version in situation.versions:
-                if version.physical != name:
-                    points += await self.remove_points(name, version.id)
-        return points
+async def remove_elsewhere(context: RunContext, situation: Situation) -> int:
+    """Remove points of the repository from collections of other repositories; returns how many there were."""
+    points = 0
+    for name in context.parts.elsewhere:
+        for version in situation.versions:
+            if version.physical != name:
+                points += await _remove_points(context, name, version.id)
+    return points
 
-    async def remove_points(self, physical: str, version_id: str) -> int:
-        index = self.context.parts.open_index(physical)
-        points = await index.count(version_id) if await index.spec() is not None else 0
-        if points:
-            self.context.lease.check()
-            await index.remove_repository(version_id, check=self.context.lease.check)
-        return points
 
-    async def settle(self, situation: Situation) -> None:
-        """Call after the run has published. Failures are logged; the next run tries again. Raises LeaseLost."""
-        if not situation.builds and len(situation.versions) == 1 and situation.working.id == self.context.repository.id:
-            return  # only the first version: there is nothing to remove
-        parts = self.context.parts
-        try:
-            versions = await parts.versions.of(self.context.repository.id)
-            # Before the points are removed that the name still leads to; and again, if the name was a collection
-            # itself.
-            await self._move_name(versions)
-            oldest = parts.runs.now() - timedelta(seconds=parts.keep_retired_seconds)
-            for version in versions:
-                if version.state is not VersionState.RETIRED or version.retired_at is None:
-                    continue
-                # Versions that were never live, have words only, or were retired long enough ago.
-                if version.live_at is None or version.has_words_only or version.retired_at <= oldest:
-                    await self.remove_points(version.physical, version.id)
-                    self.context.lease.check()
-                    await parts.versions.remove(self.context.run, version.id)
-            await self._move_name(versions)
-            live = {version.physical for version in versions if version.state is VersionState.LIVE}
-            for physical in sorted({version.physical for version in situation.versions} - live):
-                if physical not in await parts.versions.physical_collections():
-                    await drop_if_empty(parts.open_index, physical)
-        except LeaseLost:
-            raise
-        except RepoSyncError as error:
-            name = self.context.repository.name
-            log.warning("Retired index versions of %s were not removed; retrying later: %s", name, error)
+async def _remove_points(context: RunContext, physical: str, version_id: str) -> int:
+    index = context.parts.open_index(physical)
+    points = await index.count(version_id) if await index.spec() is not None else 0
+    if points:
+        await index.remove_repository(version_id, check=context.lease.check)
+    return points
 
-    async def _move_name(self, versions: Sequence[IndexVersion]) -> None:
-        """Once all repositories of a collection are live in the same physical collection, its name leads there."""
-        parts = self.context.parts
-        for live in versions:
-            if live.state is VersionState.LIVE and not await parts.versions.not_on(live.collection, live.physical):
-                await move_name(parts.open_index, live.collection, live.physical)
+
+async def remove_retired(context: RunContext, situation: Situation) -> None:
+    """Remove versions that are not searched any more, with their points and manifests, and the collections that they
+    leave empty. Call after the run has published. Failures are logged; the next run tries again. Raises LeaseLost."""
+    if not situation.builds and len(situation.versions) == 1 and situation.working.id == context.repository.id:
+        return  # only the first version: there is nothing to remove
+    parts = context.parts
+    try:
+        versions = await parts.versions.of(context.repository.id)
+        # Before the points are removed that the name still leads to; and again, if the name was a collection itself.
+        await _move_name(parts, versions)
+        oldest = parts.runs.now() - timedelta(seconds=parts.keep_retired_seconds)
+        for version in versions:
+            if version.state is not VersionState.RETIRED or version.retired_at is None:
+                continue
+            # Versions that were never live, have words only, or were retired long enough ago.
+            if version.live_at is None or version.has_words_only or version.retired_at <= oldest:
+                await _remove_points(context, version.physical, version.id)
+                context.lease.check()
+                await parts.versions.remove(context.run, version.id)
+        await _move_name(parts, versions)
+        live = {version.physical for version in versions if version.state is VersionState.LIVE}
+        for physical in sorted({version.physical for version in situation.versions} - live):
+            if physical not in await parts.versions.physical_collections():
+                await parts.open_index(physical).drop_if_empty()
+    except LeaseLost:
+        raise
+    except RepoSyncError as error:
+        name = context.repository.name
+        log.warning("Retired index versions of %s were not removed; retrying later: %s", name, error)
+
+
+async def _move_name(parts: SyncParts, versions: Sequence[IndexVersion]) -> None:
+    """Once all repositories of a collection are live in the same physical collection, its name leads there."""
+    for live in versions:
+        if live.state is VersionState.LIVE and not await parts.versions.not_on(live.collection, live.physical):
+            await parts.open_index(live.collection).lead_to(live.physical)

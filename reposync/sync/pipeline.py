@@ -20,7 +20,8 @@ from reposync.sync.prepare import ContentSettings, ContentWorkers, PreparedFile,
 from reposync.sync.progress import RunProgress
 from reposync.sync.stored_points import own_text
 from reposync.sync.target import Counts, TargetTree
-from reposync.vectors.port import Index, PointWrite
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import PointWrite
 
 BATCH_BYTES = 500_000
 # Bounds a batch of many small files.
@@ -158,11 +159,11 @@ class DenseVectors:
 
     embedder: Embedder
     spec: EmbeddingSpec
-    index: Index
+    index: QdrantIndex
     counts: Counts
     progress: RunProgress
     index_holds_points: bool
-    others: Sequence[Index] = ()
+    others: Sequence[QdrantIndex] = ()
     version_id: str = ""
     recorded: Mapping[str, ManifestRow] = field(default_factory=dict)
     removed: Collection[str] = ()

@@ -14,7 +14,7 @@ from reposync.store.run import Run, RunFigures
 from reposync.store.versions import AttributeFiles, Published
 from reposync.sync.audit import IndexState, inspect_index
 from reposync.sync.brake import Brake
-from reposync.sync.index_versions import Retirement, Situation, VersionChoice
+from reposync.sync.index_versions import Situation, VersionChoice, remove_elsewhere, remove_retired
 from reposync.sync.lease import Lease
 from reposync.sync.pipeline import read_files
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
@@ -28,7 +28,6 @@ from reposync.sync.target import (
     rules_fingerprint,
 )
 from reposync.sync.version_update import VersionUpdate, make_work
-from reposync.vectors.collection import give_name
 
 # Files from which on the words of a first sync are stored before its meaning: below, all takes a moment.
 WORDS_FIRST_FILES = 100
@@ -52,7 +51,6 @@ class SyncRun:
         self._parts = replace(parts, embedder=parts.embedder.watched(progress.wait_for))
         self._context = RunContext(self._parts, settings, repository, run, lease, progress, Counts())
         self._choice = VersionChoice(self._parts, settings, repository, run)
-        self._retirement = Retirement(self._context)
         self._repository = repository
         self._run = run
         self._published: str | None = None
@@ -73,7 +71,7 @@ class SyncRun:
             await versions.record_head(run, head.sha, self._repository.head_commit)
         target = None if run.repair else await self._words_first(head)
         situation = await self._choice.situation()
-        strays = await self._retirement.remove_elsewhere(situation)
+        strays = await remove_elsewhere(self._context, situation)
         state = await self._inspect(situation)
         attributes = await versions.attributes(situation.working.id)
         requested = run.full or run.repair
@@ -135,7 +133,7 @@ class SyncRun:
         version, run, spec = situation.working, self._run, situation.wanted.spec
         index, manifests, name = self._parts.open_index(version.physical), self._parts.manifests, self._repository.name
         state = await inspect_index(index, spec, version, manifests, name, thorough=run.full, repair=run.repair)
-        await give_name(self._parts.open_index, version.collection, version.physical)
+        await self._parts.open_index(version.collection).lead_to(version.physical, if_free=True)
         return state
 
     async def _pass_gate(self, situation: Situation) -> None:
@@ -184,7 +182,7 @@ class SyncRun:
             ),
         )
         self._published = head.sha
-        await self._retirement.settle(situation)
+        await remove_retired(self._context, situation)
 
     def _outcome(self, head: Commit, state: IndexState, strays: int) -> Outcome:
         if failed := self._context.counts.files_failed:

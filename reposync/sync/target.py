@@ -22,7 +22,7 @@ from reposync.store.versions import AttributeFiles, Versions
 from reposync.sync.lease import Lease
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.progress import RunProgress
-from reposync.vectors.port import Index
+from reposync.vectors.index import QdrantIndex
 
 # Time slice of matching paths in a thread: long enough to hide the hop (0.1 ms), short enough to cancel promptly.
 _SLICE_SECONDS = 0.1
@@ -31,9 +31,6 @@ _REVISION_OF_01 = 1
 # Bounds on `.gitattributes`: a hostile repository may hold one in every folder; real ones hold a handful.
 _MAX_ATTRIBUTE_FILES = 200
 _MAX_ATTRIBUTE_BYTES = 64 * 1024
-
-OpenIndex = Callable[[str], Index]
-"""Physical collection -> its index, opened once a process."""
 
 Gate = Callable[[IndexVersion, IndexVersion], Awaitable[str | None]]
 """(live version, its replacement) -> why it must not replace it, None if it may."""
@@ -58,14 +55,14 @@ class SyncSettings:
 
 @dataclass(frozen=True, slots=True)
 class SyncParts:
-    """`collection`: the configured name of where the points go. `embedder_for`: the embedder of a model that was
-    configured before, None if it cannot be used any more. `elsewhere`: physical collections in which a repair looks for
-    stray points of the repository."""
+    """`open_index`: the index of a name or physical collection, opened once a process. `collection`: the configured
+    name of where the points go. `embedder_for`: the embedder of a model that was configured before, None if it cannot
+    be used any more. `elsewhere`: physical collections in which a repair looks for stray points of the repository."""
 
     source: Source
     embedder: Embedder
     embedder_for: Callable[[EmbeddingSpec], Embedder | None]
-    open_index: OpenIndex
+    open_index: Callable[[str], QdrantIndex]
     collection: str
     manifests: Manifests
     versions: Versions

@@ -33,7 +33,8 @@ from reposync.sync.progress import RunProgress
 from reposync.sync.stored_points import stored_chunk, stored_symbols
 from reposync.sync.target import RunContext, SyncParts, TargetTree
 from reposync.sync.writer import Writer
-from reposync.vectors.port import Index, StoredPoint, WriteScope
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import StoredPoint, WriteScope
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ class VersionUpdate:
             return f"the rule `{pattern} linguist-{reason}` of {file.decode(errors='replace')}"
         return None
 
-    async def _begin(self, index: Index, state: IndexState) -> WriteScope:
+    async def _begin(self, index: QdrantIndex, state: IndexState) -> WriteScope:
         """Begin the epoch of this attempt's writes. From now on the manifest is a mixture of old and new."""
         context, version = self.context, self.situation.working
         context.lease.check()
@@ -175,7 +176,7 @@ class VersionUpdate:
         )
         return WriteScope(version.id, context.repository.name, self.target.head.sha, epoch, context.lease.check)
 
-    async def _same_model(self) -> list[Index]:
+    async def _same_model(self) -> list[QdrantIndex]:
         """The collections of the repository's other versions that have vectors of the same model."""
         physical = {each.physical for each in self.situation.versions} - {self.situation.working.physical}
         indexes = [self.context.parts.open_index(name) for name in sorted(physical)]
@@ -240,7 +241,7 @@ class VersionUpdate:
             losses.add(UNREADABLE if reason == Skip.FAILED else reason, path, detail)
         return losses
 
-    async def _settle(self, index: Index, scope: WriteScope) -> None:
+    async def _settle(self, index: QdrantIndex, scope: WriteScope) -> None:
         """Check that the index is what the manifest says. Extra points are deleted. If points are missing, something
         else deletes in this collection, and the run fails."""
         manifests, version_id = self.context.parts.manifests, scope.repository_id
@@ -255,7 +256,6 @@ class VersionUpdate:
         else:
             audit = await audit_ids(index, version_id, recorded)
         if audit.orphans:
-            self.context.lease.check()
             await index.remove_points(scope, sorted(audit.orphans, key=str))
         if audit.damaged or await index.count(version_id, expected=totals.chunks) != totals.chunks:
             raise IndexChanged(
@@ -284,7 +284,7 @@ def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs
 
 
 async def _copy_files(
-    index: Index,
+    index: QdrantIndex,
     version_id: str,
     rows: Sequence[ManifestRow],
     vectors: DenseVectors,

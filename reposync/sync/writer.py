@@ -1,4 +1,5 @@
-"""Writes what a run stores: points, then manifest rows, then problems, each after a check of the lease."""
+"""Writes what a run stores: points, then manifest rows, then problems, each after a check of the lease (of points, the
+index does that)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from reposync.sync.brake import Losses
 from reposync.sync.plan import Plan
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.target import RunContext, TargetTree
-from reposync.vectors.port import FileWrite, Index, WriteScope
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import FileWrite, WriteScope
 
 # Rows of a transaction and paths of a delete request: large enough to be cheap, small enough to cancel promptly.
 PAGE = 1_000
@@ -35,7 +37,7 @@ class Writer:
     """
 
     context: RunContext
-    index: Index
+    index: QdrantIndex
     scope: WriteScope
     target: TargetTree
     recorded: Mapping[str, ManifestRow]
@@ -86,7 +88,7 @@ class Writer:
     async def drop_deferred(self) -> None:
         """Delete the points of files that were read and are not indexed any more."""
         for page in pages(self._deferred):
-            await self._remove([file.path for file in page])
+            await self.index.remove_files(self.scope, [file.path for file in page])
             await self.record(page)
         self._deferred = []
 
@@ -100,7 +102,7 @@ class Writer:
     async def delete(self, plan: Plan) -> None:
         """Delete the points and rows that the plan names."""
         for page in pages(plan.delete_points):
-            await self._remove(page)
+            await self.index.remove_files(self.scope, page)
             self.context.counts.files_deleted += len(page)
         for page in pages(plan.delete_rows):
             self.context.lease.check()
@@ -154,12 +156,7 @@ class Writer:
 
     async def _replace(self, writes: Sequence[FileWrite]) -> None:
         if writes:
-            self.context.lease.check()
             await self.index.replace_files(self.scope, writes)
-
-    async def _remove(self, paths: Sequence[str]) -> None:
-        self.context.lease.check()
-        await self.index.remove_files(self.scope, paths)
 
     async def _record(self, rows: Sequence[ManifestRow]) -> None:
         self.context.lease.check()

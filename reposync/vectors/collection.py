@@ -1,37 +1,45 @@
-"""A collection of reposync: what it is made of, what its metadata records, and the name that leads to it.
+"""A collection of reposync: what it is made of, what its metadata records, and requests to it: their limits and
+time-outs, and listings in pages.
 
-`collection: code` is an alias. The points are in a physical collection, one for each embedding model. So the model can
-change while `code` stays searchable: the next physical collection grows beside the live one, and when every repository
-is in it, the alias moves in one request. A collection that a version before 0.2 made has the name itself, until its
-model changes.
+`collection: code` is an alias. There is a physical collection for each embedding model, so the model can change while
+`code` stays searchable: the next physical collection grows beside the live one, and when every repository is in it, the
+alias moves in one request. A collection that a version before 0.2 made has the name itself, until its model changes.
+
+What a request may hold is our own sizes, or less if the collection's strict mode says so, which is part of its
+description. Its checks: lib/collection/src/operations/verification of Qdrant's source.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from reposync.embedding.port import EmbeddingSpec
-from reposync.errors import IndexMismatch
+from reposync.errors import IndexAnswerUnreadable, IndexMismatch, IndexUnavailable, IndexUnsupported, VectorIndexError
+from reposync.vectors.connection import AlreadyExists, QdrantConnection
 from reposync.vectors.port import (
     DENSE,
     SPARSE,
-    Index,
+    CollectionMissing,
     IndexSettings,
     Payload,
     Quantization,
     ResolvedCollection,
 )
+from reposync.vectors.request_bodies import Filter
 
 SCHEMA_REVISION = 2
 """Of points. 2: they have symbols, whose names count more in sparse vectors. A version of the index with points of 1 is
 searched until a run has built the next one from them, in the same collection."""
 FIRST_SCHEMA = 1
 """What programs before 0.2 write."""
-_LAYOUT = 1
+LAYOUT = 1
 """Of collections: which vectors they have. Programs that expect a different one refuse the collection."""
 _METADATA_KEY = "reposync"
 
@@ -54,8 +62,21 @@ _QUANTIZATIONS: Mapping[Quantization, Mapping[str, Any] | None] = {
     "binary": {"binary": {"always_ram": True}},
     "turbo": {"turbo": {"bits": "bits4", "always_ram": True}},
 }
-QUANTIZATION_SINCE: Mapping[Quantization, tuple[int, int]] = {"turbo": (1, 18)}
+_QUANTIZATION_SINCE: Mapping[Quantization, tuple[int, int]] = {"turbo": (1, 18)}
 """The Qdrant version that a quantization needs."""
+
+_IDS_PER_PAGE = 4_000
+LARGEST_FILTER = 8
+"""Conditions of our largest filter: a search with a glob."""
+# Candidates of a search in the HNSW graph. Of the 10 best of 20,000 chunks it finds 9.7, the server's default of 100
+# finds 9.3 (docs/sizing.md).
+_HNSW_EF = 256
+# So many times the hits are found by quantized vectors, and the best by the original ones are kept. A search ranks 50
+# hits for 10 results, which suffices for all but `binary`.
+_OVERSAMPLING: Mapping[Quantization, float] = {"int8": 1.0, "turbo": 1.0, "binary": 3.0}
+
+Limits = Mapping[str, Any]
+"""The keys of `strict_mode_config` if it is enabled; a key that is missing is no limit."""
 
 
 def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCollection:
@@ -73,10 +94,10 @@ def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCol
 
 def check_made_for(spec: EmbeddingSpec, found: ResolvedCollection, name: str, where: str) -> None:
     """Raises IndexMismatch."""
-    if found.schema != _LAYOUT:
+    if found.schema != LAYOUT:
         raise IndexMismatch(
             f"{where}: the collection `{name}` has schema revision {found.schema}, and this version of reposync writes "
-            f"revision {_LAYOUT}.",
+            f"revision {LAYOUT}.",
             remedy="Configure a different `collection`, or delete this one: the next sync makes it again.",
         )
     if found.spec != spec:
@@ -117,7 +138,7 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
     metadata = {
         "identity": str(uuid.uuid4()),
         "physical": settings.collection,
-        "schema": _LAYOUT,
+        "schema": LAYOUT,
         **spec.as_json(),
     }
     request: dict[str, Any] = {
@@ -149,42 +170,151 @@ def _describe(spec: EmbeddingSpec | None) -> str:
     return f"{spec.model} ({spec.provider}, {spec.dimension} dimensions{window}{prompt})"
 
 
-# The name ------------------------------------------------------------------------------------------------------------
-
-
-async def physical_collection(open_index: Callable[[str], Index], name: str, spec: EmbeddingSpec) -> str:
-    """The collection behind `name` for this model, whether it exists yet or not. Writes nothing. Raises IndexMismatch
-    if reposync did not make what has the name."""
-    resolved = await open_index(name).resolve()
-    if resolved is not None and resolved.spec == spec and resolved.schema == _LAYOUT:
-        return resolved.physical
-    made_for = json.dumps([spec.as_json(), _LAYOUT], sort_keys=True)
+def physical_name(name: str, spec: EmbeddingSpec) -> str:
+    """Of a new collection."""
+    made_for = json.dumps([spec.as_json(), LAYOUT], sort_keys=True)
     return f"{name}--{hashlib.sha256(made_for.encode()).hexdigest()[:10]}"
 
 
-async def give_name(open_index: Callable[[str], Index], name: str, physical: str) -> None:
-    """Make `name` lead to `physical` if it is free. Two processes may do so at once."""
-    if physical != name and await open_index(name).resolve() is None:
-        await open_index(physical).take_name(name)
+# Requests ------------------------------------------------------------------------------------------------------------
 
 
-async def move_name(open_index: Callable[[str], Index], name: str, physical: str) -> bool:
-    """Make `name` lead to `physical`; whether it does. An alias moves in one request. A collection that has the name
-    itself is dropped first, once it is empty."""
-    resolved = await open_index(name).resolve()
-    if resolved is None or resolved.physical == physical:
-        await give_name(open_index, name, physical)
-        return True
-    if resolved.physical == name:
-        if await open_index(name).count():
-            return False
-        await open_index(name).drop()
-    await open_index(physical).take_name(name)
-    return True
+class CollectionClient:
+    """Every method raises IndexUnavailable (retryable) or VectorIndexError."""
+
+    def __init__(self, settings: IndexSettings, connection: QdrantConnection) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._path = f"/collections/{quote(settings.collection, safe='')}"
+        self._known_limits: Limits | None = {} if settings.url is None else None
+        self._replicas = 1
+
+    async def describe(self) -> dict[str, Any]:
+        found = await self.request("describe the collection", "GET", "")
+        if not isinstance(found, dict) or not {"config", "payload_schema"} <= found.keys():
+            raise IndexAnswerUnreadable(
+                f"{self._connection.where} sent a description of a collection without its parts."
+            )
+        return found
+
+    async def limits(self) -> Limits:
+        if self._known_limits is not None:
+            return self._known_limits
+        try:
+            return self.learn_limits(await self.describe())
+        except CollectionMissing:
+            return {}
+
+    async def has_replicas(self) -> bool:
+        """Whether a read may miss what another replica has."""
+        await self.limits()
+        return self._replicas > 1
+
+    def learn_limits(self, collection: Mapping[str, Any]) -> Limits:
+        """From a collection's description. Raises IndexUnsupported for what no smaller request can avoid."""
+        config = collection["config"]
+        self._replicas = int(config["params"].get("replication_factor") or 1)
+        mode = config.get("strict_mode_config") or {}
+        limits = {key: value for key, value in mode.items() if value is not None} if mode.get("enabled") else {}
+        indexes = 0 if PAYLOAD_INDEXES.keys() <= collection["payload_schema"].keys() else len(PAYLOAD_INDEXES)
+        for key, least in (("filter_max_conditions", LARGEST_FILTER), ("max_payload_index_count", indexes)):
+            if limits.get(key, least) < least:
+                raise IndexUnsupported(
+                    f"{self._connection.where}: strict mode of the collection `{self._settings.collection}` has "
+                    f"{key}: {limits[key]}, and reposync needs {least}.",
+                    remedy=f"Raise strict_mode_config.{key} of the collection, or leave it out.",
+                )
+        self._known_limits = limits
+        return limits
+
+    def forget_limits(self) -> None:
+        if self._settings.url is not None:
+            self._known_limits = None
+
+    async def search_params(self) -> Mapping[str, Any]:
+        """Parameters of a search of dense vectors; the embedded engine has none."""
+        settings, limits = self._settings, await self.limits()
+        if settings.url is None:
+            return {}
+        params: dict[str, Any] = {"hnsw_ef": within(_HNSW_EF, limits.get("search_max_hnsw_ef"))}
+        if settings.quantization != "none":
+            oversampling = min(_OVERSAMPLING[settings.quantization], limits.get("search_max_oversampling", math.inf))
+            params["quantization"] = {"rescore": settings.rescore} | (
+                {"oversampling": oversampling} if settings.rescore and oversampling > 1 else {}
+            )
+        return params
+
+    async def request(
+        self, what: str, method: str, path: str, body: Any = None, *, consistency: str | None = None, **options: Any
+    ) -> Any:
+        parameters: dict[str, object] = {"wait": "true"} if options.get("is_write") else {}
+        if consistency is not None:
+            parameters["consistency"] = consistency
+        if body is not None and self._settings.url is not None:
+            longest = (self._known_limits or {}).get("max_timeout")
+            parameters["timeout"] = within(self._connection.server_seconds, longest)
+        query = f"?{urlencode(parameters)}" if parameters else ""
+        try:
+            return await self._connection.request(what, method, self._path + path, body, parameters=query, **options)
+        except VectorIndexError:
+            self.forget_limits()  # they may have changed
+            raise
+
+    async def create(self, spec: EmbeddingSpec) -> dict[str, Any]:
+        """Its description. If two processes make it at once, the second uses what the first made: one identity."""
+        await self._connection.check_version()
+        if (since := _QUANTIZATION_SINCE.get(self._settings.quantization)) is not None:
+            await self._connection.check_version(f"qdrant.quantization {self._settings.quantization}", since)
+        with contextlib.suppress(AlreadyExists):
+            await self.request("make the collection", "PUT", "", new_collection(spec, self._settings))
+        return await self.describe()
+
+    async def count(self, selected: Filter | None, *, expected: int | None = None) -> int:
+        number = await self._count(selected)
+        if expected in (None, number) or not await self.has_replicas():
+            return number
+        try:
+            return await self._count(selected, consistency="majority")
+        except IndexUnavailable:
+            # It needs all replicas. Without one of them, only those are read that hold everything.
+            return await self._count(selected)
+
+    async def _count(self, selected: Filter | None, *, consistency: str | None = None) -> int:
+        if not (await self.limits()).get("search_allow_exact", True):
+            return sum([len(page) async for page in self.scrolled(selected, False)])
+        body = {"filter": selected, "exact": True}
+        answer = await self.request("count points", "POST", "/points/count", body, consistency=consistency)
+        return int(answer["count"])
+
+    async def facet(self, key: str, selected: Filter | None, limit: int) -> dict[str, int]:
+        limits = await self.limits()
+        exact = limits.get("search_allow_exact", True)
+        body = {"key": key, "filter": selected, "exact": exact, "limit": within(limit, limits.get("max_query_limit"))}
+        answer = await self.request("count points by a field", "POST", "/facet", body)
+        # The embedded engine still lists values whose last point is deleted.
+        return {str(hit["value"]): int(hit["count"]) for hit in answer["hits"] if hit["count"]}
+
+    async def scrolled(
+        self,
+        selected: Filter | None,
+        payload: bool | list[str],
+        *,
+        limit: int = _IDS_PER_PAGE,
+        with_dense: bool = False,
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """All selected points, in non-empty pages."""
+        limit = within(limit, (await self.limits()).get("max_query_limit"))
+        vectors = [DENSE] if with_dense else False
+        request = {"filter": selected, "limit": limit, "with_payload": payload, "with_vector": vectors}
+        offset: Any = None
+        while True:
+            page = await self.request("list points", "POST", "/points/scroll", request | {"offset": offset})
+            if page["points"]:
+                yield page["points"]
+            if (offset := page["next_page_offset"]) is None:
+                return
 
 
-async def drop_if_empty(open_index: Callable[[str], Index], physical: str) -> None:
-    """A collection that a different installation uses as well is not empty, and stays."""
-    index = open_index(physical)
-    if await index.spec() is not None and not await index.count():
-        await index.drop()
+def within(size: int, *limits: int | None) -> int:
+    """`size`, or the smallest limit."""
+    return max(1, min([size, *(each for each in limits if each is not None)]))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from reposync.errors import UsageError, VectorIndexError
 from reposync.supervision import in_thread
 from reposync.symbol import read_symbols
-from reposync.vectors.collection_client import Limits, within
+from reposync.vectors.collection import Limits, within
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
 from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, PointId, SearchHit
@@ -156,7 +156,7 @@ class Search:
 
 
 async def files_with_terms(request: Request, query: IndexQuery, limits: Limits) -> tuple[list[tuple[str, str]], bool]:
-    """See `Index.files_with_terms`. A sparse query returns exactly the points that share a term with it."""
+    """See `QdrantIndex.files_with_terms`. A sparse query returns exactly the points that share a term with it."""
     limit = within(query.limit, limits.get("max_query_limit"))
     body = {
         "query": {"indices": query.sparse.indices, "values": query.sparse.values},

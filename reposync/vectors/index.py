@@ -1,27 +1,27 @@
-"""The index port on Qdrant: a server and the embedded engine answer the same requests."""
+"""The index on Qdrant: a server and the embedded engine answer the same requests."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import httpx
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
-from reposync.errors import IndexUnavailable, VectorIndexError, first_error
+from reposync.errors import VectorIndexError, first_error
 from reposync.vectors import request_bodies as bodies
 from reposync.vectors.collection import (
+    LAYOUT,
     PAYLOAD_INDEXES,
-    QUANTIZATION_SINCE,
+    CollectionClient,
     check_made_for,
-    new_collection,
+    physical_name,
     recorded_spec,
     resolve,
+    within,
 )
-from reposync.vectors.collection_client import CollectionClient, within
-from reposync.vectors.connection import AlreadyExists, QdrantConnection
+from reposync.vectors.connection import QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.hybrid_search import Search, files_with_terms
 from reposync.vectors.port import (
@@ -58,41 +58,74 @@ _REPLICA_ATTEMPTS, _FIRST_DELAY_SECONDS = 4, 0.25
 
 
 class QdrantIndex:
-    """One collection of one Qdrant: implements `reposync.vectors.port.Index`."""
+    """One collection of one Qdrant. Every method raises IndexUnavailable (retryable) or VectorIndexError.
 
-    def __init__(self, settings: IndexSettings, connection: QdrantConnection) -> None:
+    Connects at the first request. `long_lived`: by Qdrant's client, whose import takes a second. `transport` replaces
+    the connection. Raises ConfigError."""
+
+    def __init__(
+        self, settings: IndexSettings, *, long_lived: bool = False, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         self._settings = settings
-        self._connection = connection
-        self._collection = CollectionClient(settings, connection)
+        self._connection = QdrantConnection(settings, long_lived=long_lived, transport=transport)
+        self._collection = CollectionClient(settings, self._connection)
         self._spec: EmbeddingSpec | None = None
 
     async def spec(self) -> EmbeddingSpec | None:
+        """What the collection was made for; None if there is none, or one that is not reposync's. Makes nothing."""
         try:
             return recorded_spec(await self._collection.describe())
         except CollectionMissing:
             return None
 
     async def resolve(self) -> ResolvedCollection | None:
+        """The collection that this name, maybe an alias, leads to. None if it is free. Raises IndexMismatch."""
         try:
             return resolve(await self._collection.describe(), self._settings.collection, self._connection.where)
         except CollectionMissing:
             return None
 
-    async def take_name(self, name: str) -> None:
-        """An existing alias is replaced in the same request."""
-        mine = {"create_alias": {"collection_name": self._settings.collection, "alias_name": name}}
+    async def physical_for(self, spec: EmbeddingSpec) -> str:
+        """The physical collection of this name for the model, whether it exists yet or not. Raises IndexMismatch."""
+        found = await self.resolve()
+        if found is not None and (found.spec, found.schema) == (spec, LAYOUT):
+            return found.physical
+        return physical_name(self._settings.collection, spec)
+
+    async def lead_to(self, physical: str, *, if_free: bool = False) -> bool:
+        """Make this name lead to `physical`; whether it does. An alias moves in one request. A collection that has the
+        name itself is dropped first, once it is empty. `if_free`: whatever has the name keeps it."""
+        name = self._settings.collection
+        if physical == name:
+            return True
+        if (found := await self.resolve()) is not None:
+            if found.physical == physical:
+                return True
+            if if_free or (found.physical == name and await self.count()):
+                return False
+            if found.physical == name:
+                await self.drop()
+        mine = {"create_alias": {"collection_name": physical, "alias_name": name}}
         body = {"actions": [{"delete_alias": {"alias_name": name}}, mine]}
-        await self._connection.request(f"name the collection {name}", "POST", "/collections/aliases", body)
+        await self._connection.request(f"name the collection {physical}", "POST", "/collections/aliases", body)
+        return True
+
+    async def drop_if_empty(self) -> None:
+        """A collection that a different installation uses as well is not empty, and stays."""
+        if await self.spec() is not None and not await self.count():
+            await self.drop()
 
     async def drop(self) -> None:
         await self._collection.request("drop the collection", "DELETE", "")
         self._collection.forget_limits()
 
     async def ensure(self, spec: EmbeddingSpec) -> str:
+        """Make the collection and its payload indexes if missing. Returns its identity, a UUID in its metadata: a
+        different one means that it was dropped and made again. Raises IndexMismatch."""
         try:
             collection = await self._collection.describe()
         except CollectionMissing:
-            collection = await self._create(spec)
+            collection = await self._collection.create(spec)
         found = resolve(collection, self._settings.collection, self._connection.where)
         check_made_for(spec, found, self._settings.collection, self._connection.where)
         self._collection.learn_limits(collection)
@@ -104,20 +137,13 @@ class QdrantIndex:
         return found.identity
 
     async def lost(self) -> str | None:
+        """Why the collection was made again, in a sentence; None if that is not known."""
         if self._settings.url is not None:
             return None  # the warnings of a server are about its settings
         return " ".join(each["message"] for each in (await self._collection.describe()).get("warnings") or []) or None
 
-    async def _create(self, spec: EmbeddingSpec) -> dict[str, Any]:
-        """If two processes make it at once, the second uses what the first made: one identity."""
-        await self._connection.check_version()
-        if (since := QUANTIZATION_SINCE.get(self._settings.quantization)) is not None:
-            await self._connection.check_version(f"qdrant.quantization {self._settings.quantization}", since)
-        with contextlib.suppress(AlreadyExists):
-            await self._collection.request("make the collection", "PUT", "", new_collection(spec, self._settings))
-        return await self._collection.describe()
-
     async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:
+        """Dense vectors of those content hashes that some point of the collection already has."""
         found: dict[str, Matrix] = {}
         if self._spec is not None and not self._spec.dimension:
             return found
@@ -152,6 +178,8 @@ class QdrantIndex:
             hashes = [each for each in hashes if each not in found]
 
     async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
+        """Upsert the new points, then delete the other points of these paths (if `replaces`, and epoch <=
+        scope.epoch), in ordered batch requests below the server's size limit. Durable on return."""
         multivector = self._spec is not None and self._spec.multivector
         limits = await self._collection.limits()
         # A request that costs more than the rate limit of a minute is never accepted; one of a quarter waits 15 s.
@@ -191,16 +219,19 @@ class QdrantIndex:
         return within(size, (await self._collection.limits()).get("condition_max_size"))
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
+        """Delete all points of these paths with epoch <= scope.epoch."""
         for page in _pages(paths, await self._page()):
             await self._delete_pages(bodies.writable(scope, bodies.one_of(Payload.PATH, page)), scope.check)
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
-        """A point of another program may have no epoch, or one that is not a number."""
+        """Delete these points of the repository, except those of a later epoch than scope.epoch. A point of another
+        program may have no epoch, or one that is not a number."""
         mine = bodies.points_of_repository(scope.repository_id) | {"must_not": [bodies.later_than(scope.epoch)]}
         for page in _pages(ids, await self._page()):
             await self._delete(mine, page, scope.check)
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
+        """Delete all its points. `check`: see `WriteScope`."""
         # Again after the last page: a replica that was started again may have listed too few.
         for _ in range(_REPLICA_ATTEMPTS):
             if not await self._delete_pages(bodies.points_of_repository(repository_id), check):
@@ -220,6 +251,8 @@ class QdrantIndex:
         await self._write("delete points", "/points/delete", {"filter": some}, check)
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str) -> None:
+        """Set the repository name of all its points. `links` replaces what is before `/-/` in their urls."""
+
         def renamed(had: Mapping[str, Any]) -> dict[str, Any]:
             # No path of a GitLab project contains the separator.
             _, separator, rest = (had.get("url") or "").partition("/-/")
@@ -230,6 +263,8 @@ class QdrantIndex:
     async def relink(
         self, version_id: str, url_of: Callable[[str, int, int], str | None], *, check: Callable[[], None] = no_check
     ) -> int:
+        """Set the url of all its points to `url_of` (path, first line, last line); returns how many changed."""
+
         def linked(had: Mapping[str, Any]) -> dict[str, Any]:
             return {"url": url_of(had["path"], had["start_line"], had["end_line"])}
 
@@ -254,19 +289,15 @@ class QdrantIndex:
     async def count(
         self, repository_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
     ) -> int:
+        """Points of the repository or collection, of that epoch. If they are not `expected`, a majority of the replicas
+        is asked."""
         wanted = [(Payload.REPOSITORY_ID, repository_id), (Payload.EPOCH, epoch)]
         must = [bodies.equals(key, value) for key, value in wanted if value is not None]
         selected: Filter | None = {"must": must} if must else None
-        number = await self._collection.count(selected)
-        if expected in (None, number) or not await self._collection.has_replicas():
-            return number
-        try:
-            return await self._collection.count(selected, consistency="majority")
-        except IndexUnavailable:
-            # It needs all replicas. Without one of them, only those are read that hold everything.
-            return await self._collection.count(selected)
+        return await self._collection.count(selected, expected=expected)
 
     async def existing(self, ids: Sequence[PointId]) -> set[PointId]:
+        """Those of `ids`, which a listing lacked, that some replica has after all; nothing without replicas."""
         if not await self._collection.has_replicas():
             return set()
         missing, found = list(ids), set[PointId]()
@@ -285,6 +316,7 @@ class QdrantIndex:
             yield [point["id"] for point in page]
 
     async def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
+        """With their payload, in pages of a few megabytes. `without_vector`: only those without a dense vector."""
         without = {"must_not": [{"has_vector": DENSE}]} if without_vector else {}
         async for page in self._stored(bodies.points_of_repository(repository_id) | without):
             yield page
@@ -292,6 +324,7 @@ class QdrantIndex:
     async def chunks(
         self, version_id: str, paths: Sequence[str], *, with_dense: bool = False
     ) -> AsyncIterator[Sequence[StoredPoint]]:
+        """All points of these paths with their payload, in pages. `with_dense`: those with dense vectors, and these."""
         more = [{"has_vector": DENSE}] if with_dense else []
         for page in _pages(paths, await self._page()):
             selected = bodies.points_of_repository(version_id, bodies.one_of(Payload.PATH, page), *more)
@@ -307,6 +340,8 @@ class QdrantIndex:
             ]
 
     async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
+        """The highest epoch beyond `epoch` (and below LATEST_EPOCH) of the repository's points: there is one if the
+        database was restored to an older state than the index."""
         later = bodies.points_of_repository(repository_id, bodies.later_than(epoch))
         found: int | None = None
         async for page in self._collection.scrolled(later, [Payload.EPOCH]):
@@ -315,20 +350,26 @@ class QdrantIndex:
         return found
 
     async def repositories(self) -> Mapping[str, int]:
+        """Repository id -> number of points."""
         return await self._collection.facet(Payload.REPOSITORY_ID, None, _MAX_REPOSITORIES)
 
     async def names_of(self, repository_id: str) -> Sequence[str]:
+        """The names that the points of the repository record; usually one."""
         selected = bodies.points_of_repository(repository_id)
         return list(await self._collection.facet(Payload.REPOSITORY, selected, _MAX_NAMES))
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:
+        """Hybrid search, best first; of hits of one file that share lines the best one."""
         params, limits = await self._collection.search_params(), await self._collection.limits()
         return await Search(self._collection.request, query, params, limits).hits()
 
     async def files_with_terms(self, query: IndexQuery) -> tuple[list[tuple[str, str]], bool]:
+        """Files (version id, path) with a chunk that has one of the sparse vector's terms, best first, and whether
+        these are all. Of `path_glob` only what tokens of paths tell is applied."""
         return await files_with_terms(self._collection.request, query, await self._collection.limits())
 
     async def ping(self) -> None:
+        """Whether Qdrant answers, without retries; the embedded engine is not started for that."""
         if self._settings.url is None:
             await EmbeddedEngine(self._settings.state_dir).ping()
         else:
@@ -338,14 +379,6 @@ class QdrantIndex:
 
     async def close(self) -> None:
         await self._connection.close()
-
-
-def open_index(
-    settings: IndexSettings, *, long_lived: bool = False, transport: httpx.AsyncBaseTransport | None = None
-) -> QdrantIndex:
-    """Connects at the first request. `long_lived`: by Qdrant's client, whose import takes a second. `transport`
-    replaces the connection. Raises ConfigError."""
-    return QdrantIndex(settings, QdrantConnection(settings, long_lived=long_lived, transport=transport))
 
 
 def _dense(point: Mapping[str, Any]) -> Matrix:

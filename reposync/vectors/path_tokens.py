@@ -15,7 +15,7 @@ from itertools import takewhile
 # there are at most 127 tokens, of 10,000 characters.
 MAX_PATH_CHARS = 512
 MAX_SEGMENTS = 32
-# Conditions of one filter, of which a server in strict mode permits few (see `collection_client.LARGEST_FILTER`).
+# Conditions of one filter, of which a server in strict mode permits few (see `collection.LARGEST_FILTER`).
 _MAX_GLOB_TOKENS = 4
 # Of `x.spec.d.ts`: `*.ts` and `*.d.ts`.
 _MAX_EXTENSION_PARTS = 2

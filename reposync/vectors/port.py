@@ -1,12 +1,12 @@
-"""The vector index as the other rooms see it. Imports nothing heavy."""
+"""What the other rooms hand to the index and get from it (`index.QdrantIndex`). Imports nothing heavy."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from reposync.errors import VectorIndexError
 from reposync.symbol import Symbol
@@ -217,93 +217,3 @@ class SearchHit:
     meaning_indexed: float | None = None
     symbols: Sequence[Symbol] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
-
-
-class Index(Protocol):
-    """One collection. Every method raises IndexUnavailable (retryable) or VectorIndexError."""
-
-    async def spec(self) -> EmbeddingSpec | None:
-        """What the collection was made for; None if there is none, or one that is not reposync's. Makes nothing."""
-
-    async def resolve(self) -> ResolvedCollection | None:
-        """The collection that this name, maybe an alias, leads to. None if it is free. Raises IndexMismatch."""
-
-    async def take_name(self, name: str) -> None:
-        """Make `name` an alias of this collection, whatever it led to before. Atomic."""
-
-    async def drop(self) -> None:
-        """Delete the collection with all its points."""
-
-    async def ensure(self, spec: EmbeddingSpec) -> str:
-        """Make the collection and its payload indexes if missing. Returns its identity, a UUID in its metadata: a
-        different one means that it was dropped and made again. Raises IndexMismatch."""
-
-    async def lost(self) -> str | None:
-        """Why the collection was made again, in a sentence; None if that is not known."""
-
-    async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:
-        """Dense vectors of those content hashes that some point of the collection already has."""
-
-    async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
-        """Upsert the new points, then delete the other points of these paths (if `replaces`, and epoch <=
-        scope.epoch), in ordered batch requests below the server's size limit. Durable on return."""
-
-    async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
-        """Delete all points of these paths with epoch <= scope.epoch."""
-
-    async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
-        """Delete these points of the repository, except those of a later epoch than scope.epoch."""
-
-    async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
-        """Delete all its points. `check`: see `WriteScope`."""
-
-    def chunks(
-        self, version_id: str, paths: Sequence[str], *, with_dense: bool = False
-    ) -> AsyncIterator[Sequence[StoredPoint]]:
-        """All points of these paths with their payload, in pages. `with_dense`: those with dense vectors, and these."""
-
-    async def relink(
-        self, version_id: str, url_of: Callable[[str, int, int], str | None], *, check: Callable[[], None] = no_check
-    ) -> int:
-        """Set the url of all its points to `url_of` (path, first line, last line); returns how many changed."""
-
-    async def rename_repository(self, repository_id: str, name: str, *, links: str) -> None:
-        """Set the repository name of all its points. `links` replaces what is before `/-/` in their urls."""
-
-    async def count(
-        self, repository_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
-    ) -> int:
-        """Points of the repository or collection, of that epoch. If they are not `expected`, a majority of the replicas
-        is asked."""
-
-    async def existing(self, ids: Sequence[PointId]) -> set[PointId]:
-        """Those of `ids`, which a listing lacked, that some replica has after all; nothing without replicas."""
-
-    def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
-        """In pages."""
-
-    def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
-        """With their payload, in pages of a few megabytes. `without_vector`: only those without a dense vector."""
-
-    async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
-        """The highest epoch beyond `epoch` (and below LATEST_EPOCH) of the repository's points: there is one if the
-        database was restored to an older state than the index."""
-
-    async def repositories(self) -> Mapping[str, int]:
-        """Repository id -> number of points."""
-
-    async def names_of(self, repository_id: str) -> Sequence[str]:
-        """The names that the points of the repository record; usually one."""
-
-    async def search(self, query: IndexQuery) -> list[SearchHit]:
-        """Hybrid search, best first; of hits of one file that share lines the best one."""
-
-    async def files_with_terms(self, query: IndexQuery) -> tuple[list[tuple[str, str]], bool]:
-        """Files (version id, path) with a chunk that has one of the sparse vector's terms, best first, and whether
-        these are all. Of `path_glob` only what tokens of paths tell is applied."""
-
-    async def ping(self) -> None:
-        """Whether Qdrant answers, without retries; the embedded engine is not started for that. Raises
-        IndexUnavailable, VectorIndexError."""
-
-    async def close(self) -> None: ...

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reposync.vectors.engine.damage import DAMAGED
+from reposync.vectors.engine.collections import DAMAGED
 from tests.acceptance.conftest import Person
 from tests.fixtures.repositories import GitRepository
 

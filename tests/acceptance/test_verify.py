@@ -11,7 +11,7 @@ import pytest
 
 from reposync.config.database_url import sqlite_url
 from reposync.store.repository import repository_id
-from reposync.vectors.index import open_index
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings, StoredPoint, WriteScope
 from tests.acceptance.conftest import Person
 from tests.fixtures.repositories import GitRepository
@@ -36,7 +36,7 @@ def loses(person: Person, *paths: str, name: str = "payments") -> None:
     """The points of these paths vanish from the index, by nobody's doing."""
 
     async def remove() -> None:
-        index = open_index(IndexSettings(collection="code", state_dir=person.home / "state"))
+        index = QdrantIndex(IndexSettings(collection="code", state_dir=person.home / "state"))
         try:
             await index.remove_files(WriteScope(repository_id(name), name, "0" * 40, 2**40), paths)
         finally:
@@ -47,7 +47,7 @@ def loses(person: Person, *paths: str, name: str = "payments") -> None:
 
 def points(person: Person, name: str = "payments") -> dict[Any, Any]:
     async def read() -> dict[Any, Any]:
-        index = open_index(IndexSettings(collection="code", state_dir=person.home / "state"))
+        index = QdrantIndex(IndexSettings(collection="code", state_dir=person.home / "state"))
         try:
             pages: list[StoredPoint] = [point async for page in index.points(repository_id(name)) for point in page]
             return {point.id: point.payload["page_content"] for point in pages}

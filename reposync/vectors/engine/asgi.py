@@ -18,8 +18,7 @@ from urllib.parse import unquote
 import orjson
 
 from reposync.vectors.engine import requests
-from reposync.vectors.engine.collections import Collections, RequestRefused
-from reposync.vectors.engine.damage import is_damage, is_out_of_memory, is_panic
+from reposync.vectors.engine.collections import Collections, RequestRefused, is_damage, is_out_of_memory, is_panic
 from reposync.vectors.engine.requests import Collection, Json
 
 log = logging.getLogger(__name__)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 
 import httpx
@@ -57,14 +58,19 @@ def embeddings() -> Generator[EmbeddingServer, None, None]:
         yield server
 
 
+@contextlib.contextmanager
+def world_on(target: Target, folder: Path, embeddings: EmbeddingServer) -> Iterator[World]:
+    with collections(target) as collection:
+        repository = GitRepository.create(folder / "project.git")
+        world = World(folder, repository, embeddings, target.url, collection, target=target)
+        world.configure(extra=fresh(world))
+        yield world
+
+
 @pytest.fixture
 def closed_world(tmp_path: Path, cluster: QdrantCluster, embeddings: EmbeddingServer) -> Generator[World, None, None]:
     """On the cluster; its program talks to the first node, and a person who looks at the index as well."""
-    target = Target(CLUSTER, tuple(cluster.urls))
-    with collections(target) as collection:
-        repository = GitRepository.create(tmp_path / "project.git")
-        world = World(tmp_path, repository, embeddings, target.url, collection, target=target)
-        world.configure(extra=fresh(world))
+    with world_on(Target(CLUSTER, tuple(cluster.urls)), tmp_path, embeddings) as world:
         yield world
         cluster.settle()
 
@@ -77,11 +83,7 @@ async def world(closed_world: World) -> AsyncGenerator[World, None]:
 
 @pytest.fixture
 def closed_server_world(tmp_path: Path, node: QdrantNode, embeddings: EmbeddingServer) -> Generator[World, None, None]:
-    target = Target(SERVER, (node.url,))
-    with collections(target) as collection:
-        repository = GitRepository.create(tmp_path / "project.git")
-        world = World(tmp_path, repository, embeddings, target.url, collection, target=target)
-        world.configure(extra=fresh(world))
+    with world_on(Target(SERVER, (node.url,)), tmp_path, embeddings) as world:
         yield world
 
 

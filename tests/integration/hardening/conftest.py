@@ -17,7 +17,7 @@ from reposync.sources.factory import open_source
 from reposync.sources.port import GitLabProject, RemoteGit
 from reposync.store.database import Database
 from reposync.store.runs import Runs
-from reposync.vectors.index import open_index
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import CollectionMissing, IndexSettings
 from tests.acceptance.conftest import person, repository  # noqa: F401
 from tests.fixtures.databases import postgresql  # noqa: F401
@@ -92,7 +92,7 @@ async def ask_embedding(url: str, ca_file: Path | None, seconds: float) -> objec
 
 
 async def ask_qdrant(url: str, ca_file: Path | None, seconds: float) -> object:
-    index = open_index(
+    index = QdrantIndex(
         IndexSettings(
             collection="code", state_dir=Path("/nonexistent"), url=url, api_key=SECRET, ca_file=ca_file, attempts=1,
             timeout_seconds=seconds,

@@ -12,7 +12,7 @@ from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 from reposync.sync.lease import Lease
-from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.index import QdrantIndex
 from tests.fixtures.world import World
 from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
@@ -42,7 +42,7 @@ async def removal_of(world: World) -> Run:  # noqa: F811
 
 
 def index_of(world: World, transport: httpx.AsyncBaseTransport) -> QdrantIndex:  # noqa: F811
-    index = open_index(index_settings(world.app.configuration, world.collection), transport=transport)
+    index = QdrantIndex(index_settings(world.app.configuration, world.collection), transport=transport)
     world.app.resources.push_async_callback(index.close)
     return index
 

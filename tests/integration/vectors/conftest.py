@@ -10,7 +10,7 @@ from qdrant_client import AsyncQdrantClient
 
 from reposync.vectors.connection import EmbeddedTransport
 from reposync.vectors.embedded import EmbeddedEngine
-from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.contract import ContractTransport
 from tests.fixtures.engine import Engine
@@ -66,7 +66,7 @@ async def opened(
             way = EmbeddedTransport(engine) if engine else httpx.AsyncHTTPTransport()
             transports.append(ContractTransport(way, newer=target.is_real))
             mine = dataclasses.replace(settings, collection=collection or settings.collection)
-            index = open_index(mine, transport=transports[-1])
+            index = QdrantIndex(mine, transport=transports[-1])
             resources.push_async_callback(index.close)
             return index
 
@@ -92,7 +92,7 @@ async def client(settings: IndexSettings) -> AsyncGenerator[AsyncQdrantClient, N
 @contextlib.asynccontextmanager
 async def index_in(state_dir: Path, collection: str = "code") -> AsyncIterator[QdrantIndex]:
     """As a command opens it: nothing but settings."""
-    index = open_index(IndexSettings(collection=collection, state_dir=state_dir))
+    index = QdrantIndex(IndexSettings(collection=collection, state_dir=state_dir))
     try:
         yield index
     finally:

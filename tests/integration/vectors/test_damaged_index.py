@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from reposync.vectors.engine.damage import DAMAGED
+from reposync.vectors.engine.collections import DAMAGED
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import CollectionMissing
 from tests.fixtures.engine import Engine

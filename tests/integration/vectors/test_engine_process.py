@@ -21,7 +21,7 @@ from reposync.errors import IndexUnavailable, VectorIndexError
 from reposync.vectors.connection import EmbeddedTransport
 from reposync.vectors.embedded import IDLE_VARIABLE, LOG, RECORD, REVISION, SOCKET
 from reposync.vectors.engine.claim import LONGEST_SOCKET_PATH_BYTES
-from reposync.vectors.index import open_index
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
@@ -130,7 +130,7 @@ def test_the_engine_ends_when_it_is_idle_and_the_next_has_its_points(state_dir: 
 
     async def store_and_count() -> int:
         transport = EmbeddedTransport(engine)
-        index = open_index(IndexSettings(collection="code", state_dir=state_dir), transport=transport)
+        index = QdrantIndex(IndexSettings(collection="code", state_dir=state_dir), transport=transport)
         await index.ensure(SPEC)
         await index.replace_files(scope(), [file("a.py", "one")])
         pid = pid_of(engine)
@@ -163,13 +163,13 @@ async def test_a_killed_engine_is_started_again_and_the_request_is_answered(engi
 WRITE = """
 import asyncio, sys
 from pathlib import Path
-from reposync.vectors.index import open_index
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPEC, file, scope
 
 async def main():
-    index = open_index(IndexSettings(collection="code", state_dir=Path(sys.argv[1])))
+    index = QdrantIndex(IndexSettings(collection="code", state_dir=Path(sys.argv[1])))
     await index.ensure(SPEC)
     for number in range(100_000):
         await index.replace_files(scope(), [file(f"{number}.py", *(f"{number} {each}" for each in range(20)))])

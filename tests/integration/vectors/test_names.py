@@ -8,7 +8,6 @@ import pytest
 from qdrant_client import AsyncQdrantClient
 
 from reposync.embedding.port import EmbeddingSpec
-from reposync.vectors.collection import drop_if_empty, give_name, move_name, physical_collection
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.points import SPEC, file, scope
@@ -26,9 +25,9 @@ def open_index(opened: OpenIndex) -> Opened:
 
 
 async def made(open_index: Opened, name: str, spec: EmbeddingSpec) -> str:
-    physical = await physical_collection(open_index, name, spec)
+    physical = await open_index(name).physical_for(spec)
     await open_index(physical).ensure(spec)
-    await give_name(open_index, name, physical)
+    await open_index(name).lead_to(physical, if_free=True)
     return physical
 
 
@@ -43,7 +42,7 @@ async def test_a_name_moves_while_it_is_read_and_always_leads_somewhere(
     name = settings.collection
     first, second = await made(open_index, name, SPEC), await made(open_index, name, OTHER)
     assert len({name, first, second}) == 3, "a different model gets a different collection"
-    assert await physical_collection(open_index, name, SPEC) == first == await behind(open_index, name)
+    assert await open_index(name).physical_for(SPEC) == first == await behind(open_index, name)
     done = asyncio.Event()
     reads = 0
 
@@ -58,7 +57,7 @@ async def test_a_name_moves_while_it_is_read_and_always_leads_somewhere(
         while not reads:
             await asyncio.sleep(0)
         for physical in (second, first) * 10 + (second,):
-            assert await move_name(open_index, name, physical)
+            assert await open_index(name).lead_to(physical)
         done.set()
     assert await behind(open_index, name) == second
 
@@ -69,14 +68,14 @@ async def test_a_collection_that_has_the_name_itself_goes_only_when_it_is_empty(
     name = settings.collection
     await open_index(name).ensure(SPEC)
     await open_index(name).replace_files(scope(), [file("a.py", "alpha")])
-    second = await physical_collection(open_index, name, OTHER)
+    second = await open_index(name).physical_for(OTHER)
     await open_index(second).ensure(OTHER)
 
-    assert not await move_name(open_index, name, second)
+    assert not await open_index(name).lead_to(second)
     assert await open_index(name).count(scope().repository_id) == 1
 
     await open_index(name).remove_repository(scope().repository_id)
-    assert await move_name(open_index, name, second)
+    assert await open_index(name).lead_to(second)
     assert await behind(open_index, name) == second
 
 
@@ -87,8 +86,8 @@ async def test_a_collection_with_points_of_a_different_installation_is_not_dropp
     await open_index(shared).ensure(SPEC)
     await open_index(shared).replace_files(scope("foreign"), [file("a.py", "alpha")])
 
-    await drop_if_empty(open_index, shared)
+    await open_index(shared).drop_if_empty()
     assert await open_index(shared).count() == 1
     await open_index(shared).remove_repository(scope("foreign").repository_id)
-    await drop_if_empty(open_index, shared)
+    await open_index(shared).drop_if_empty()
     assert await open_index(shared).spec() is None

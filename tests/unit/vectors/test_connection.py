@@ -17,7 +17,7 @@ from reposync.errors import (
     LeaseLost,
     VectorIndexError,
 )
-from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import CollectionMissing, FileWrite, IndexSettings, WriteScope
 
 KEY = "a-secret-key"
@@ -72,7 +72,7 @@ async def index_on(request: pytest.FixtureRequest) -> AsyncGenerator[OpenOn, Non
 
         def open_on(qdrant: Qdrant, url: str = URL) -> QdrantIndex:
             settings = IndexSettings("code", Path("unused"), url, KEY, attempts=3, longest_wait_seconds=0.05)
-            index = open_index(settings, long_lived=request.param, transport=httpx.MockTransport(qdrant))
+            index = QdrantIndex(settings, long_lived=request.param, transport=httpx.MockTransport(qdrant))
             stack.push_async_callback(index.close)
             return index
 
@@ -221,7 +221,7 @@ def test_an_unusable_address_or_ca_file_is_a_configuration_error(tmp_path: Path)
         ("https://qdrant.example", tmp_path / "empty.pem", r"empty\.pem"),
     ):
         with pytest.raises(ConfigError, match=words):
-            open_index(IndexSettings("code", tmp_path, url=url, ca_file=ca_file))
+            QdrantIndex(IndexSettings("code", tmp_path, url=url, ca_file=ca_file))
 
 
 @pytest.mark.parametrize(("version", "is_old"), [("1.15.5", True), ("1.16.0", False), ("1.19.0-dev", False)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reposync.embedding.port import SparseVector
-from reposync.vectors.collection_client import Limits
+from reposync.vectors.collection import Limits
 from reposync.vectors.hybrid_search import Search
 from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import IndexQuery

@@ -12,8 +12,9 @@ import pytest
 from reposync.embedding.port import EmbeddingSpec, SparseVector
 from reposync.errors import IndexUnsupported
 from reposync.vectors.collection import new_collection
-from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexQuery, IndexSettings, Quantization
+from tests.unit.vectors.test_connection import Qdrant, answer
 
 SPEC = EmbeddingSpec("local", "m", 384, 500)
 SERVER = IndexSettings("code", Path("unused"), url="http://qdrant.example", attempts=1)
@@ -59,32 +60,21 @@ def test_quantized_vectors_are_in_memory_wherever_the_original_ones_are(
 async def test_a_search_rescores_as_configured_within_strict_mode(
     quantization: Quantization, rescore: bool, strict_mode: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    sent: list[dict[str, Any]] = []
-
-    def answer(request: httpx.Request) -> Any:
-        if request.method == "GET":
-            return {"payload_schema": {}, "config": {"params": {}, "strict_mode_config": strict_mode}}
-        sent.append(json.loads(request.content))
-        return {"points": []}
-
-    await index_on(replace(SERVER, quantization=quantization, rescore=rescore), answer).search(QUERY)
-    dense, sparse = sorted(sent, key=lambda body: str(body["using"]))
+    qdrant = Qdrant([answer({"points": []})] * 2, strict=strict_mode)
+    await index_on(replace(SERVER, quantization=quantization, rescore=rescore), qdrant).search(QUERY)
+    bodies = [json.loads(each.content) for each in qdrant.requests]
+    dense, sparse = sorted(bodies, key=lambda body: str(body["using"]))
     assert dense["params"] == expected
     assert "params" not in sparse
 
 
-def index_on(settings: IndexSettings, answer: Any) -> QdrantIndex:
-    def respond(request: httpx.Request) -> httpx.Response:
-        content = json.dumps({"result": answer(request), "version": "1.17.1"}).encode()
-        return httpx.Response(200, stream=httpx.ByteStream(content))
-
-    return open_index(settings, transport=httpx.MockTransport(respond))
+def index_on(settings: IndexSettings, qdrant: Qdrant) -> QdrantIndex:
+    return QdrantIndex(settings, transport=httpx.MockTransport(qdrant))
 
 
 async def test_a_server_without_turboquant_is_named_with_the_version_that_has_it() -> None:
-    def answer(request: httpx.Request) -> None:
-        assert request.method == "GET", "nothing is made"
-
-    index = index_on(replace(SERVER, quantization="turbo"), answer)
+    qdrant = Qdrant(version="1.17.1")
+    index = index_on(replace(SERVER, quantization="turbo"), qdrant)
     with pytest.raises(IndexUnsupported, match=r"is version 1\.17\.1, and qdrant\.quantization turbo needs 1\.18"):
-        await index._create(SPEC)
+        await index._collection.create(SPEC)
+    assert qdrant.requests == [], "nothing is made"

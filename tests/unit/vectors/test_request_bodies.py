@@ -101,24 +101,19 @@ def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
     deleted: list[str] = []
     begun: set[str] = set()
     for request in requests:
-        body = json.loads(request.bodies()[0])
-        points = [each for one in body["operations"] for each in one.get("upsert", {}).get("points", [])]
+        found = operations([request])
+        points = [each for one in found for each in one.get("upsert", {}).get("points", [])]
+        deletes = [each["delete"]["filter"] for each in found if "delete" in each]
         assert len(points) <= most_points
-        deletes = sum("delete" in each for each in body["operations"])
-        assert len(request.bodies()[0]) <= most_bytes or len(points) + deletes == 1
-        for operation in body["operations"]:
-            seen += [point["id"] for point in operation.get("upsert", {}).get("points", [])]
-            if "delete" in operation:
-                condition = operation["delete"]["filter"]
-                kept = condition.get("must_not", [{"has_id": []}])[0]["has_id"]
-                assert set(kept) <= set(seen), "a file's points stand before the delete of its other points"
-                deleted.append(condition["must"][2]["match"]["value"])
-        paths = {point["payload"]["metadata"]["path"] for point in points}
-        paths |= {
-            condition["delete"]["filter"]["must"][2]["match"]["value"]
-            for condition in body["operations"]
-            if "delete" in condition
-        }
+        assert len(request.bodies()[0]) <= most_bytes or len(points) + len(deletes) == 1
+        assert ["upsert" in each for each in found] == [True] * bool(points) + [False] * len(deletes)
+        seen += [point["id"] for point in points]
+        for condition in deletes:
+            kept = condition.get("must_not", [{"has_id": []}])[0]["has_id"]
+            assert set(kept) <= set(seen), "a file's points stand before the delete of its other points"
+        of_deletes = [condition["must"][2]["match"]["value"] for condition in deletes]
+        deleted += of_deletes
+        paths = {point["payload"]["metadata"]["path"] for point in points} | set(of_deletes)
         assert request.continues == bool(paths & begun), "a file is never in two requests that are sent at once"
         begun |= paths
     assert seen == [point_id("7", each.path, "b" * 40, n) for each in writes for n in range(len(each.points))]

@@ -30,7 +30,7 @@ from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import VersionState
 from reposync.store.versions import Versions
-from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings, WriteScope
 from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.gitlab_server import GitLabServer, Project
@@ -174,7 +174,7 @@ async def story(folder: Path, template: Path, qdrant: QdrantServer) -> AsyncGene
             shutil.copyfile(template, Path(state) / "r.db")
             registry = load_registry(Path(state) / "r.yaml", {}).registry
             name = f"history{os.getpid()}-{next(_numbers)}"
-            index = open_index(IndexSettings(url=qdrant.url, collection=name, state_dir=Path(state)))
+            index = QdrantIndex(IndexSettings(url=qdrant.url, collection=name, state_dir=Path(state)))
             await index.ensure(SPARSE_ALONE)
             async with await Database.open(sqlite_url(Path(state) / "r.db")) as database:
                 yield Story(server, repository, database, index), registry

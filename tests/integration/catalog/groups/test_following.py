@@ -8,7 +8,7 @@ from reposync.catalog.groups import Discovery
 from reposync.errors import IndexUnavailable
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.vectors.port import Index
+from reposync.vectors.index import QdrantIndex
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.integration.catalog.groups.conftest import PLATFORM, QUICK, GroupWorld
 
@@ -100,7 +100,7 @@ async def test_names_that_could_not_be_written_to_an_index_are_written_the_next_
     project.move("platform/b")
     registry = world.app.configuration.registry
 
-    def away(collection: str) -> Index:
+    def away(collection: str) -> QdrantIndex:
         raise IndexUnavailable("Qdrant at http://qdrant cannot be reached.")
 
     without = Discovery(world.app.database, away, "worker-1", retry=QUICK)
