@@ -147,9 +147,6 @@ async def test_all_or_over_twenty_and_half_of_what_is_read_is_a_failure_of_the_s
     await exact(world)
 
 
-# Beside the live index -----------------------------------------------------------------------------------------------
-
-
 # In a daemon ---------------------------------------------------------------------------------------------------------
 
 

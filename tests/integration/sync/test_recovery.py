@@ -1,6 +1,7 @@
 """What was lost, killed or cut off is noticed, and the next run goes on from there."""
 
 import asyncio
+import copy
 
 import pytest
 
@@ -10,14 +11,17 @@ from tests.integration.sync.test_exactness import CODE, module
 
 
 async def test_lost_points_are_noticed_and_only_their_files_are_read_again(world: World):
-    world.repository.commit({"a.py": CODE, "b.py": module("b"), "c.py": module("c")})
+    world.repository.commit({"a.py": CODE, "b.py": module("b"), "c.py": module("c"), "copy.py": module("c")})
     await world.completed()
     before = comparable(await world.points())
-    lost = [key for key, each in before.items() if each["path"] == "b.py"][1:]
-    await world.delete_points(lost)
+    lost = {key: each for key, each in before.items() if each["path"] in ("b.py", "c.py")}
+    await world.delete_points(list(lost))
+    world.embeddings.forget()
     run = await world.completed()
-    assert run.files_processed == 1
+    assert run.files_processed == 2
     assert f"lost {len(lost)} of {len(before)} points" in str(run.error_message)
+    texts = {each["page_content"] for each in lost.values() if each["path"] == "b.py"}
+    assert set(world.embeddings.inputs) == texts, "the copy of c.py still holds its vectors"
     assert comparable(await world.points()) == before
 
 
@@ -37,34 +41,21 @@ async def test_an_index_restored_from_an_older_snapshot_with_as_many_points_is_n
     assert comparable(await world.points()) == comparable(current)
 
 
-async def test_older_points_under_the_same_ids_are_noticed(world: World):
-    world.repository.commit({"a.py": module("a", 40)})
-    await world.completed()
-    await world.completed(full=True)
-    current = await world.points()
-    older = [dict(point) for point in current.values()]
-    for point in older:
-        metadata = {**point["payload"]["metadata"], "epoch": 1}
-        point["payload"] = {"page_content": "another text", "metadata": metadata}
-    await world.put_points(older)
-
-    run = await world.completed()
-
-    assert run.error_code == "INDEX_REBUILT"
-    assert comparable(await world.points()) == comparable(current)
-    assert (await world.completed()).error_code is None
-
-
-async def test_points_that_an_interrupted_full_sync_stored_and_did_not_record_are_stored_again(world: World):
-    """Its points take the places of those that are there: no id is missing, and none is foreign."""
+@pytest.mark.parametrize(("by", "text"), [(-1, "another text"), (1, None)], ids=["older", "of a killed full sync"])
+async def test_points_of_another_run_under_the_same_ids_are_noticed_and_stored_again(
+    world: World, by: int, text: str | None
+):
+    """As an older snapshot has them, or a full sync that stored them and did not record it: no id is missing, and none
+    is foreign."""
     world.repository.commit({"a.py": module("a", 40), "b.py": module("b", 40)})
     await world.completed()
+    await world.completed(full=True)
     before = await world.points()
-    stored = [dict(point) for point in before.values() if point["payload"]["metadata"]["path"] == "b.py"]
-    for point in stored:
-        metadata = point["payload"]["metadata"]
-        point["payload"] = {**point["payload"], "metadata": {**metadata, "epoch": metadata["epoch"] + 1}}
-    await world.put_points(stored)
+    others = copy.deepcopy([point for point in before.values() if point["payload"]["metadata"]["path"] == "b.py"])
+    for point in others:
+        point["payload"]["metadata"]["epoch"] += by
+        point["payload"]["page_content"] = text or point["payload"]["page_content"]
+    await world.put_points(others)
     world.embeddings.forget()
 
     run = await world.completed()
@@ -72,6 +63,7 @@ async def test_points_that_an_interrupted_full_sync_stored_and_did_not_record_ar
     assert (run.error_code, run.files_processed, world.embeddings.inputs) == ("INDEX_REBUILT", 1, [])
     assert "a worker that was killed" in str(run.error_message)
     assert comparable(await world.points()) == comparable(before)
+    assert (await world.completed()).error_code is None
 
 
 async def test_a_worker_that_lost_its_run_writes_nothing_more(world: World):

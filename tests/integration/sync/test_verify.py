@@ -9,18 +9,20 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import update
 
 from reposync.app.command_runs import sync
 from reposync.app.verification import Verdict, Verification, find_orphaned_points, remove_orphaned_points
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import FILES as MANIFEST
 from reposync.sync.progress import RunProgress
 from reposync.vectors.port import point_id
 from tests.fixtures.examples import SLOW_EXAMPLES
+from tests.fixtures.missing_blobs import unreadable
 from tests.fixtures.repositories import Content, Symlink
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
@@ -50,14 +52,6 @@ async def repaired(world: World, name: str = "project") -> Run:
     run = await verification(world).repair(name, lambda _: None)
     assert run.status == "completed", f"{run.error_code}: {run.error_message}"
     return run
-
-
-async def send(world: World, method: str, path: str, body: Any) -> Any:
-    async with httpx.AsyncClient(base_url=world.qdrant_url, timeout=30) as client:
-        url = f"/collections/{world.collection}{path}"
-        answer = await client.request(method, url, params={"wait": "true"}, json=body)
-        assert answer.is_success, answer.text
-        return answer.json()["result"]
 
 
 def vectors(points: Points) -> dict[str, Any]:
@@ -112,6 +106,10 @@ def twice(points: Points, chance: random.Random) -> tuple[list[str], list[dict[s
     return [], [_one(points, chance) | {"id": identity}]
 
 
+def without_vector(points: Points, chance: random.Random) -> tuple[list[str], list[dict[str, Any]]]:
+    return [], [_one(points, chance) | {"vector": {}}]
+
+
 def of_another(**said: Any) -> Damage:
     """A point with the id that it would have had at another path, blob or chunk."""
 
@@ -141,6 +139,7 @@ WAYS: dict[str, tuple[Damage, set[str]]] = {
     "no url": (saying(url=...), {"altered"}),
     "an older epoch": (saying(epoch=0), {"altered"}),
     "an epoch that is no number": (saying(epoch="later"), {"altered"}),
+    "no vector": (without_vector, {"no_vector"}),
     "a second copy": (twice, {"duplicate"}),
     "a blob that was": (of_another(blob_sha="2" * 40), {"stale"}),
     "a blob that was, of a later epoch": (of_another(blob_sha="2" * 40, epoch=5_000), {"stale"}),
@@ -212,40 +211,6 @@ async def test_any_damage_is_reported_and_a_repair_ends_where_a_fresh_sync_does(
     assert comparable(await world.points()) == fresh
 
 
-async def test_only_files_that_differ_are_read_and_what_is_known_is_not_embedded_again(world: World):
-    world.repository.commit({f"m{n}.py": module(f"m{n}", 20) for n in range(12)} | {"copy.py": module("m3", 20)})
-    await world.completed()
-    points = await world.points()
-    of = {key: point["payload"]["metadata"]["path"] for key, point in points.items()}
-    await world.delete_points([key for key, path in of.items() if path in ("m3.py", "m5.py")])
-    world.embeddings.forget()
-
-    run = await repaired(world)
-
-    assert run.files_processed == 2
-    # The copy of m3.py still holds its vectors.
-    assert set(world.embeddings.inputs) == {
-        point["payload"]["page_content"] for key, point in points.items() if of[key] == "m5.py"
-    }
-    assert "missing" in str(run.error_message)
-
-
-async def test_points_without_a_vector_are_reported_and_repaired(world: World):
-    world.repository.commit(FILES)
-    await world.completed()
-    before = await world.points()
-    some = sorted(before)[:2]
-    bare = [{"id": each, "vector": {}, "payload": before[each]["payload"]} for each in some]
-    await send(world, "PUT", "/points", {"points": bare})
-
-    found = await verdict(world)
-    await repaired(world)
-
-    assert dict(found.counts) == {"no_vector": 2}
-    assert vectors(await world.points()) == vectors(before)
-    assert (await verdict(world)).exact
-
-
 async def test_rows_that_do_not_fit_the_commit_are_reported_by_the_source_and_repaired(world: World):
     world.repository.commit(FILES | {"d.py": b"d = 1\n", "e.py": b"e = 1\n"})
     await world.completed()
@@ -273,6 +238,35 @@ async def test_rows_that_do_not_fit_the_commit_are_reported_by_the_source_and_re
 
     assert comparable(await world.points()) == fresh
     assert (await verdict(world, source=True)).exact
+
+
+async def left_out(world: World, path: str, **columns: Any) -> None:
+    """The manifest says that the file is not indexed, and it has no points."""
+    ids = [key for key, point in (await world.points()).items() if point["payload"]["metadata"]["path"] == path]
+    await world.delete_points(ids)
+    async with world.app.database.write() as connection:
+        await connection.execute(update(MANIFEST).where(MANIFEST.c.path == path).values(chunks=0, **columns))
+
+
+@pytest.mark.parametrize(
+    ("reason", "size_bytes"), [("too_large", 42_035), ("failed", 42_035), ("failed", None), ("excluded", None)]
+)
+async def test_a_file_that_the_manifest_wrongly_leaves_out_is_missing_and_is_read_by_a_repair(
+    world: World, reason: str, size_bytes: int | None
+):
+    world.repository.commit(FILES)
+    await world.completed()
+    await left_out(world, "a.py", skip_reason=reason, size_bytes=size_bytes)
+    found = await verdict(world, source=True)
+    assert [(each.kind, each.path) for each in found.differences] == [("missing", "a.py")]
+    if reason == "too_large":
+        with unreadable(world.repository, "a.py"):
+            unproven = await verification(world, source=True).verify("project")
+            assert not unproven.exact
+            assert "a.py" in (unproven.trouble or "")
+    await repaired(world)
+    assert (await verdict(world, source=True)).exact
+    assert await world.points()
 
 
 async def test_an_index_between_two_commits_is_not_exact(world: World):
@@ -321,9 +315,6 @@ async def test_points_in_another_collection_are_reported_and_removed(closed_worl
         assert f"{len(strays)} points in other collections" in str(run.error_message)
         assert await beside.points() == mine
         assert (await verdict(world)).exact
-
-
-# What is left of removed repositories --------------------------------------------------------------------------------
 
 
 # Beside syncs --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from reposync.content.chunking import chunk_text
 from reposync.content.model import content_hash
 from reposync.embedding.windows import readable_windows
+from tests.fixtures.repositories import Content
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.full
@@ -37,30 +38,26 @@ def windowed(closed_world: World) -> World:
     return closed_world
 
 
-async def test_a_changed_line_embeds_its_windows_alone(windowed: World):
+@pytest.mark.parametrize(
+    "commit",
+    [
+        {"a.py": lines(200, n100="answer = 42")},
+        {"a.py": None, "new/place/a.py": lines(200, n100="answer = 42")},
+    ],
+    ids=["changed", "moved and changed"],
+)
+async def test_a_changed_line_embeds_its_windows_alone(windowed: World, commit: dict[str | bytes, Content | None]):
     world = windowed
     world.repository.commit({"a.py": lines(200), "b.py": lines(20)})
     async with world.opened():
         await world.completed()
-        world.repository.commit({"a.py": lines(200, n100="answer = 42")})
+        world.repository.commit(commit)
         world.embeddings.forget()
         run = await world.completed()
         embedded = list(world.embeddings.inputs)
         assert run.chunks_embedded >= 1
         assert 1 <= len(embedded) <= 6, "a chunk has eleven"
         assert any("answer = 42" in each for each in embedded)
-        assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
-
-
-async def test_a_file_that_was_moved_and_changed_embeds_the_changed_windows_alone(windowed: World):
-    world = windowed
-    world.repository.commit({"old/a.py": lines(200), "b.py": lines(20)})
-    async with world.opened():
-        await world.completed()
-        world.repository.commit({"old/a.py": None, "new/place/a.py": lines(200, n100="answer = 42")})
-        world.embeddings.forget()
-        await world.completed()
-        assert 1 <= len(world.embeddings.inputs) <= 6
         assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
 
 

@@ -45,16 +45,14 @@ async def test_a_file_whose_workers_died_before_is_tried_in_a_process_and_at_las
     assert [bool(file.chunks) for file in prepared] == [True, False, True]
 
 
-def kill_workers(number: int, others: set[psutil.Process], ended: threading.Event) -> int:
-    """The first so many content workers that appear beside these `others`; returns how many appeared in all."""
-    seen: set[psutil.Process] = set()
-    while not ended.wait(0.01):
-        for each in set(content_workers()) - others - seen:
-            if is_started(each):
-                if len(seen) < number:
-                    each.kill()
-                seen.add(each)
-    return len(seen)
+def kill_workers(number: int, others: set[psutil.Process], ended: threading.Event) -> None:
+    """The first so many content workers that appear beside these `others`."""
+    killed: set[psutil.Process] = set()
+    while not ended.wait(0.01) and len(killed) < number:
+        for each in set(content_workers()) - others - killed:
+            if len(killed) < number and is_started(each):
+                each.kill()
+                killed.add(each)
 
 
 def is_started(process: psutil.Process) -> bool:
@@ -64,19 +62,14 @@ def is_started(process: psutil.Process) -> bool:
     return False
 
 
-async def sync_with_killed_workers(world: World, number: int, **options: bool) -> Run:
-    return (await sync_and_count_workers(world, number, **options))[0]
-
-
-async def sync_and_count_workers(world: World, number: int, **options: bool) -> tuple[Run, int]:
+async def sync_with_killed_workers(world: World, number: int) -> Run:
     ended = threading.Event()
     killing = asyncio.create_task(asyncio.to_thread(kill_workers, number, set(content_workers()), ended))
     try:
-        run = await world.sync(**options)
+        return await world.sync()
     finally:
         ended.set()
-        workers = await killing
-    return run, workers
+        await killing
 
 
 async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs(world: World, monkeypatch):

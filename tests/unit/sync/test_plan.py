@@ -43,12 +43,6 @@ def exclude_docs(file: TreeEntry) -> Skipped | None:
     return Skipped(Skip.EXCLUDED, "docs/") if file.path.startswith(b"docs/") else None
 
 
-def test_a_renamed_file_is_counted_and_its_old_path_goes():
-    plan = make_plan([entry("new", "1")], {"old": row("1")}, keep)
-    assert plan.renamed == 1
-    assert plan.delete_points == ["old"]
-
-
 @pytest.mark.parametrize(
     ("recorded", "reads"),
     [
