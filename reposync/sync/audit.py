@@ -14,12 +14,12 @@ from enum import StrEnum
 from typing import Any
 
 from reposync.content.model import Skip, content_hash
-from reposync.embedding.port import EmbeddingSpec
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Commit, TreeEntry, path_text
-from reposync.store.manifest import ManifestRow, Manifests
+from reposync.store.manifest import ManifestRow
 from reposync.store.tables import IndexVersion
 from reposync.symbol import read_symbols
+from reposync.sync.index_versions import Situation
 from reposync.sync.pipeline import read_files
 from reposync.sync.plan import Plan, make_plan
 from reposync.sync.progress import RunProgress
@@ -95,19 +95,14 @@ class IndexState:
 
 
 async def inspect_index(
-    index: QdrantIndex,
-    spec: EmbeddingSpec,
-    version: IndexVersion,
-    manifests: Manifests,
-    name: str,
-    *,
-    thorough: bool,
-    repair: bool = False,
+    parts: SyncParts, situation: Situation, name: str, *, thorough: bool, repair: bool = False
 ) -> IndexState:
     """Two counts show whether the index is as the last run left it: of all points, and of those of the newest epoch,
     which an older snapshot with as many points lacks. Every id is compared only if a count differs, the collection was
     made again, or `thorough`; whole points for a `repair`. `name`: the repository's."""
-    identity = await index.ensure(spec)
+    version, manifests = situation.working, parts.manifests
+    index = parts.open_index(version.physical)
+    identity = await index.ensure(situation.wanted.spec)
     totals = await manifests.totals(version.id)
     points = await index.count(version.id, expected=totals.chunks)
     remade = version.index_identity not in (None, identity) and totals.chunks > 0

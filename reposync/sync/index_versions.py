@@ -157,18 +157,10 @@ class VersionChoice:
             if self.run is None:
                 return retired.model_copy(update={"state": VersionState.BUILDING, "fingerprint": None, **common})
             return await self.parts.versions.build_again(self.run, retired, **common)
-        return await self._add(
-            VersionState.BUILDING,
-            physical=wanted.physical,
-            settings_key=wanted.key,
-            settings=await asyncio.to_thread(asdict, wanted),
-            **common,
-        )
-
-    async def _add(self, state: VersionState, **columns: Any) -> IndexVersion:
+        made_of = {"physical": wanted.physical, "settings_key": wanted.key, "settings": asdict(wanted)}
         if self.run is None:
-            return unwritten_version(self.repository, state, columns)
-        return await self.parts.versions.add(self.run, state, **columns)
+            return unwritten_version(self.repository, VersionState.BUILDING, common | made_of)
+        return await self.parts.versions.add(self.run, VersionState.BUILDING, **common, **made_of)
 
     def _held(self, live: IndexVersion, wanted: VersionSettings) -> VersionSettings | None:
         """The settings of the live version, if a person holds it although others are configured. Raises IndexHeld if a

@@ -27,7 +27,7 @@ from reposync.sync.target import (
     read_target,
     rules_fingerprint,
 )
-from reposync.sync.version_update import VersionUpdate, make_work
+from reposync.sync.version_update import VersionUpdate, indexes_of_model, make_work
 
 # Files from which on the words of a first sync are stored before its meaning: below, all takes a moment.
 WORDS_FIRST_FILES = 100
@@ -130,9 +130,8 @@ class SyncRun:
         return embedder.watched(self._context.progress.wait_for)
 
     async def _inspect(self, situation: Situation) -> IndexState:
-        version, run, spec = situation.working, self._run, situation.wanted.spec
-        index, manifests, name = self._parts.open_index(version.physical), self._parts.manifests, self._repository.name
-        state = await inspect_index(index, spec, version, manifests, name, thorough=run.full, repair=run.repair)
+        version, run, name = situation.working, self._run, self._repository.name
+        state = await inspect_index(self._parts, situation, name, thorough=run.full, repair=run.repair)
         await self._parts.open_index(version.collection).lead_to(version.physical, if_free=True)
         return state
 
@@ -242,9 +241,9 @@ async def preview(
     head = await parts.source.head()
     situation = await VersionChoice(parts, settings, repository, None).situation()
     version, spec = situation.working, situation.wanted.spec
-    index, state = parts.open_index(version.physical), IndexState("")
-    if await index.spec() is not None:
-        state = await inspect_index(index, spec, version, parts.manifests, repository.name, thorough=full)
+    state = IndexState("")
+    if await parts.open_index(version.physical).spec() is not None:
+        state = await inspect_index(parts, situation, repository.name, thorough=full)
     attributes = await parts.versions.attributes(version.id)
     found = Preview(repository.name, head.sha, repository.last_commit)
     if not full and await _is_unchanged(settings, head, situation, state, attributes):
@@ -260,9 +259,8 @@ async def preview(
     found.index_notice = state.why
     copied = {row.path for row in work.copied}
     entries = [entry for entry in plan.read if path_text(entry.path) not in copied]
-    names = dict.fromkeys(each.physical for each in (version, situation.live) if each is not None)
-    indexes = [parts.open_index(name) for name in names]
-    same_model = [each for each in indexes if spec.dimension and await each.spec() == spec]
+    names = {each.physical for each in (version, situation.live) if each is not None}
+    same_model = await indexes_of_model(parts, names, spec)
     to_embed: dict[str, int] = {}
     batches = read_files(parts.source, entries, target, settings.content, progress)
     async with contextlib.aclosing(batches):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
 from reposync.content.joining import with_starts
 from reposync.content.model import Skip
-from reposync.embedding.port import Embedder
+from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
+from reposync.store.tables import IndexVersion
 from reposync.sync.audit import IndexState, audit_ids, audit_points
 from reposync.sync.brake import UNREADABLE, VANISHED, Brake, BrakeFacts, Losses
 from reposync.sync.index_versions import Situation
@@ -94,12 +95,13 @@ class VersionUpdate:
             orphans_possible=bool(state.audit.orphans),
         )
         spec = situation.wanted.spec
+        others = {each.physical for each in situation.versions} - {situation.working.physical}
         vectors = DenseVectors(
             self.embedder,
             replace(spec, dimension=0) if situation.wanted.words_only else spec,
             index,
             index_holds_points=await index.count() > 0,
-            others=await self._same_model(),
+            others=await indexes_of_model(context.parts, others, spec),
             version_id=situation.working.id,
             recorded=work.recorded,
             removed=plan.delete_points,
@@ -110,8 +112,9 @@ class VersionUpdate:
         progress.enter("words" if situation.wanted.words_only else "indexing")
         if run.attempt > 1 or situation.live_has_words_only:
             await context.parts.runs.forget_problems(run, Skip.FAILED)
-        left = await self._copy_chunks(writer, vectors)
-        copied = {row.path for row in work.copied} - set(left)
+        live, copied = situation.live, {row.path for row in work.copied}
+        if copied and live is not None:
+            copied -= set(await _copy_files(live, work.copied, vectors, writer, wanted={}))
         await self._read([entry for entry in plan.read if path_text(entry.path) not in copied], writer, vectors)
         if vectors.windows.embedded or vectors.windows.reused:
             log.info("%d windows embedded, %d reused", vectors.windows.embedded, vectors.windows.reused)
@@ -176,21 +179,6 @@ class VersionUpdate:
         )
         return WriteScope(version.id, context.repository.name, self.target.head.sha, epoch, context.lease.check)
 
-    async def _same_model(self) -> list[QdrantIndex]:
-        """The collections of the repository's other versions that have vectors of the same model."""
-        physical = {each.physical for each in self.situation.versions} - {self.situation.working.physical}
-        indexes = [self.context.parts.open_index(name) for name in sorted(physical)]
-        spec = self.situation.wanted.spec
-        return [index for index in indexes if spec.dimension and await index.spec() == spec]
-
-    async def _copy_chunks(self, writer: Writer, vectors: DenseVectors) -> list[str]:
-        """Copy chunks that the live version has. Returns the paths that have to be read nevertheless."""
-        copied, live = self.work.copied, self.situation.live
-        if not copied or live is None:
-            return []
-        index = self.context.parts.open_index(live.physical)
-        return await _copy_files(index, live.id, copied, vectors, writer, wanted={})
-
     async def _read(self, entries: Sequence[TreeEntry], writer: Writer, vectors: DenseVectors) -> None:
         if not entries:
             return
@@ -224,8 +212,7 @@ class VersionUpdate:
         if rows:
             # A file at the same blob has chunks of other settings: it is not what this version should have, either.
             wanted = {path: blobs[path] if blobs[path] != row.blob_sha else "" for path, row in rows.items()}
-            index = self.context.parts.open_index(live.physical)
-            await _copy_files(index, live.id, list(rows.values()), vectors, writer, wanted=wanted)
+            await _copy_files(live, list(rows.values()), vectors, writer, wanted=wanted)
 
     async def _lost_by_building(self) -> Losses:
         """Files that have points in the live version and not in the one that is built, because of their content."""
@@ -264,6 +251,12 @@ class VersionUpdate:
             )
 
 
+async def indexes_of_model(parts: SyncParts, collections: Set[str], spec: EmbeddingSpec) -> list[QdrantIndex]:
+    """Of these collections, those that have vectors of the model."""
+    indexes = [parts.open_index(each) for each in sorted(collections)]
+    return [each for each in indexes if spec.dimension and await each.spec() == spec]
+
+
 def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs) -> None:
     """Raises SourceCorrupt if so many files cannot be read that the source must be at fault. Files that could not be
     read before at the same blob do not count."""
@@ -284,17 +277,12 @@ def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs
 
 
 async def _copy_files(
-    index: QdrantIndex,
-    version_id: str,
-    rows: Sequence[ManifestRow],
-    vectors: DenseVectors,
-    writer: Writer,
-    *,
-    wanted: Mapping[str, str],
+    live: IndexVersion, rows: Sequence[ManifestRow], vectors: DenseVectors, writer: Writer, *, wanted: Mapping[str, str]
 ) -> list[str]:
-    """Copy the files that the version `version_id` records as `rows`; the texts come from there, and so do the vectors
-    if the model is the same. `wanted`: see `Writer.store_copies`. Returns the paths of which points are missing there,
-    or which the model refuses: these have to be read."""
+    """Copy the files that the live version records as `rows`; the texts come from there, and so do the vectors if the
+    model is the same. `wanted`: see `Writer.store_copies`. Returns the paths of which points are missing there, or
+    which the model refuses: these have to be read."""
+    index = writer.context.parts.open_index(live.physical)
     left: list[str] = []
     by_path = {row.path: row for row in rows}
     progress = writer.context.progress
@@ -302,7 +290,7 @@ async def _copy_files(
     async def pages() -> AsyncGenerator[dict[str, list[StoredPoint]], None]:
         for page in _pages_to_copy(by_path, progress):
             found: dict[str, list[StoredPoint]] = {path: [] for path in page}
-            async for points in index.chunks(version_id, page):
+            async for points in index.chunks(live.id, page):
                 for point in points:
                     found[point.payload["metadata"]["path"]].append(point)
             yield found

@@ -118,18 +118,18 @@ class Search:
         """The best by words and the best by meaning."""
         query = self._query
         sparse, dense = query.sparse, query.dense
-        by_words, by_meaning = await asyncio.gather(
-            self._best(limit, {"query": {"indices": sparse.indices, "values": sparse.values}, "using": SPARSE})
-            if len(sparse.indices)
-            else _nothing(),
+        words, meaning = None, None
+        if len(sparse.indices):
+            words = {"query": {"indices": sparse.indices, "values": sparse.values}, "using": SPARSE}
+        if dense is not None:
             # One row is one vector, also for a collection of multivectors.
-            self._best(limit, {"query": dense[0] if len(dense) == 1 else dense, "using": DENSE} | self._dense_params)
-            if dense is not None
-            else _nothing(),
-        )
+            meaning = {"query": dense[0] if len(dense) == 1 else dense, "using": DENSE} | self._dense_params
+        by_words, by_meaning = await asyncio.gather(self._best(limit, words), self._best(limit, meaning))
         return _fused(by_words, by_meaning, query.words_weight)
 
-    async def _best(self, limit: int, nearest: dict[str, Any]) -> list[dict[str, Any]]:
+    async def _best(self, limit: int, nearest: dict[str, Any] | None) -> list[dict[str, Any]]:
+        if nearest is None:
+            return []
         payload = False if self._glob is None else [Payload.PATH]
         body = nearest | {"filter": self._filter, "limit": limit, "with_payload": payload}
         answer = await self._request("search", "POST", "/points/query", body)
@@ -169,10 +169,6 @@ async def files_with_terms(request: Request, query: IndexQuery, limits: Limits) 
     found = [_metadata(each) for each in points]
     files = dict.fromkeys((each["repository_id"], each["path"]) for each in found)
     return list(files), len(points) < limit
-
-
-async def _nothing() -> list[dict[str, Any]]:
-    return []
 
 
 def _of_glob(found: Sequence[_Fused], glob: PathPatterns) -> list[_Fused]:

@@ -59,12 +59,10 @@ class CatalogueDamaged(Exception):
 
 @dataclass(slots=True)
 class CollectionEntry:
-    """`folder` is generated: names may hold any character, and differ by case only. `lost`: what happened to the
-    previous collection of this name."""
+    """`folder` is generated: names may hold any character, and differ by case only."""
 
     folder: str
     request: dict[str, Json]
-    lost: str | None = None
 
 
 @dataclass(slots=True)
@@ -85,7 +83,9 @@ class Catalogue:
                 raise ValueError("its digest is wrong")
             if stored.get("revision") != _REVISION:
                 raise CatalogueUnreadable(f"{path} was not written by this version of the engine. {remedy(folder)}")
-            collections = {name: CollectionEntry(**each) for name, each in stored["collections"].items()}
+            collections = {
+                name: CollectionEntry(each["folder"], each["request"]) for name, each in stored["collections"].items()
+            }
             return cls(collections, stored["aliases"], stored.get("lost", {}))
         except FileNotFoundError:
             return cls()
@@ -218,7 +218,7 @@ class Collections:
         made_of = {key: value for key, value in request.items() if key != "optimizers_config"}
         schema = Schema(**made_of)
         config = schema.to_edge()
-        entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", made_of, self._lost(name))
+        entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", made_of)
         path = self._folder / entry.folder
         path.mkdir(mode=0o700)
         shard = edge.EdgeShard.create(str(path), config)
@@ -262,7 +262,7 @@ class Collections:
 
     def describe(self, name: str) -> Json:
         collection = self.get(name)
-        lost = self._catalogue.collections[collection.name].lost
+        lost = self._lost(collection.name)
         return collection.schema.describe(collection.shard) | {"warnings": [{"message": lost}] if lost else []}
 
     def tidy(self) -> None:
