@@ -19,7 +19,7 @@ from reposync.api.routes.search import search_routes
 from reposync.api.routes.webhooks import webhook_routes
 from reposync.api.routing import ApiParts, Route
 from reposync.api.web.pages import page_routes
-from reposync.api.web.rendering import ErrorPages, Renderer, StaticContent
+from reposync.api.web.rendering import Renderer, StaticContent, error_pages
 
 MIN_COMPRESSED_BYTES = 1_000
 """A smaller response fits into one packet either way."""
@@ -56,12 +56,12 @@ def create_app(parts: ApiParts) -> FastAPI:
     for routes in ROUTES:
         app.router.routes += routes(parts).routes
     renderer = Renderer(parts)
+    app.state.error_page = error_pages(renderer, parts.access)
     app.router.routes += page_routes(parts, renderer, app.openapi).routes
     app.mount("/static", StaticContent(), name="static")
     # The last one is the outermost. HEAD has to get the headers of the compressed response. Level 9 takes two to three
     # times as long as 5, and saves at most a tenth more.
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=5)
     app.add_middleware(Gate, config=parts.access.config, has_tokens=parts.access.has_tokens)
-    app.add_middleware(ErrorPages, renderer=renderer, access=parts.access)
     app.add_middleware(Proxies, config=parts.access.config)
     return app

@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
 MAX_PROBLEMS = 50
-ERROR_PAGE_KEY = "reposync.error_page"
-"""Key of the request's scope under which there may be an `ErrorPage`."""
 _MAX_PATH_CHARS = 200
 _METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE")
 
@@ -212,7 +210,7 @@ class ErrorResponse(Response):
         self._with_root = partial(envelope, error.code, error.for_clients, details)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        show: ErrorPage | None = scope.get(ERROR_PAGE_KEY)
+        show: ErrorPage | None = getattr(scope["app"].state, "error_page", None)
         page = await show(scope, self) if show is not None else None
         self.body = self._with_root(_root_path(scope))
         self.headers["Content-Length"] = str(len(self.body))
@@ -220,7 +218,8 @@ class ErrorResponse(Response):
 
 
 ErrorPage = Callable[[Scope, ErrorResponse], Awaitable[Response | None]]
-"""Renders the page for an error; None if the client wants JSON."""
+"""Renders the page for an error; None if the client wants JSON. `error_page` of the application's state, if it has
+pages."""
 
 
 def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:

@@ -18,10 +18,10 @@ from markupsafe import Markup, escape
 from starlette.datastructures import QueryParams
 from starlette.responses import HTMLResponse
 from starlette.staticfiles import PathLike, StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from reposync.api.auth import SAFE_METHODS, Access, Principal
-from reposync.api.errors import ERROR_PAGE_KEY, RETRY_AFTER_SECONDS, ErrorResponse, help_path
+from reposync.api.errors import RETRY_AFTER_SECONDS, ErrorPage, ErrorResponse, help_path
 from reposync.api.etags import conditional_body
 from reposync.api.routing import ApiParts
 from reposync.app.application import Application
@@ -220,22 +220,10 @@ _ADVICE: dict[str | int, tuple[str, str]] = {
 _OTHERWISE = ("This did not work", "Try again, or start with the repositories.")
 
 
-class ErrorPages:
-    """Middleware, around everything that may raise an error."""
-
-    def __init__(self, app: ASGIApp, renderer: Renderer, access: Access) -> None:
-        self._app = app
-        self._renderer = renderer
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope[ERROR_PAGE_KEY] = self._page
-        await self._app(scope, receive, send)
-
-    async def _page(self, scope: Scope, error: ErrorResponse) -> Response | None:
+def error_pages(renderer: Renderer, access: Access) -> ErrorPage:
+    async def page(scope: Scope, error: ErrorResponse) -> Response | None:
         request, status = Request(scope), error.status_code
-        path = scope["path"].removeprefix(self._renderer.root)
+        path = scope["path"].removeprefix(renderer.root)
         is_for_programs = any(path == top or path.startswith(f"{top}/") for top in _NO_PAGES)
         # Only browsers accept HTML.
         if is_for_programs or "text/html" not in request.headers.get("accept", ""):
@@ -245,10 +233,10 @@ class ErrorPages:
         retry_seconds = int(error.extra_headers.get("Retry-After", RETRY_AFTER_SECONDS)) if tries_again else None
         # Cookies of another host name prove nothing.
         is_stranger = error.code == "HOST_NOT_ALLOWED"
-        answer = self._renderer.page(
+        answer = renderer.page(
             request,
             "error.html",
-            None if is_stranger else await self._access.principal_or_none(request),
+            None if is_stranger else await access.principal_or_none(request),
             status=status,
             heading=heading,
             # Its own message is written for programs.
@@ -259,3 +247,5 @@ class ErrorPages:
         )
         answer.headers.update(error.extra_headers)
         return answer
+
+    return page
