@@ -25,11 +25,11 @@ import httpx
 from benchmarks.corpus import make_corpus
 from benchmarks.measure import machine
 from reposync.app.application import open_application
-from reposync.catalog.apply import Applying
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
 from reposync.errors import RepoSyncError
 from reposync.store.database import Database
+from tests.fixtures.applied import apply_registry
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.qdrant_server import QdrantServer
@@ -156,11 +156,9 @@ class Bench:
 
 
 async def _apply(settings: Settings) -> None:
-    loaded = load_registry(settings.config_path)
     async with await Database.open(settings.database_url) as database:
         await database.upgrade()
-        applying = Applying(database, loaded, by="benchmark")
-        await applying.write(await applying.plan(), on_request=True)
+        await apply_registry(database, load_registry(settings.config_path))
 
 
 async def measure(bench: Bench) -> None:

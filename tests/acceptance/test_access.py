@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import httpx
 import pytest
 
@@ -13,15 +11,6 @@ from tests.fixtures.pods import Pod, until
 pytestmark = pytest.mark.full
 
 READER, OPERATOR = "reader-9f2c71d0a4e8", "operator-51be07c3d9aa"
-
-
-@pytest.fixture
-def pod(person: Person) -> Generator[Pod, None, None]:
-    pod = Pod("laptop", person.home)
-    try:
-        yield pod
-    finally:
-        pod.__exit__(None, None, None)
 
 
 def test_with_tokens_it_listens_to_everybody_under_a_path_and_lets_in_who_has_one(person: Person, pod: Pod) -> None:

@@ -29,8 +29,7 @@ def registered(person: Person, embeddings: EmbeddingServer, repository: GitRepos
     repository.many(FILES)
     person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
     person.configures(
-        f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}\n'
-        f"daemon: {{retry_seconds: 0.5}}\n"
+        f"{embeddings.registry}daemon: {{retry_seconds: 0.5}}\n"
         f"repositories:\n  - {{name: app, path: '{repository.path}', schedule: yearly}}\n"
     )
     return person

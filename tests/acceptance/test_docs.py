@@ -16,11 +16,11 @@ from benchmarks.reference import ERRORS, description, errors, filled, filled_err
 from benchmarks.reference import PAGE as REFERENCE
 from reposync import __version__
 from tests.docs import program
-from tests.docs.newcomer import NOT_RUN, RUN, Newcomer, programs_in
+from tests.docs.newcomer import NOT_RUN, RUN, programs_in
 from tests.docs.pages import ROOT, Fence, Page, Span, pages
 from tests.docs.shell import simple_commands, typed
 from tests.docs.snippets import KINDS
-from tests.docs.worlds import world_of
+from tests.docs.worlds import newcomer_to
 
 HISTORY = "CHANGELOG.md"
 # Their commands run in `make test`, those of all other pages in `make test-all`.
@@ -90,11 +90,7 @@ def test_a_page_can_be_followed_to_the_letter(
     name: str, programs: Path, tmp_path: Path, request: pytest.FixtureRequest
 ):
     (page,) = (each for each in pages() if each.name == name)
-    with (
-        world_of(page, tmp_path, request) as world,
-        Newcomer(world.home, programs, world.environment, world.places) as newcomer,
-    ):
-        world.prepare(newcomer)
+    with newcomer_to(page, tmp_path, programs, request) as newcomer:
         for fence in page.fences:
             if fence.words == ("yaml",):
                 newcomer.registers(fence.text)

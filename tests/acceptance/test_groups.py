@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from reposync.config.database_url import sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
@@ -37,7 +36,7 @@ def project(gitlab: GitLabServer, tmp_path: Path):
 
 @pytest.fixture
 def configured(person: Person, gitlab: GitLabServer) -> Person:
-    person.environment |= {"GITLAB_TOKEN": SECRET, "REPOSYNC_STATE_DIR": str(person.home / "state")}
+    person.environment["GITLAB_TOKEN"] = SECRET
     person.applies(
         f'gitlab: [{{name: main, url: "{gitlab.url}", token: "${{GITLAB_TOKEN}}"}}]\n'
         "embedding: {provider: none}\n"
@@ -64,8 +63,7 @@ def test_sync_finds_the_projects_of_the_group_and_indexes_them(configured: Perso
     assert configured.asks("search", "shop")[0]["repository"] == "platform/web/shop"
 
 
-def test_the_daemon_follows_projects_that_come_move_and_go(configured: Person, project):
-    log = ExecutionLog(sqlite_url(configured.home / "state" / "reposync.db"))
+def test_the_daemon_follows_projects_that_come_move_and_go(configured: Person, log: ExecutionLog, project):
     api, shop = project("platform/api"), project("platform/shop")
     with Pod("pod", configured.home, {"GITLAB_TOKEN": SECRET}) as pod:
         until(lambda: log.ended("platform/api") and log.ended("platform/shop"), details=pod.log_tail)

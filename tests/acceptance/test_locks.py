@@ -142,10 +142,7 @@ def test_a_sync_holds_its_lock_and_one_that_was_killed_is_not_waited_for(
 ):
     repository.many(20)
     person.environment["POD_NAME"] = "laptop"
-    person.applies(
-        f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}\n'
-        f'repositories:\n  - {{name: payments, path: "{repository.path}"}}\n'
-    )
+    person.applies(f'{embeddings.registry}repositories:\n  - {{name: payments, path: "{repository.path}"}}\n')
     with embeddings.holding():
         process = person.starts("sync")
         embeddings.wait_for_waiting(1, timeout_seconds=60)

@@ -35,9 +35,8 @@ class Cluster:
         self._stack = ExitStack()
 
     def configures(self, *repositories: str, daemon: str = "") -> None:
-        server = f'embedding: {{provider: openai, url: "{self.embeddings.url}", model: test/words, dimensions: 64}}'
         entries = "".join(f"  - {{{each}}}\n" for each in repositories)
-        text = f"{server}\ndaemon: {{{daemon}}}\nrepositories:\n{entries}"
+        text = f"{self.embeddings.registry}daemon: {{{daemon}}}\nrepositories:\n{entries}"
         temporary = self.folder / "next.yaml"
         temporary.write_text(text)
         temporary.rename(self.folder / "repositories.yaml")

@@ -36,8 +36,7 @@ class Daemon:
         gitlab.add_token(GITLAB_TOKEN, scopes=("read_api", "read_repository"))
         gitlab.add_project(APP, self.repository.path)
         (home / "repositories.yaml").write_text(
-            f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}\n'
-            f'gitlab: [{{name: main, url: "{gitlab.url}", token: "{GITLAB_TOKEN}"}}]\n'
+            f'{embeddings.registry}gitlab: [{{name: main, url: "{gitlab.url}", token: "{GITLAB_TOKEN}"}}]\n'
             "daemon: {retry_seconds: 0.1, retry_max_seconds: 0.1, lease_seconds: 3}\n"
             "repositories:\n"
             f"  - {{name: {APP}, gitlab: main, project: {APP}, schedule: yearly}}\n"

@@ -9,29 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from reposync.config.database_url import sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
 pytestmark = pytest.mark.full
 
-REGISTRY = "embedding: {{provider: none}}\nrepositories:\n  - {{name: app, path: '{path}', schedule: {schedule}}}\n"
-
 
 def test_a_backup_that_was_made_beside_a_working_daemon_brings_registry_and_history_back(
-    person: Person, repository: GitRepository, tmp_path: Path
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, tmp_path: Path
 ):
     repository.commit({"a.py": b"def first(): pass\n"})
-    person.configures(REGISTRY.format(path=repository.path, schedule="every second"))
-    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
+    registered = f"{{name: app, path: '{repository.path}', schedule: every second}}"
+    person.configures(f"embedding: {{provider: none}}\nrepositories: [{registered}]\n")
     database, backup = person.home / "state" / "reposync.db", tmp_path / "backup.db"
-    log = ExecutionLog(sqlite_url(database))
-    with Pod("laptop", person.home) as pod:
-        until(lambda: len(log.ended("app")) > 2, details=pod.log_tail)
-        made = person.asks("db", "backup", str(backup))
-        until(lambda: len(log.ended("app")) > 5, details=pod.log_tail)
-        assert pod.terminate() == 0
+    pod.start()
+    until(lambda: len(log.ended("app")) > 2, details=pod.log_tail)
+    made = person.asks("db", "backup", str(backup))
+    until(lambda: len(log.ended("app")) > 5, details=pod.log_tail)
+    assert pod.terminate() == 0
     assert made == {"file": str(backup), "size_bytes": backup.stat().st_size, "revision": made["revision"]}
     after_it = {run.id for run in log.runs()}
     database.write_bytes(b"a disk that failed")

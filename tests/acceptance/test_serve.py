@@ -23,8 +23,7 @@ def registry(*repositories: str, more: str = "embedding: {provider: none}") -> s
 def begins_to_sync(person: Person, pod: Pod, repository: GitRepository, embeddings: EmbeddingServer) -> None:
     """The daemon's first sync of `app` waits for the embedding server."""
     repository.commit({"a.py": b"def first(): pass\n"})
-    server = f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
-    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}", more=server))
+    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}", more=embeddings.registry))
     pod.start()
     embeddings.wait_for_waiting(1)
 
@@ -86,7 +85,7 @@ def test_commands_reach_the_running_daemon(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
 ):
     repository.commit({"a.py": b"def first(): pass\n"})
-    person.applies(f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}\n')
+    person.applies(embeddings.registry)
     pod.start()
 
     added = person.asks("repos", "add", "app", "--path", str(repository.path), "--schedule", "every 2 seconds")

@@ -25,8 +25,7 @@ def test_a_run_is_watched_to_its_end_and_goes_on_after_ctrl_c(
 ):
     repository.many(FILES)
     person.configures(
-        f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}\n'
-        f"repositories:\n  - {{name: app, path: '{repository.path}', schedule: yearly}}\n"
+        f"{embeddings.registry}repositories:\n  - {{name: app, path: '{repository.path}', schedule: yearly}}\n"
     )
     with embeddings.holding():
         pod.start()

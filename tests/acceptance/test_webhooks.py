@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from reposync.config.database_url import sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.gitlab_server import Change, GitLabServer, Project
 from tests.fixtures.gitlab_server.state import Hook
@@ -21,11 +20,7 @@ TOKEN, SECRET = "glpat-reader-of-everything", "a-secret-of-webhooks-1"
 def gitlab(person: Person) -> Iterator[GitLabServer]:
     with GitLabServer() as gitlab:
         gitlab.add_token(TOKEN, scopes=("read_api", "read_repository"))
-        person.environment |= {
-            "GITLAB_TOKEN": TOKEN,
-            "HOOK_SECRET": SECRET,
-            "REPOSYNC_STATE_DIR": str(person.home / "state"),
-        }
+        person.environment |= {"GITLAB_TOKEN": TOKEN, "HOOK_SECRET": SECRET}
         yield gitlab
 
 
@@ -44,20 +39,15 @@ repositories:
 """
 
 
-@pytest.fixture
-def pod(person: Person) -> Generator[Pod, None, None]:
-    pod = Pod("laptop", person.home)
-    try:
-        yield pod
-    finally:
-        pod.__exit__(None, None, None)
-
-
 def test_a_push_is_synced_at_once(
-    person: Person, pod: Pod, gitlab: GitLabServer, project: Project, repository: GitRepository
+    person: Person,
+    pod: Pod,
+    log: ExecutionLog,
+    gitlab: GitLabServer,
+    project: Project,
+    repository: GitRepository,
 ) -> None:
     person.configures(REGISTRY.format(url=gitlab.url))
-    log = ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
     pod.environment = {"GITLAB_TOKEN": TOKEN, "HOOK_SECRET": SECRET}
     pod.start()
     (first,) = until(lambda: log.ended("app"), details=pod.log_tail)

@@ -1,4 +1,4 @@
-"""Somebody who types what a page says, in the order in which it stands there, in a shell of their own."""
+"""Somebody who types what a page says, in the order in which it stands there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import contextlib
 import json
 import os
 import re
-import select
+import shlex
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -24,6 +22,8 @@ from ruamel.yaml import YAML
 
 from tests.docs.pages import Place
 from tests.docs.shell import Typed, as_expected, simple_commands
+from tests.fixtures.pods import end_engines, until, variables_of
+from tests.fixtures.repositories import GitRepository
 from tests.fixtures.supervised import free_port
 from tests.fixtures.warm_program import CLIENT
 
@@ -63,53 +63,36 @@ def _script(path: Path, text: str) -> None:
 
 @dataclass
 class Newcomer:
-    """`places`: what stands in a page, such as an address, and what is in its place here."""
+    """`places`: what stands in a page, such as an address, and what is in its place here. `repository`: what `home` is
+    a clone of. Every command has a shell of its own, which begins with the folder and the variables that the one before
+    left in `_state`."""
 
     home: Path
+    repository: GitRepository
     programs: Path
-    environment: Mapping[str, str]
+    environment: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     registry: dict[str, Any] = field(default_factory=dict)
-    _shell: subprocess.Popen[str] | None = None
-    _daemon: int | None = None
+    _daemon: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Newcomer:
-        kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
-        variables = {
-            **kept,
-            "PATH": f"{self.programs}:{os.environ['PATH']}",
-            "HOME": str(self.home),
-            "REPOSYNC_ENGINE_IDLE_SECONDS": "20",
-            **self.environment,
-        }
-        self._shell = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"],
-            cwd=self.home,
-            env=variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        (self.home / ".answer").write_text("y\n" * 9)
+        self.places |= {f"{host}:8080": f"127.0.0.1:{self.port}" for host in ("localhost", "127.0.0.1")}
+        variables = {**variables_of(self.home), "PATH": f"{self.programs}:{os.environ['PATH']}", **self.environment}
+        variables.pop("PYTHONPATH", None)
+        exports = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        self._state.write_text("".join([*exports, f"cd {shlex.quote(str(self.home))}\n"]))
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._shell is not None and self._shell.stdin is not None and self._shell.stdout is not None
         try:
             self.stops_the_daemon()
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._shell.pid, signal.SIGKILL)
-            self._shell.stdin.close()
-            self._shell.stdout.close()
-            self._shell.wait()
-            for record in self.home.rglob("engine.json"):
-                if pid := json.loads(record.read_text()).get("pid"):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGTERM)
+            end_engines(self.home)
+
+    @property
+    def _state(self) -> Path:
+        return self.home / ".shell"
 
     # What is written -------------------------------------------------------------------------------------------------
 
@@ -155,14 +138,23 @@ class Newcomer:
             rest = rest[at + 1 :]
 
     def run(self, line: str) -> tuple[int, str]:
-        """In the shell, whose variables and folder stay. The person says yes to whatever is asked."""
-        assert self._shell is not None and self._shell.stdin is not None and self._shell.stdout is not None
-        out = self.home / ".printed"
-        self._shell.stdin.write(f'{{ {line}\n}} > "{out}" 2>&1 < "{self.home}/.answer"\necho "ended $?"\n')
-        self._shell.stdin.flush()
-        ended = self._line(self._shell.stdout)
-        assert ended.startswith("ended "), f"$ {line}\nthe shell said: {ended}"
-        return int(ended.split()[1]), out.read_text()
+        """The exit code, and what is printed. The person says yes to whatever is asked."""
+        # Variables that no shell may set are reported and left out.
+        saved = f"{{ declare -p; printf 'cd %q\\n' \"$PWD\"; }} > {shlex.quote(str(self._state))}"
+        with self._shell(f"{line}\nended=$?\n{saved}\nexit $ended", subprocess.PIPE) as shell:
+            try:
+                printed, _ = shell.communicate("y\n" * 9, COMMAND_SECONDS)
+            except BaseException:
+                os.killpg(shell.pid, signal.SIGKILL)
+                raise
+        return shell.returncode, printed
+
+    def _shell(self, script: str, out: int | IO[str]) -> subprocess.Popen[str]:
+        command = ["bash", "--norc", "--noprofile", "-c", f". {shlex.quote(str(self._state))} 2>/dev/null\n{script}"]
+        return subprocess.Popen(
+            command, env={}, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
 
     def queries(self, text: str, at: Place) -> None:
         """On the database that the commands have made."""
@@ -172,11 +164,6 @@ class Newcomer:
                 database.execute(text)
             except sqlite3.Error as error:
                 raise AssertionError(f"{at}: {error}") from error
-
-    def _line(self, stream: IO[str]) -> str:
-        ready, _, _ = select.select([stream], [], [], COMMAND_SECONDS)
-        assert ready, f"nothing in {COMMAND_SECONDS} s; so far:\n{(self.home / '.printed').read_text()}"
-        return stream.readline()
 
     def _with_id(self, line: str) -> str:
         """`ID` is the newest run that the command can be for."""
@@ -199,24 +186,28 @@ class Newcomer:
     def starts_a_daemon(self, line: str = "reposync serve", at: Place | None = None) -> None:
         """It goes on while the next commands are typed. A second one takes the place of the first."""
         self.stops_the_daemon()
-        log = self.home / ".daemon.log"
-        code, printed = self.run(f'{line} --port {self.port} > "{log}" 2>&1 &\necho $!')
-        assert code == 0, f"{at}: {printed}"
-        self._daemon = int(printed)
-        deadline = time.monotonic() + COMMAND_SECONDS
-        while True:
-            alive = self.run(f"kill -0 {self._daemon}")[0] == 0
-            assert alive and time.monotonic() < deadline, f"{at}: $ {line}\n{log.read_text()}"
+        with self._log.open("w") as log:
+            served = line.replace("reposync serve", f"exec reposync serve --port {self.port}")
+            daemon = self._daemon = self._shell(served, log)
+
+        def is_ready() -> bool:
+            assert daemon.poll() is None, f"{at}: $ {line}\n{self._log.read_text()}"
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/readyz", timeout=10).status_code == 200:
-                    return
-            time.sleep(0.05)
+                return httpx.get(f"{self.url}/readyz", timeout=10).status_code == 200
+            return False
+
+        until(is_ready, COMMAND_SECONDS, self._log.read_text)
 
     def stops_the_daemon(self) -> None:
         if self._daemon is None:
             return
-        pid, self._daemon = self._daemon, None
-        code, printed = self.run(f"kill -TERM {pid}; wait {pid}")
-        log = (self.home / ".daemon.log").read_text()
-        assert code == 0, f"the daemon ended with {code}: {printed}\n{log}"
-        assert "Traceback" not in log, log
+        daemon, self._daemon = self._daemon, None
+        with daemon:
+            daemon.terminate()
+            code = daemon.wait(COMMAND_SECONDS)
+        log = self._log.read_text()
+        assert code == 0 and "Traceback" not in log, f"the daemon ended with {code}:\n{log}"
+
+    @property
+    def _log(self) -> Path:
+        return self.home / ".daemon.log"

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -46,43 +45,31 @@ def _value(name: str) -> str:
     return TOKEN if "TOKEN" in name or "PASSWORD" in name else SECRET
 
 
-@dataclass
-class World:
-    home: Path
-    repository: GitRepository
-    environment: dict[str, str] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
-    preparations: list[Callable[[Newcomer], None]] = field(default_factory=list)
-
-    def prepare(self, newcomer: Newcomer) -> None:
-        self.places |= {f"{host}:8080": f"127.0.0.1:{newcomer.port}" for host in ("localhost", "127.0.0.1")}
-        for preparation in self.preparations:
-            preparation(newcomer)
-
-
 @contextlib.contextmanager
-def world_of(page: Page, folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+def newcomer_to(page: Page, folder: Path, programs: Path, request: pytest.FixtureRequest) -> Iterator[Newcomer]:
+    """In front of what the page takes for granted."""
     repository = GitRepository.create(folder / "payments.git")
     repository.commit(FILES)
-    world = World(repository.clone(folder / "payments"), repository)
+    newcomer = Newcomer(repository.clone(folder / "payments"), repository, programs)
     text = "\n".join(span.text for span in page.words_in_code())
+    newcomer.environment |= {"GITLAB_TOKEN": TOKEN, **assumed(text)}
     with contextlib.ExitStack() as servers:
         if page.name in BEFORE or "git.example.com" in text or "gitlab.example.com" in text:
-            _add_gitlab(world, servers)
-        _add_databases(world, text, servers, request, folder)
-        world.environment |= {"GITLAB_TOKEN": TOKEN, **assumed(text)}
+            newcomer.places |= _gitlab(repository, servers)
+        newcomer.places |= _databases(text, servers, request, folder)
+        servers.enter_context(newcomer)
         if preparation := BEFORE.get(page.name):
-            world.preparations.append(lambda newcomer: preparation(world, newcomer))
-        yield world
+            preparation(newcomer)
+        yield newcomer
 
 
-def _add_gitlab(world: World, servers: contextlib.ExitStack) -> None:
+def _gitlab(repository: GitRepository, servers: contextlib.ExitStack) -> dict[str, str]:
     gitlab = servers.enter_context(GitLabServer())
     gitlab.add_token(TOKEN, scopes=("read_api", "read_repository"))
     gitlab.add_token(ADMIN, scopes=("api",))
     for path in PROJECTS:
-        gitlab.add_project(path, world.repository.path, visibility="public" if path == "docs/handbook" else "private")
-    world.places |= {
+        gitlab.add_project(path, repository.path, visibility="public" if path == "docs/handbook" else "private")
+    return {
         "https://gitlab.example.com": gitlab.url,
         "https://git.example.com/handbook.git": f"{gitlab.url}/docs/handbook.git",
         "GITLAB_ADMIN_TOKEN=glpat-...": f"GITLAB_ADMIN_TOKEN={ADMIN}",
@@ -91,20 +78,22 @@ def _add_gitlab(world: World, servers: contextlib.ExitStack) -> None:
     }
 
 
-def _add_databases(
-    world: World, text: str, servers: contextlib.ExitStack, request: pytest.FixtureRequest, folder: Path
-) -> None:
-    for address in re.findall(r"postgresql://[^\s\"'`]+", text):
-        world.places.setdefault(address, request.getfixturevalue("postgresql").empty())
+def _databases(
+    text: str, servers: contextlib.ExitStack, request: pytest.FixtureRequest, folder: Path
+) -> dict[str, str]:
+    places = {}
+    for address in set(re.findall(r"postgresql://[^\s\"'`]+", text)):
+        places[address] = request.getfixturevalue("postgresql").empty()
     for address in re.findall(r"rediss?://[^\s\"'`]+", text):
-        world.places.setdefault(address, request.getfixturevalue("redis_server").url)
+        places[address] = request.getfixturevalue("redis_server").url
     if "https://qdrant.example.com:6333" in text:
         qdrant = servers.enter_context(QdrantServer(folder / "qdrant"))
-        world.places["https://qdrant.example.com:6333"] = qdrant.url
+        places["https://qdrant.example.com:6333"] = qdrant.url
     if found := re.findall(r"https?://(?:tei|embeddings|ollama)[\w.]*:?\d*", text):
         models = frozenset(re.findall(r"model: ([\w./-]+)", text))
         embeddings = servers.enter_context(EmbeddingServer(other_models=models))
-        world.places |= dict.fromkeys(found, embeddings.url)
+        places |= dict.fromkeys(found, embeddings.url)
+    return places
 
 
 # What a page takes for granted besides -------------------------------------------------------------------------------
@@ -117,31 +106,31 @@ def _entry(name: str, project: str = "platform/payments-api", **more: str) -> st
     return f"  - {{name: {name}, gitlab: main, project: {project}{reported}}}\n"
 
 
-def _registered(world: World, newcomer: Newcomer) -> None:
+def _registered(newcomer: Newcomer) -> None:
     newcomer.registers(SERVER + "repositories:\n" + _entry("payments-api"))
 
 
-def _applied(world: World, newcomer: Newcomer) -> None:
-    _registered(world, newcomer)
+def _applied(newcomer: Newcomer) -> None:
+    _registered(newcomer)
     _does(newcomer, "reposync apply")
 
 
-def _synced(world: World, newcomer: Newcomer) -> None:
-    _applied(world, newcomer)
+def _synced(newcomer: Newcomer) -> None:
+    _applied(newcomer)
     _does(newcomer, "reposync sync")
 
 
-def _served(world: World, newcomer: Newcomer) -> None:
+def _served(newcomer: Newcomer) -> None:
     """A daemon with a token, at the address that the page gives it."""
-    world.places["https://reposync.example.com"] = newcomer.url
+    newcomer.places["https://reposync.example.com"] = newcomer.url
     newcomer.registers(SERVER + "repositories:\n" + _entry("platform/payments-api"))
     _does(newcomer, "export TOKEN=0123456789abcdef0123")
     newcomer.starts_a_daemon('REPOSYNC_API_TOKEN="operate:$TOKEN" reposync serve')
 
 
-def _stuck(world: World, newcomer: Newcomer) -> None:
+def _stuck(newcomer: Newcomer) -> None:
     """One run is blocked, one failed, and one waits for a daemon that executes."""
-    world.repository.many(40)
+    newcomer.repository.many(40)
     newcomer.registers(
         SERVER
         + "repositories:\n"
@@ -150,7 +139,7 @@ def _stuck(world: World, newcomer: Newcomer) -> None:
         + _entry("handbook", "docs/handbook")
     )
     _does(newcomer, "reposync apply && reposync sync payments-api")
-    world.repository.commit({"README.md": b"# Payments\n", "a.py": b"pass\n", "b.py": b"1\n"}, replace=True)
+    newcomer.repository.commit({"README.md": b"# Payments\n", "a.py": b"pass\n", "b.py": b"1\n"}, replace=True)
     for name in ("payments-api", "web"):
         assert newcomer.run(f"reposync sync {name}")[0] == 1
     newcomer.starts_a_daemon("reposync serve --no-workers --no-scheduler")
@@ -163,7 +152,7 @@ def _does(newcomer: Newcomer, line: str) -> None:
     assert code == 0, f"$ {line}\n{printed}"
 
 
-BEFORE: Mapping[str, Callable[[World, Newcomer], None]] = {
+BEFORE: Mapping[str, Callable[[Newcomer], None]] = {
     "docs/a-run-is-stuck.md": _stuck,
     "docs/agents.md": _served,
     "docs/back-up-and-restore.md": _synced,

@@ -12,7 +12,6 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.fixtures.pods import until
@@ -98,9 +97,7 @@ class Container:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None:
             # The kernel drops `--kill-child` when the child changes its user: kill process 1 of the namespace here.
             for first in self._children():

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from reposync.config.sections import HttpConfig
 from reposync.store.status import RunStatus
 from tests.fixtures.browser import browser, keep_picture, visiting
-from tests.fixtures.gitlab_server.tls import Certificate
+from tests.fixtures.network import Authority
 from tests.fixtures.pods import until
 from tests.fixtures.reverse_proxy import ReverseProxy
 from tests.fixtures.showcase import LIVE, Showcase
@@ -32,18 +32,18 @@ def server(showcase: Showcase) -> Generator[str, None, None]:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    made = Certificate.make(tmp_path_factory.mktemp("tls"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    made = Authority.make(tmp_path_factory.mktemp("tls"), "localhost")
     if made is None:
         pytest.skip("this machine has no openssl command")
     return made
 
 
 @pytest.fixture(params=["keeps the path", "takes it off"])
-def proxy_url(request: pytest.FixtureRequest, server: str, certificate: Certificate) -> Generator[str, None, None]:
+def proxy_url(request: pytest.FixtureRequest, server: str, authority: Authority) -> Generator[str, None, None]:
     """Where a browser finds the pages."""
     keeps_path = request.param == "keeps the path"
-    with ReverseProxy(server, path=PATH, certificate=certificate, keeps_path=keeps_path) as proxy:
+    with ReverseProxy(server, path=PATH, tls=authority.server_context(), keeps_path=keeps_path) as proxy:
         yield proxy.url
 
 

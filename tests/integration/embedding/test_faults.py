@@ -9,8 +9,7 @@ import pytest
 
 from reposync.embedding.exchange import MAX_ANSWER_BYTES
 from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingUnavailable
-from tests.fixtures.embedding_garbling import Garbling
-from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.embedding_server import EmbeddingServer, Garbling
 from tests.integration.embedding.conftest import Open
 from tests.integration.embedding.test_servers import every_provider, unit
 
