@@ -13,10 +13,10 @@ PAGE_BYTES = 4096
 class Volume:
     """A file system in memory, until `close`. Raises OSError if it may not be mounted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size_bytes: int = SIZE_BYTES) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        self._run("mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES},mode=0700", "tmpfs", str(folder))
+        self._run("mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "tmpfs", str(folder))
         self._ballast = folder / "ballast"
 
     def fill(self) -> None:

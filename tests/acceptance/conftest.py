@@ -1,5 +1,6 @@
 """The program as a person runs it: a process of its own, an empty home, nothing but what the test says."""
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Generator
@@ -99,8 +100,5 @@ def log(person: Person) -> ExecutionLog:
 @pytest.fixture
 def pod(person: Person, log: ExecutionLog) -> Generator[Pod, None, None]:
     """A daemon in the person's home, where its commands see what it does; not started."""
-    pod = Pod("laptop", person.home)
-    try:
-        yield pod
-    finally:
-        pod.__exit__(None, None, None)
+    with contextlib.ExitStack() as ended:
+        yield ended.push(Pod("laptop", person.home))

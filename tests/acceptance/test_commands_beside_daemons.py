@@ -45,11 +45,8 @@ def worker(registered: Person, pod: Pod) -> Pod:
 @pytest.fixture
 def door(registered: Person) -> Generator[Pod, None, None]:
     """A daemon that only answers over HTTP; not started."""
-    pod = Pod("door", registered.home, options=("--no-workers", "--no-scheduler"))
-    try:
-        yield pod
-    finally:
-        pod.__exit__(None, None, None)
+    with ExitStack() as ended:
+        yield ended.push(Pod("door", registered.home, options=("--no-workers", "--no-scheduler")))
 
 
 def answer(process: subprocess.Popen[str], exit_code: int = 0) -> tuple[dict[str, Any], str]:

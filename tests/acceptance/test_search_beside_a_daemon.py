@@ -37,13 +37,9 @@ def indexed(person: Person, repository: GitRepository) -> Person:
 
 @pytest.fixture
 def pod(indexed: Person) -> Generator[Pod, None, None]:
-    pod = Pod("laptop", indexed.home, indexed.environment)
-    try:
-        pod.start()
+    with Pod("laptop", indexed.home, indexed.environment) as pod:
         until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
         yield pod
-    finally:
-        pod.__exit__(None, None, None)
 
 
 def in_daemon(person: Person, **more: str) -> Any:

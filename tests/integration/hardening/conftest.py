@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import SecretStr
 
-from reposync.config.registry import GitLabInstance
 from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.factory import open_embedder
 from reposync.outgoing import RetryPolicy, Timeouts
@@ -38,82 +39,57 @@ class Client:
         return self.name
 
 
-async def ask_gitlab(url: str, ca_file: Path | None, seconds: float) -> object:
-    source = open_source(
-        GitLabProject(
-            GitLabInstance(
-                name="main",
-                url=url,
-                token=SecretStr(SECRET),
-                ca_file=ca_file,
-                connect_timeout_seconds=seconds,
-                read_timeout_seconds=seconds,
-            ),
-            "platform/payments-api",
-            42,
-            retry=ONCE,
-        )
-    )
+@contextlib.asynccontextmanager
+async def closing(client: Any) -> AsyncIterator[Any]:
     try:
-        return (await source.head()).sha
+        yield client
     finally:
-        await source.close()
+        await client.close()
+
+
+async def ask_gitlab(url: str, ca_file: Path | None, seconds: float) -> object:
+    project = GitLabProject(
+        url, "platform/payments-api", token=SecretStr(SECRET), project_id=42, ca_file=ca_file, retry=ONCE,
+        timeouts=Timeouts(seconds, seconds),
+    )  # fmt: skip
+    async with closing(open_source(project)) as source:
+        return (await source.head()).sha
 
 
 async def ask_git(url: str, ca_file: Path | None, seconds: float) -> object:
-    source = open_source(
-        RemoteGit(
-            f"{url}/platform/payments-api.git", username="oauth2", password=SecretStr(SECRET), ca_file=ca_file,
-            timeouts=Timeouts(seconds, seconds), retry=ONCE,
-        )
+    remote = RemoteGit(
+        f"{url}/platform/payments-api.git", username="oauth2", password=SecretStr(SECRET), ca_file=ca_file,
+        timeouts=Timeouts(seconds, seconds), retry=ONCE,
     )  # fmt: skip
-    try:
+    async with closing(open_source(remote)) as source:
         return (await source.head()).sha
-    finally:
-        await source.close()
 
 
 async def ask_embedding(url: str, ca_file: Path | None, seconds: float) -> object:
-    embedder = open_embedder(
-        EmbeddingConfig(
-            provider="openai",
-            url=f"{url}/v1",
-            model="test/words",
-            api_key=SecretStr(SECRET),
-            ca_file=ca_file,
-            attempts=1,
-            timeout_seconds=seconds,
-        )
-    )
-    try:
+    config = EmbeddingConfig(
+        provider="openai", url=f"{url}/v1", model="test/words", api_key=SecretStr(SECRET), ca_file=ca_file, attempts=1,
+        timeout_seconds=seconds,
+    )  # fmt: skip
+    async with closing(open_embedder(config)) as embedder:
         return len(await embedder.embed(["x"]))
-    finally:
-        await embedder.close()
 
 
 async def ask_qdrant(url: str, ca_file: Path | None, seconds: float) -> object:
-    index = QdrantIndex(
-        IndexSettings(
-            collection="code", state_dir=Path("/nonexistent"), url=url, api_key=SECRET, ca_file=ca_file, attempts=1,
-            timeout_seconds=seconds,
-        )
+    settings = IndexSettings(
+        collection="code", state_dir=Path("/nonexistent"), url=url, api_key=SECRET, ca_file=ca_file, attempts=1,
+        timeout_seconds=seconds,
     )  # fmt: skip
-    try:
-        return await index.count()
-    except CollectionMissing:  # Qdrant's own answer, where nobody has synced yet
+    async with closing(QdrantIndex(settings)) as index:
+        with contextlib.suppress(CollectionMissing):  # Qdrant's own answer, where nobody has synced yet
+            return await index.count()
         return 0
-    finally:
-        await index.close()
 
 
 async def ask_redis(url: str, ca_file: Path | None, seconds: float) -> object:
     scheme, _, rest = url.partition("://")
     address = f"{'rediss' if scheme == 'https' else 'redis'}://:{SECRET}@{rest}/0"
-    client = RedisLocks(address, Runs(None))  # type: ignore[arg-type]
-    try:
-        return await client.call(lambda redis: redis.ping(), within=seconds)
-    finally:
-        await client.close()
+    async with closing(RedisLocks(address, Runs(None))) as locks:  # type: ignore[arg-type]
+        return await locks.call(lambda redis: redis.ping(), within=seconds)
 
 
 async def ask_postgresql(url: str, ca_file: Path | None, seconds: float) -> object:
