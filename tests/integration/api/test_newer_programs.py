@@ -5,18 +5,8 @@ from __future__ import annotations
 from reposync.store.index_queries import version_states
 from reposync.store.run import RunProblem
 from reposync.store.status import RunTrigger
-from reposync.store.tables import VersionState
-from tests.fixtures.newer_rows import (
-    OUTCOME,
-    REASON,
-    STATE,
-    STATUS,
-    TRIGGER,
-    newer_attempts,
-    newer_hold,
-    newer_run,
-    newer_versions,
-)
+from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, REQUESTS, RUNS, VERSIONS, VersionState
+from tests.fixtures.newer_rows import OUTCOME, REASON, STATE, STATUS, TRIGGER, newer
 from tests.integration.api.rest import Rest
 
 
@@ -29,8 +19,11 @@ async def page(rest: Rest, path: str) -> str:
 async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) -> None:
     run = await rest.run("payments")
     await rest.ended(run.id, problems=[RunProblem("secret.bin", "binary", "It is not text.")])
-    await newer_run(rest.app.database, run.id, status=STATUS, trigger=TRIGGER, brake={"kind": "quota", "limit": 3})
-    await newer_attempts(rest.app.database, run.id)
+    database, brake = rest.app.database, {"kind": "quota", "limit": 3}
+    await newer(database, RUNS.c.id, run.id, status=STATUS, trigger=TRIGGER, brake=brake)
+    await newer(database, REQUESTS.c.run_id, run.id, trigger=TRIGGER)
+    await newer(database, ATTEMPTS.c.run_id, run.id, outcome=OUTCOME)
+    await newer(database, PROBLEMS.c.run_id, run.id, reason=REASON)
 
     (listed,) = (await rest.get("/runs"))["items"]
     assert (listed["status"], listed["trigger"]) == (STATUS, TRIGGER)
@@ -63,8 +56,9 @@ async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> N
     }
     places = {"collection": "code", "physical": "code", "settings_key": "k", "settings": settings}
     await rest.app.versions.add(claimed, VersionState.BUILDING, **places)
-    await newer_versions(rest.app.database, claimed.repository_id, state=STATE)
-    await newer_hold(rest.app.database, claimed.repository_id)
+    await newer(rest.app.database, VERSIONS.c.repository_id, claimed.repository_id, state=STATE)
+    hold = {"reason": "held by a newer program", "settings_key": None, "until": "2030-01-01"}
+    await newer(rest.app.database, REPOSITORIES.c.id, claimed.repository_id, index_hold=hold)
 
     shown = await rest.get("/repositories/payments/index")
 

@@ -43,10 +43,7 @@ class Company:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    made = Authority.make(tmp_path_factory.mktemp("authority"), "*.internal.test", "localhost")
-    if made is None:
-        pytest.skip("this machine has no openssl command")
-    return made
+    return Authority.make(tmp_path_factory.mktemp("authority"), "*.internal.test", "localhost")
 
 
 @pytest.fixture(scope="module")

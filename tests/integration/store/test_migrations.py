@@ -19,7 +19,8 @@ from reposync.store.indexes import SCHEMA
 from reposync.store.repository import repository_id
 from reposync.store.schema import HEAD, OLDEST_PROGRAM, REVISIONS, alembic_config
 from reposync.store.status import ACTIVE, RunStatus, RunTrigger
-from tests.fixtures.newer_rows import STATE, STATUS, newer_run, newer_versions
+from reposync.store.tables import RUNS, VERSIONS
+from tests.fixtures.newer_rows import STATE, STATUS, newer
 from tests.fixtures.released_schemas import RELEASED, Rows, make, make_tables, rows
 from tests.integration.store.conftest import Store
 
@@ -266,7 +267,7 @@ asyncio.run(main())
 
 async def test_a_run_with_an_unknown_status_is_over_and_others_go_on(store: Store) -> None:
     odd = await store.queued()
-    await newer_run(store.database, odd.id, status=STATUS)
+    await newer(store.database, RUNS.c.id, odd.id, status=STATUS)
 
     seen = await store.runs.get(odd.id)
     assert (seen.status, seen.is_final) == (STATUS, True)
@@ -290,7 +291,7 @@ async def test_a_run_with_an_unknown_status_is_over_and_others_go_on(store: Stor
 async def test_a_version_in_an_unknown_state_is_listed_and_not_searched(store: Store) -> None:
     run = await store.running()
     version = await store.building(run)
-    await newer_versions(store.database, run.repository_id, state=STATE)
+    await newer(store.database, VERSIONS.c.repository_id, run.repository_id, state=STATE)
 
     (seen,) = await store.versions.of(run.repository_id)
 
