@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from reposync.config.registry import GitLabInstance
 from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.factory import open_embedder
 from reposync.outgoing import RetryPolicy, Timeouts
@@ -48,11 +49,11 @@ async def closing(client: Any) -> AsyncIterator[Any]:
 
 
 async def ask_gitlab(url: str, ca_file: Path | None, seconds: float) -> object:
-    project = GitLabProject(
-        url, "platform/payments-api", token=SecretStr(SECRET), project_id=42, ca_file=ca_file, retry=ONCE,
-        timeouts=Timeouts(seconds, seconds),
+    instance = GitLabInstance(
+        name="main", url=url, token=SecretStr(SECRET), ca_file=ca_file, connect_timeout_seconds=seconds,
+        read_timeout_seconds=seconds,
     )  # fmt: skip
-    async with closing(open_source(project)) as source:
+    async with closing(open_source(GitLabProject(instance, "platform/payments-api", 42, retry=ONCE))) as source:
         return (await source.head()).sha
 
 
