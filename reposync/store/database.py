@@ -23,7 +23,7 @@ from reposync.clock import Clock, elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address
 from reposync.store.database_errors import translated
 from reposync.store.schema import HEAD, WAIT_SECONDS, Schema, read_schema, upgrade_schema
-from reposync.store.sqlite import LOCK_SECONDS, WRITES, sqlite_engine, turn_on_wal, while_locked
+from reposync.store.sqlite import LOCK_SECONDS, READS, WRITES, sqlite_engine, turn_on_wal, while_locked
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
@@ -199,8 +199,8 @@ class Database:
 
     @asynccontextmanager
     async def read(self, *, streams: bool = False) -> AsyncGenerator[Connection, None]:
-        """For statements that only read. On PostgreSQL each is a transaction of its own, as each sees earlier commits
-        in any case; `streams`: one transaction, which a cursor needs."""
+        """For statements that only read. Each is a transaction of its own; `streams`: one transaction, which a cursor
+        needs."""
         with translated(self.where):
             async with (self._engine if streams else self._reader).connect() as connection:
                 yield Connection(self, connection)
@@ -333,6 +333,7 @@ async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock
     make_engine = partial(sqlite_engine, address.path)
     writer = make_engine(_TRY_SECONDS, **POOL | {"pool_size": 1})
     database = Database(make_engine(lock_seconds, **POOL), address.where, make_engine, lock_seconds, writer, clock)
+    database._reader = database._engine.execution_options(**{READS: True})
     return await _checked(database, lambda engine: turn_on_wal(engine, lock_seconds))
 
 

@@ -27,8 +27,9 @@ LOCK_SECONDS = 10.0
 # A migration tries to get the write lock again and again, and reports in between.
 MIGRATION_LOCK_SECONDS = 1.0
 PRAGMAS = ("foreign_keys=ON", "synchronous=NORMAL")
-WRITES = "reposync_writes"
-"""Execution option of an engine whose transactions begin with the write lock."""
+WRITES, READS = "reposync_writes", "reposync_reads"
+"""Execution options of an engine whose transactions begin with the write lock, and of one without transactions: each
+statement sees what is committed then."""
 
 
 def sqlite_engine(path: Path, timeout_seconds: float = MIGRATION_LOCK_SECONDS, **options: Any) -> AsyncEngine:
@@ -49,8 +50,9 @@ def _prepare(connection: Any, _record: Any) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get(READS):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITES) else "BEGIN")
 
 
 async def turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
