@@ -36,14 +36,14 @@ class Model:
     """A graph, its weights and the tokenizer. Thread-safe: what is called at the same time shares one session."""
 
     def __init__(self, graph: bytes, threads: int, weights: Path | None = None) -> None:
-        """`weights`: the folder of model.onnx for a graph of build_graph.py; None for a graph that contains them."""
+        """`weights`: the folder of model.onnx for a graph that refers to it; None for a graph that contains them."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads
         options.enable_cpu_mem_arena = False  # as fast, and the memory of a long window is released
         disabled = []
         if weights is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-            disabled = ["SkipLayerNormFusion"]  # slower than what it replaces: see Graph.residual
+            disabled = ["SkipLayerNormFusion"]  # slower than what it replaces: see benchmarks/local_model_graph.py
         self._session = onnxruntime.InferenceSession(
             graph, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
         )

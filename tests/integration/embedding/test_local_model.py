@@ -91,10 +91,10 @@ async def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_graphs_are_what_their_command_builds() -> None:
     pytest.importorskip("onnx", reason="onnx, a development dependency, is not installed")
-    from reposync.embedding.minilm import build_graph
+    from benchmarks import local_model_graph
 
     for name, unsigned in (("graph-s8.onnx", False), ("graph-u8.onnx", True)):
-        assert (GRAPHS / name).read_bytes() == build_graph.build(unsigned=unsigned), name
+        assert (GRAPHS / name).read_bytes() == local_model_graph.build(unsigned=unsigned), name
 
 
 def test_vectors_are_the_same_with_signed_and_with_unsigned_weights() -> None:

