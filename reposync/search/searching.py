@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -83,25 +83,32 @@ class Searching:
             excerpt = await self._excerpt(asked.like, repository)
             asked = replace(asked, words=excerpt.text)
             order = {"rank": excerpt.others}
+        known = canonical(language) if language else None
         read_scope = partial(scope_of, self._parts, repository, version)
-        scope = await read_scope()
+        # At the same time: a search takes 2 ms less.
+        scope, made = await asyncio.gather(read_scope(), self._made(asked.words))
         if not scope.collections:
             raise nothing_indexed()
-        known = canonical(language) if language else None
         words = await in_thread(lambda: query_vector(asked.words))
         query = IndexQuery(
             words, path_glob=path_glob, language=known, symbol=asked.symbol, kind=asked.kind, limit=limit, **order
         )
-        hits, scope = await self._hits(query, asked.words, scope, read_scope)
+        hits, scope = await self._hits(query, asked.words, scope, read_scope, made)
         # A live version with words only has one beside it that is being built.
         may_lack = scope.served is None or scope.served.hidden
         meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits}) if may_lack else {}
         return [replace(hit, meaning_indexed=meaning.get(hit.version)) for hit in hits]
 
     async def _hits(
-        self, query: IndexQuery, text: str, scope: Scope, read_scope: Callable[..., Awaitable[Scope]]
+        self,
+        query: IndexQuery,
+        text: str,
+        scope: Scope,
+        read_scope: Callable[..., Awaitable[Scope]],
+        made: Mapping[EmbeddingSpec, Matrix | EmbeddingError | None],
     ) -> tuple[list[SearchHit], Scope]:
-        """The best of all collections, and the scope in which they were found: it still holds afterwards."""
+        """The best of all collections, and the scope in which they were found: it still holds afterwards. `made`: the
+        text's vectors, or why there are none, by model."""
         met = _Met()
         for attempt in range(1, TRIES + 1):
             found = []
@@ -110,7 +117,10 @@ class Searching:
                 spec = self._specs.get(physical) or await index.spec()
                 if spec is not None:
                     self._specs[physical] = spec
-                    full = replace(query, dense=await self._dense(text, spec))
+                    dense = made[spec] if spec in made else await self._dense(text, spec)
+                    if isinstance(dense, EmbeddingError):
+                        raise dense
+                    full = replace(query, dense=dense)
                     found.append((index, scope.limited(full, physical, met.unwanted)))
             try:
                 answers = await asyncio.gather(*(index.search(each) for index, each in found))
@@ -158,6 +168,18 @@ class Searching:
             "rank": partial(ranked, question),
             "words_weight": _IDENTIFIER_WORDS_WEIGHT if question.is_identifier else WORDS_WEIGHT,
         }
+
+    async def _made(self, text: str) -> dict[EmbeddingSpec, Matrix | EmbeddingError | None]:
+        """The text's vectors by the model of all collections so far, or why there are none. Empty: there were several,
+        or none was searched yet."""
+        models = set(self._specs.values())
+        if len(models) != 1:
+            return {}
+        (spec,) = models
+        try:
+            return {spec: await self._dense(text, spec)}
+        except EmbeddingError as error:
+            return {spec: error}
 
     async def _dense(self, text: str, spec: EmbeddingSpec) -> Matrix | None:
         """The text's vectors by the collection's model. None without one, and if it is not configured any more and
