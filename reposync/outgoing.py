@@ -81,7 +81,8 @@ def origin(url: str) -> str:
 
 
 def same_origin(old: str, new: str) -> bool:
-    """Whether a secret for `old` may be sent to `new`: the same scheme, host and port, or https instead of http."""
+    """Whether a secret for `old` may be sent to `new`: the same scheme, host and port, or https instead of http on the
+    same host with the default ports."""
     before, after = urlsplit(old), urlsplit(new)
     if before.hostname != after.hostname:
         return False

@@ -17,7 +17,7 @@ class Symbol:
     end_line: int
 
     def __reduce__(self) -> tuple[type[Symbol], tuple[str, str, int, int]]:
-        """Workers return 14 a chunk: a third of the time of what dataclasses do."""
+        """Workers return about 14 a chunk; without it, pickling takes three times as long."""
         return Symbol, (self.name, self.kind, self.start_line, self.end_line)
 
 

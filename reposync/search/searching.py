@@ -86,14 +86,14 @@ class Searching:
         known = canonical(language) if language else None
         read_scope = partial(scope_of, self._parts, repository, version)
         # At the same time: a search takes 2 ms less.
-        scope, made = await asyncio.gather(read_scope(), self._made(asked.words))
+        scope, embedded = await asyncio.gather(read_scope(), self._embedded(asked.words))
         if not scope.collections:
             raise nothing_indexed()
         words = await in_thread(lambda: query_vector(asked.words))
         query = IndexQuery(
             words, path_glob=path_glob, language=known, symbol=asked.symbol, kind=asked.kind, limit=limit, **order
         )
-        hits, scope = await self._hits(query, asked.words, scope, read_scope, made)
+        hits, scope = await self._hits(query, asked.words, scope, read_scope, embedded)
         # A live version with words only has one beside it that is being built.
         may_lack = scope.served is None or scope.served.hidden
         meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits}) if may_lack else {}
@@ -105,10 +105,10 @@ class Searching:
         text: str,
         scope: Scope,
         read_scope: Callable[..., Awaitable[Scope]],
-        made: Mapping[EmbeddingSpec, Matrix | EmbeddingError | None],
+        embedded: Mapping[EmbeddingSpec, Matrix | EmbeddingError | None],
     ) -> tuple[list[SearchHit], Scope]:
-        """The best of all collections, and the scope in which they were found: it still holds afterwards. `made`: the
-        text's vectors, or why there are none, by model."""
+        """The best of all collections, and the scope in which they were found: it still holds afterwards.
+        `embedded`: the vectors of `text`, or why there are none, by model."""
         met = _Met()
         for attempt in range(1, TRIES + 1):
             found = []
@@ -117,7 +117,7 @@ class Searching:
                 spec = self._specs.get(physical) or await index.spec()
                 if spec is not None:
                     self._specs[physical] = spec
-                    dense = made[spec] if spec in made else await self._dense(text, spec)
+                    dense = embedded[spec] if spec in embedded else await self._dense(text, spec)
                     if isinstance(dense, EmbeddingError):
                         raise dense
                     full = replace(query, dense=dense)
@@ -169,7 +169,7 @@ class Searching:
             "words_weight": _IDENTIFIER_WORDS_WEIGHT if question.is_identifier else WORDS_WEIGHT,
         }
 
-    async def _made(self, text: str) -> dict[EmbeddingSpec, Matrix | EmbeddingError | None]:
+    async def _embedded(self, text: str) -> dict[EmbeddingSpec, Matrix | EmbeddingError | None]:
         """The text's vectors by the model of all collections so far, or why there are none. Empty: there were several,
         or none was searched yet."""
         models = set(self._specs.values())

@@ -35,8 +35,6 @@ _TRIES_ALONE = 2
 # Runs in which a file killed its worker before later runs only report it. A run that reads everything tries it again.
 MOST_DEATHS = 5
 
-_GC_THRESHOLD = 100_000
-
 DEATH = "ended the worker that processed it"
 
 Deaths = Mapping[tuple[str, str], int]
@@ -225,7 +223,7 @@ def death_of(path: bytes, sha: str) -> tuple[str, str]:
 def _start_worker() -> None:
     # What the imports made is not garbage: looking for some took 3% of a worker's time.
     gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    gc.set_threshold(100_000)
     # Ctrl-C reaches every process of the terminal; the parent decides what happens to the run.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A worker holds both ends of its queue and would wait for ever after a kill -9 of its parent.

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from reposync.errors import EmbeddingError, RepositoryNotFound
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
 from tests.integration.sync.test_index_versions import another_chunk_size, another_collection, another_model, live
@@ -82,3 +83,28 @@ async def test_points_of_a_second_installation_in_the_same_collection_are_found(
     await world.put_points(copies(there, stranger))
 
     assert await searched(world, limit=24) == {now.id, stranger}
+
+
+async def test_a_search_says_that_the_embedding_server_refuses_unless_the_repository_is_unknown(world: World) -> None:
+    world.repository.commit(FILES)
+    await world.completed()
+    await searched(world)  # from now on the query is embedded while the database is read
+    world.embeddings.answer_next(401, body={"error": {"message": "no"}}, times=2)
+
+    with pytest.raises(EmbeddingError, match="401"):
+        await searched(world)
+    with pytest.raises(RepositoryNotFound):
+        await searched(world, repository="missing")
+    world.embeddings.reset()
+    await searched(world)
+
+
+async def test_the_query_is_embedded_once_for_a_search(world: World) -> None:
+    world.repository.commit(FILES)
+    await world.completed()
+    await searched(world)
+    world.embeddings.forget()
+
+    await searched(world)
+    await searched(world, repository="project")
+    assert len(world.embeddings.log) == 2
