@@ -6,7 +6,11 @@ import pytest
 
 from reposync.app.index_overview import index_overview
 from reposync.app.verification import Verification
+from reposync.runs.execution import ExecutionPolicy
+from reposync.store.run import STOPPING, Run
+from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import VersionState
+from reposync.sync.progress import RunProgress
 from reposync.vectors.port import DENSE, SPARSE
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
@@ -62,3 +66,45 @@ async def test_a_first_sync_counts_and_reads_each_file_once(world: World) -> Non
     world.embeddings.forget()
     assert (await world.completed()).files_processed == 0
     assert world.embeddings.inputs == []
+
+
+async def handed_back_after_a_file(world: World) -> Run:
+    """As if the process stopped once the run has stored a file more."""
+    target = await world.app.catalog.find("project")
+    await world.app.repositories.register(target.registration())
+    await world.app.runs.enqueue("project", RunTrigger.COMMAND)
+    claimed = await world.app.claim((await world.app.repositories.get("project")).id)
+    assert claimed is not None
+    execution = world.app.execution(claimed, ExecutionPolicy())
+
+    def watch(progress: RunProgress) -> None:
+        if progress.files_done:
+            execution.interrupt(STOPPING)
+
+    return await world.app.execute(execution, target, watch)
+
+
+async def test_a_first_sync_that_is_interrupted_goes_on_where_it_was(world: World) -> None:
+    world.repository.commit(FILES)
+    phases = set()
+    for _ in range(30):
+        run = await handed_back_after_a_file(world)
+        phases.add(tuple(sorted((str(each.state), each.has_words_only) for each in await versions(world))))
+        if run.status is RunStatus.COMPLETED:
+            break
+    assert run.status is RunStatus.COMPLETED
+    assert (("building", True),) in phases
+    assert (("building", False), ("live", True)) in phases
+    assert run.files_processed == 300
+    assert len(world.embeddings.inputs) == run.chunks_embedded
+    await check_complete(world)
+
+
+async def test_a_commit_that_arrives_in_between_is_what_is_indexed(world: World) -> None:
+    world.repository.commit(FILES)
+    world.embeddings.answer_next(401, after=5)
+    assert (await world.sync()).status == "failed"
+    world.repository.commit({"new.py": module("omega"), "f1.py": module("other")})
+    await world.completed()
+    assert "new.py" in {hit.path for hit in await world.app.searching.search("omega")}
+    await check_complete(world)
