@@ -26,10 +26,10 @@ from reposync.embedding.port import EmbeddingSpec, Matrix, OnShare, SparseVector
 from reposync.embedding.settings import LOCAL_MODEL, LOCAL_WINDOW
 from reposync.embedding.windows import embed_windows, readable_windows
 from reposync.store.manifest import ManifestRow
+from reposync.store.run import RunFigures
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.progress import RunProgress
-from reposync.sync.target import Counts
 from reposync.vectors.port import PointWrite, StoredPoint, point_id
 
 SPEC = EmbeddingSpec("local", LOCAL_MODEL, DIMENSION, LOCAL_WINDOW)
@@ -181,7 +181,7 @@ async def sync(history: History, points: Points, embedder: Counting, before: str
         embedder,
         SPEC,
         points,
-        Counts(),
+        RunFigures(),
         RunProgress(),
         index_holds_points=True,
         version_id=VERSION,

@@ -74,7 +74,7 @@ def load_registry(path: Path | None, environ: Mapping[str, str] = os.environ) ->
     """
     if path is None:
         return LoadedRegistry(Registry())
-    document = read_document(_content(path), str(path), environ)
+    document = read_document(content_of(path), str(path), environ)
     # Not resolve(): a mounted ConfigMap is a symlink, and relative paths start at the folder that people see.
     clear: dict[str, SecretStr] = {}
     context = {"base": path.absolute().parent, "file": str(path), "clear": clear}
@@ -107,15 +107,15 @@ def checked_repository(registry: Registry, values: Mapping[str, object]) -> Reso
     raise ConfigError("\n".join(problems))
 
 
-def _content(path: Path) -> bytes:
+def content_of(path: Path, what: str = "registry file", *, max_bytes: int = MAX_BYTES) -> bytes:
+    """At most one byte more than the limit, which shows that the file is too large. Raises ConfigError."""
     try:
         with path.open("rb") as file:
-            # One byte more than the limit shows that the file is too large, even if it is a pipe.
-            return file.read(MAX_BYTES + 1)
+            return file.read(max_bytes + 1)
     except FileNotFoundError:
-        raise ConfigError(f"There is no registry file {path}.", remedy="Create it, or name a different one.") from None
+        raise ConfigError(f"There is no {what} {path}.", remedy="Create it, or name a different one.") from None
     except OSError as error:
-        raise ConfigError(f"The registry file {path} cannot be read: {error.strerror}.") from None
+        raise ConfigError(f"The {what} {path} cannot be read: {error.strerror}.") from None
 
 
 # Warnings: what is accepted, but probably a mistake or unsafe. None of them holds a secret.

@@ -14,13 +14,12 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError, field_valida
 from reposync.config import fields
 from reposync.config.document import RegistryErrors, read_document
 from reposync.config.fields import ConfigModel, InvalidValue
-from reposync.config.loading import validation_problems
-from reposync.errors import ConfigError, UsageError, first_error
+from reposync.config.loading import content_of, validation_problems
+from reposync.errors import UsageError, first_error
 from reposync.search.query import read_query
 from reposync.vectors.port import SearchHit
 
 MAX_BYTES = 2_000_000
-MAX_QUESTIONS = 10_000
 DEPTH = 10
 """How many hits of each search count."""
 CUTOFFS = (1, 5, DEPTH)
@@ -86,14 +85,7 @@ Ask = Callable[[Question], Awaitable[Sequence[SearchHit]]]
 
 def load_questions(path: Path) -> tuple[Question, ...]:
     """Raises RegistryErrors with all problems of the file; ConfigError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ConfigError(f"There is no questions file {path}.") from None
-    except OSError as error:
-        raise ConfigError(f"The questions file {path} cannot be read: {error.strerror}.") from None
-    return read_questions(content, str(path))
+    return read_questions(content_of(path, "questions file", max_bytes=MAX_BYTES), str(path))
 
 
 def read_questions(content: bytes, file: str) -> tuple[Question, ...]:
@@ -106,9 +98,6 @@ def read_questions(content: bytes, file: str) -> tuple[Question, ...]:
     if not isinstance(document.data, list) or not document.data:
         message = "the file must be a list of questions, each with `question`, `repository` and `path`"
         raise RegistryErrors([document.problem(document.place_of(()), message), *problems])
-    if len(document.data) > MAX_QUESTIONS:
-        place = document.values[(MAX_QUESTIONS,)]
-        raise RegistryErrors([document.problem(place, f"more than {MAX_QUESTIONS:,} questions")])
     questions: tuple[Question, ...] = ()
     try:
         questions = TypeAdapter(tuple[Question, ...]).validate_python(document.data)
@@ -160,9 +149,7 @@ def rank(question: Question, hits: Sequence[SearchHit]) -> int | None:
 
 
 def scores(ranks: Sequence[int | None]) -> Scores:
-    """Raises ValueError without ranks."""
-    if not ranks:
-        raise ValueError("no questions, no scores")
+    """Of one question at least."""
     found = [each for each in ranks if each is not None]
 
     def mean(gains: Sequence[float]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
@@ -17,13 +16,12 @@ from reposync.embedding.sparse import query_terms, terms_in_lines
 from reposync.symbol import Symbol
 
 _LONGEST_LINE: Final = 160
-_ELLIPSIS: Final = "…"
 _TAB: Final = "    "
 _LOOKED_AT: Final = 4000
 """Characters of a line that are tokenized: nobody reads longer lines."""
 
-_PIECE: Final = 24
-_WORD: Final = re.compile(r"\w+")
+_PIECE, _STEP = 96, 24
+"""Characters of a piece in which a match is looked for, and from one piece to the next: words are whole in one."""
 
 _NOT_PRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories: control characters, and those that reorder or hide text (bidirectional overrides, zero width),
@@ -103,20 +101,20 @@ class MatchedLines:
         if not matching:
             first = next((at for at, line in enumerate(lines) if line.strip()), 0)
             return first, min(first + size, len(lines))
-        best: tuple[float, float, int] | None = None
-        first = last = matching[0]
-        for number, start in enumerate(matching):
-            # It is enough to try windows that start at a match; each ends at the last match that fits.
-            inside = matching[number : bisect_left(matching, start + size, number)]
+
+        def worth(inside: Sequence[int]) -> tuple[float, float, int]:
+            """Ties: the window with the best single line, then the one with the most matches."""
             terms = self._weight(frozenset().union(*(found[at] for at in inside)))
-            lone = max(self._line_weights[at] for at in inside)
-            # Ties: the window with the best single line, then the one with the most matches.
-            score = (round(terms, 9), round(lone, 9), len(inside))
-            if best is None or score > best:
-                best, first, last = score, start, inside[-1] + 1
+            return round(terms, 9), round(max(self._line_weights[at] for at in inside), 9), len(inside)
+
+        # It is enough to try windows that start at a match; each ends at the last match that fits.
+        best = max(
+            (matching[number : bisect_left(matching, start + size, number)] for number, start in enumerate(matching)),
+            key=worth,
+        )
         # Fill up with the lines around it, a third of them before: what a line is about follows it.
-        room = size - (last - first)
-        first = max(0, first - room // 3)
+        room = size - (best[-1] + 1 - best[0])
+        first = max(0, best[0] - room // 3)
         last = min(len(lines), first + size)
         first = max(0, min(first, last - size))
         while last - first > 1 and not lines[last - 1].strip():
@@ -133,26 +131,19 @@ def shown_line(line: str) -> str:
 
 def _shown(line: str, matched: frozenset[str]) -> str:
     line = line.removesuffix("\r").rstrip(" \t").replace("\t", _TAB)
-    if len(line) <= _LONGEST_LINE:
-        return _printable(line)
-    middle = _position(line[:_LOOKED_AT], matched) if matched else 0
-    start = max(0, min(middle - _LONGEST_LINE // 3, len(line) - _LONGEST_LINE))
-    piece = line[start : start + _LONGEST_LINE]
-    head = _ELLIPSIS if start else ""
-    tail = _ELLIPSIS if start + _LONGEST_LINE < len(line) else ""
-    return head + _printable(piece[len(head) : _LONGEST_LINE - len(tail)]) + tail
+    position = 0
+    if matched and len(line) > _LONGEST_LINE:
+        pieces = range(0, min(len(line), _LOOKED_AT), _STEP)
+        position = max(pieces, key=lambda at: len(matched & query_terms(line[at : at + _PIECE])))
+    return _printable(cut_around(line, position, _LONGEST_LINE))
 
 
-def _position(line: str, matched: frozenset[str]) -> int:
-    """Offset of the words in `line` that have most of the matched terms."""
-    best, position = 0, 0
-    for word in _WORD.finditer(line):
-        # In scripts without spaces a sentence is one long word: check it in pieces.
-        for at in range(word.start(), word.end(), _PIECE):
-            terms = len(matched.intersection(query_terms(line[at : min(word.end(), at + 2 * _PIECE)])))
-            if terms > best:
-                best, position = terms, at
-    return position
+def cut_around(text: str, position: int, longest: int) -> str:
+    """At most `longest` characters, a third of them before `position`; `…` marks where the text was cut."""
+    start = max(0, min(position - longest // 3, len(text) - longest))
+    head = "…" if start else ""
+    tail = "…" if start + longest < len(text) else ""
+    return head + text[start + len(head) : start + longest - len(tail)] + tail
 
 
 def _printable(text: str) -> str:

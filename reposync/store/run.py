@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ConfigDict
 from sqlalchemy import BigInteger, false, text
 from sqlmodel import Field
 from sqlmodel.sql.sqltypes import UTCDateTime
@@ -64,7 +65,9 @@ RUN_KEYS = (
 
 
 class RunFigures(RunCounts):
-    """What a run did."""
+    """What a run did so far."""
+
+    model_config = ConfigDict(frozen=False)  # type: ignore[assignment]  # as in `Record`
 
     commit_before: str | None = None
     commit_after: str | None = None

@@ -86,8 +86,7 @@ class Situation:
 
     @property
     def live_has_words_only(self) -> bool:
-        made = self.live_settings
-        return made is not None and made.words_only
+        return self.live is not None and self.live.has_words_only
 
     @property
     def same_origin(self) -> bool:

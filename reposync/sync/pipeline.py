@@ -16,10 +16,11 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Source, TreeEntry, path_text
 from reposync.store.columns import sanitize_text
 from reposync.store.manifest import ManifestRow
+from reposync.store.run import RunFigures
 from reposync.sync.prepare import ContentSettings, ContentWorkers, PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
 from reposync.sync.stored_points import own_text
-from reposync.sync.target import Counts, TargetTree
+from reposync.sync.target import TargetTree
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import PointWrite
 
@@ -160,7 +161,7 @@ class DenseVectors:
     embedder: Embedder
     spec: EmbeddingSpec
     index: QdrantIndex
-    counts: Counts
+    figures: RunFigures
     progress: RunProgress
     index_holds_points: bool
     others: Sequence[QdrantIndex] = ()
@@ -197,7 +198,7 @@ class DenseVectors:
         self.progress.embedded(chunks - reported)
         embedded = [await _with_vectors(file, futures) for file in batch]
         refused = sum(1 for chunk in new if futures[chunk.content_hash].exception() is not None)
-        self.counts.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
+        self.figures.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
         return embedded
 
     def stored(self, batch: Sequence[PreparedFile]) -> None:
@@ -268,7 +269,7 @@ class DenseVectors:
             return reported + await self._embed(chunks[half:], futures)
         for chunk, matrix in zip(chunks, matrices, strict=True):
             futures[chunk.content_hash].set_result(matrix)
-        self.counts.chunks_embedded += len(chunks)
+        self.figures.chunks_embedded += len(chunks)
         return reported
 
     async def _check_model(self, error: EmbeddingInputRefused) -> None:

@@ -4,7 +4,7 @@ nothing (`reposync sync --plan`)."""
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from reposync.embedding.port import Embedder
 from reposync.errors import DeletionBlocked, EmbeddingError, GateClosed
@@ -19,7 +19,6 @@ from reposync.sync.lease import Lease
 from reposync.sync.pipeline import read_files
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
 from reposync.sync.target import (
-    Counts,
     RunContext,
     SyncParts,
     SyncSettings,
@@ -49,17 +48,16 @@ class SyncRun:
         progress: RunProgress,
     ) -> None:
         self._parts = replace(parts, embedder=parts.embedder.watched(progress.wait_for))
-        self._context = RunContext(self._parts, settings, repository, run, lease, progress, Counts())
+        figures = RunFigures(commit_before=repository.last_commit)
+        self._context = RunContext(self._parts, settings, repository, run, lease, progress, figures)
         self._choice = VersionChoice(self._parts, settings, repository, run)
         self._repository = repository
         self._run = run
-        self._published: str | None = None
 
     @property
     def figures(self) -> RunFigures:
         """What was done so far; also reported if the run fails or is cancelled."""
-        before = self._repository.last_commit
-        return RunFigures(**asdict(self._context.counts), commit_before=before, commit_after=self._published)
+        return self._context.figures
 
     async def execute(self) -> Outcome:
         """Raises DeletionBlocked, GateClosed, IndexHeld, DefinitionChanged, LeaseLost, and what source, embedder, index
@@ -107,12 +105,12 @@ class SyncRun:
         state = await self._inspect(situation)
         work = await make_work(self._parts, target, situation, state)
         # The figures of the run count each file once, when all of it is stored.
-        context = replace(self._context, counts=Counts())
+        context = replace(self._context, figures=RunFigures())
         await VersionUpdate(context, self._parts.embedder, situation, target, work).apply(state)
         # Begun before its words are searched: results say from the first on that meaning follows.
         await self._choice.situation()
         await self._publish(situation, state, target.attributes, head)
-        self._published = None
+        self._context.figures.commit_after = None
         self._context.progress.restart()
         return target
 
@@ -150,7 +148,7 @@ class SyncRun:
     async def _publish(self, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit) -> None:
         source, version = self._parts.source, situation.working
         totals = await self._parts.manifests.totals(version.id)
-        self._context.counts.files_failed = totals.failed
+        self._context.figures.files_failed = totals.failed
         index = self._parts.open_index(version.physical)
         links = source.url(_SAMPLE_PATH, head, 1, 1)
         if links != version.links and not situation.builds:
@@ -180,11 +178,11 @@ class SyncRun:
                 project_id=await source.project_id(),
             ),
         )
-        self._published = head.sha
+        self._context.figures.commit_after = head.sha
         await remove_retired(self._context, situation)
 
     def _outcome(self, head: Commit, state: IndexState, strays: int) -> Outcome:
-        if failed := self._context.counts.files_failed:
+        if failed := self._context.figures.files_failed:
             files = "1 file" if failed == 1 else f"{failed:,} files"
             notice = f"{files} of commit {head.sha[:10]} could not be read; the index keeps their previous version."
             return Outcome(FILES_FAILED, notice, failed)

@@ -15,7 +15,7 @@ from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.sources.port import Commit, Source, Tree, TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.repository import Repository
-from reposync.store.run import Run
+from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.tables import IndexVersion
 from reposync.store.versions import AttributeFiles, Versions
@@ -72,18 +72,6 @@ class SyncParts:
     elsewhere: Sequence[str] = ()
 
 
-@dataclass(slots=True)
-class Counts:
-    """What an attempt did so far; see `RunCounts`."""
-
-    files_processed: int = 0
-    files_deleted: int = 0
-    files_skipped: int = 0
-    files_failed: int = 0
-    chunks_embedded: int = 0
-    chunks_reused: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """Everything that one attempt of a run works with."""
@@ -94,7 +82,7 @@ class RunContext:
     run: Run
     lease: Lease
     progress: RunProgress
-    counts: Counts
+    figures: RunFigures
 
 
 @dataclass(frozen=True, slots=True)

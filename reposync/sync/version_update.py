@@ -105,7 +105,7 @@ class VersionUpdate:
             version_id=situation.working.id,
             recorded=work.recorded,
             removed=plan.delete_points,
-            counts=context.counts,
+            figures=context.figures,
             progress=progress,
         )
         progress.files_total = len(plan.read)

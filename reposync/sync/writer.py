@@ -70,11 +70,11 @@ class Writer:
             for file in batch
         ]
         await self._record(copies)
-        self.context.counts.files_skipped += sum(1 for row in copies if row.skip_reason)
+        self.context.figures.files_skipped += sum(1 for row in copies if row.skip_reason)
         self._advance(batch, len([row for row in copies if row.chunks]) - len(wanted))
 
     def _advance(self, batch: Sequence[PreparedFile], processed: int) -> None:
-        self.context.counts.files_processed += processed
+        self.context.figures.files_processed += processed
         self.context.progress.advance(len(batch), sum(len(file.chunks) for file in batch))
 
     def lost(self, before: int) -> Losses:
@@ -103,7 +103,7 @@ class Writer:
         """Delete the points and rows that the plan names."""
         for page in pages(plan.delete_points):
             await self.index.remove_files(self.scope, page)
-            self.context.counts.files_deleted += len(page)
+            self.context.figures.files_deleted += len(page)
         for page in pages(plan.delete_rows):
             self.context.lease.check()
             await self.context.parts.manifests.forget(self.context.run, self.scope.repository_id, page)
@@ -166,7 +166,7 @@ class Writer:
         problems = [RunProblem(path, skipped.reason.value, skipped.detail) for path, skipped in skips if skipped]
         if problems:
             await self.context.parts.runs.add_problems(self.context.run, problems)
-            self.context.counts.files_skipped += sum(1 for problem in problems if problem.reason != Skip.FAILED)
+            self.context.figures.files_skipped += sum(1 for problem in problems if problem.reason != Skip.FAILED)
 
 
 def pages(items: Sequence[T], size: int = PAGE) -> Iterator[list[T]]:
