@@ -11,12 +11,14 @@ description. Its checks: lib/collection/src/operations/verification of Qdrant's 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
 import math
+import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -31,6 +33,7 @@ from reposync.vectors.port import (
     Payload,
     Quantization,
     ResolvedCollection,
+    no_check,
 )
 from reposync.vectors.request_bodies import Filter
 
@@ -66,6 +69,9 @@ _QUANTIZATION_SINCE: Mapping[Quantization, tuple[int, int]] = {"turbo": (1, 18)}
 """The Qdrant version that a quantization needs."""
 
 _IDS_PER_PAGE = 4_000
+# A write of unknown outcome is awaited while the server has writes in its queue, at most so long.
+_LONGEST_QUEUE_SECONDS = 600.0
+_QUEUE_POLL_SECONDS = 1.0
 LARGEST_FILTER = 8
 """Conditions of our largest filter: a search with a glob."""
 # Candidates of a search in the HNSW graph. Of the 10 best of 20,000 chunks it finds 9.7, the server's default of 100
@@ -259,6 +265,33 @@ class CollectionClient:
         except VectorIndexError:
             self.forget_limits()  # they may have changed
             raise
+
+    async def write(
+        self,
+        what: str,
+        path: str,
+        body: Any,
+        is_done: Callable[[], Awaitable[bool]] | None = None,
+        check: Callable[[], None] = no_check,
+        *,
+        method: str = "POST",
+    ) -> Any:
+        """The result; None if a write of unknown outcome turned out to be applied. `is_done`: reads whether it is; None
+        for a write that may as well be sent again. `check`: see WriteScope."""
+
+        async def is_settled() -> bool:
+            # Never sent again while the server has writes in its queue, of which it may be one. In a collection with
+            # replicas one of them may have it and answer the read, while a different one missed it.
+            deadline = time.monotonic() + _LONGEST_QUEUE_SECONDS
+            while True:
+                queued = ((await self.describe()).get("update_queue") or {}).get("length")
+                if is_done is not None and not await self.has_replicas() and await is_done():
+                    return True
+                if not queued or time.monotonic() > deadline:
+                    return False
+                await asyncio.sleep(_QUEUE_POLL_SECONDS)
+
+        return await self.request(what, method, path, body, is_write=True, is_settled=is_settled, check=check)
 
     async def create(self, spec: EmbeddingSpec) -> dict[str, Any]:
         """Its description. If two processes make it at once, the second uses what the first made: one identity."""

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from http.client import responses
 from typing import TYPE_CHECKING, Any
@@ -232,19 +232,27 @@ class QdrantConnection:
         *,
         parameters: str = "",
         is_write: bool = False,
+        is_settled: Callable[[], Awaitable[bool]] | None = None,
         check: Callable[[], None] = no_check,
         once: bool = False,
     ) -> Any:
         """The `result` of the answer. Requested again while Qdrant is unavailable, unless `once`.
 
         `what` is in messages: "could not {what}". `body`: JSON, or what becomes JSON. `parameters`: of the query.
-        `is_write`: the answer must say that it is applied. `check`: see WriteScope. Raises VectorIndexError and its
+        `is_write`: the answer must say that it is applied. `is_settled`: asked before a write of unknown outcome is
+        sent again; if it is applied, the result is None. `check`: see WriteScope. Raises VectorIndexError and its
         subclasses.
         """
         is_ready = body is None or isinstance(body, bytes)
         content = body if is_ready else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        is_unknown = False
 
         async def attempt() -> Any:
+            nonlocal is_unknown
+            if is_unknown and is_settled is not None:
+                if await is_settled():
+                    return None
+                is_unknown = False
             check()
             try:
                 answer = await self._exchange(method, path + parameters, content, is_write=is_write)
@@ -254,6 +262,7 @@ class QdrantConnection:
             except HttpRefused as refused:
                 raise _refusal_of(self.where, what, refused.status, refused.body) from refused
             except TransientFailure as failure:
+                is_unknown |= failure.overloaded
                 if (error := _final_error(self.where, what, failure)) is not None:
                     raise error from failure
                 raise

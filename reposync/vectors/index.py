@@ -132,7 +132,7 @@ class QdrantIndex:
         for field, schema in PAYLOAD_INDEXES.items():
             if field not in collection["payload_schema"]:
                 body = {"field_name": field, "field_schema": schema}
-                await self._write(f"index the payload field {field}", "/index", body, method="PUT")
+                await self._collection.write(f"index the payload field {field}", "/index", body, method="PUT")
         self._spec = spec
         return found.identity
 
@@ -200,19 +200,23 @@ class QdrantIndex:
             raise first_error(errors) from errors
 
     async def _store(self, scope: WriteScope, request: WriteRequest) -> None:
+        async def is_done() -> bool:
+            for ids in _pages(request.ids, await self._page()):
+                mine = bodies.equals(Payload.EPOCH, scope.epoch), {"has_id": list(ids)}
+                if await self._collection.count(bodies.points_of_repository(scope.repository_id, *mine)) < len(ids):
+                    return False
+            return not any([await self._collection.count(stale) for stale in request.stale])
+
         # A batch that meets a rate limit half-way would begin anew each time.
         one_by_one = "write_rate_limit" in await self._collection.limits()
         answered = 0
         for body in request.bodies(one_by_one=one_by_one):
-            answered += len(await self._write("store points", "/points/batch", body, scope.check))
+            results = await self._collection.write("store points", "/points/batch", body, is_done, scope.check)
+            if results is None:
+                return
+            answered += len(results)
         if answered != request.operations:
             raise VectorIndexError(f"{self._connection.where} answered {answered} of {request.operations} writes.")
-
-    async def _write(
-        self, what: str, path: str, body: Any, check: Callable[[], None] = no_check, method: str = "POST"
-    ) -> Any:
-        """Of unknown outcome, it is sent again: the same write twice changes nothing."""
-        return await self._collection.request(what, method, path, body, is_write=True, check=check)
 
     async def _page(self, size: int = _SELECTED_PER_REQUEST) -> int:
         """Values in one condition."""
@@ -248,7 +252,11 @@ class QdrantIndex:
 
     async def _delete(self, selected: Filter, ids: Sequence[PointId], check: Callable[[], None]) -> None:
         some = selected | {"must": [*selected["must"], {"has_id": list(ids)}]}
-        await self._write("delete points", "/points/delete", {"filter": some}, check)
+
+        async def is_done() -> bool:
+            return not await self._collection.count(some)
+
+        await self._collection.write("delete points", "/points/delete", {"filter": some}, is_done, check)
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str) -> None:
         """Set the repository name of all its points. `links` replaces what is before `/-/` in their urls."""
@@ -282,7 +290,7 @@ class QdrantIndex:
             for ids in _pages(list(changes)):
                 sets = [{"payload": changes[each], "key": "metadata", "points": [each]} for each in ids]
                 steps = {"operations": [{"set_payload": each} for each in sets]}
-                await self._write("change payloads", "/points/batch", steps, check)
+                await self._collection.write("change payloads", "/points/batch", steps, check=check)
             written += len(changes)
         return written
 

@@ -62,10 +62,13 @@ def later_than(epoch: int) -> Filter:
 @dataclass(slots=True)
 class WriteRequest:
     """A body for `points/batch`: its points are stored before its deletes are carried out. `continues`: it continues a
-    file of the previous request, and must be carried out after it."""
+    file of the previous request, and must be carried out after it. `ids` of its points, `stale`: what its deletes
+    select."""
 
     continues: bool = False
     max_points: int = MAX_POINTS
+    ids: list[str] = field(default_factory=list)
+    stale: list[Filter] = field(default_factory=list)
     points: list[bytes] = field(default_factory=list)
     deletes: list[bytes] = field(default_factory=list)
     _size: int = len(b'{"operations":[{"upsert":{"points":[]}},]}')
@@ -107,6 +110,7 @@ def write_requests(
                 request = WriteRequest(continues=bool(ids), max_points=max_points)
                 request.add(request.points, encoded)
             ids.append(identity)
+            request.ids.append(identity)
         if file.replaces:
             stale = writable(scope, equals(Payload.PATH, file.path)) | ({"must_not": [{"has_id": ids}]} if ids else {})
             delete = orjson.dumps({"delete": {"filter": stale}})
@@ -114,6 +118,7 @@ def write_requests(
                 yield request
                 request = WriteRequest(continues=bool(ids), max_points=max_points)
                 request.add(request.deletes, delete)
+            request.stale.append(stale)
     if request.operations:
         yield request
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import Generator
 
+import httpx
 import pytest
 
 from tests.fixtures.qdrant_balancer import RoundRobin
@@ -82,6 +83,26 @@ async def test_the_run_goes_on_with_the_next_node_if_its_own_is_killed(
         assert await closed_world.app.searching.search("answer", limit=3), "search, too, goes to the next"
         await asyncio.to_thread(cluster.settle)
         await assert_exact(closed_world)
+
+
+@pytest.mark.parametrize("method", ["move_shard", "replicate_shard"])
+async def test_a_shard_that_gets_another_place_during_a_sync_takes_all_points_along(
+    world: World, cluster: QdrantCluster, method: str
+) -> None:
+    async def hand_over() -> None:
+        path = f"/collections/{await world.physical()}/cluster"
+        async with httpx.AsyncClient(base_url=cluster.urls[0], timeout=60) as client:
+            nodes = [(await client.get(f"{each}/cluster")).json()["result"]["peer_id"] for each in cluster.urls]
+            shards = (await client.get(path)).json()["result"]
+            shard = shards["local_shards"][0]["shard_id"]
+            holders = {each["peer_id"] for each in shards["remote_shards"] if each["shard_id"] == shard}
+            there = next(each for each in nodes[1:] if each not in holders)
+            body = {method: {"shard_id": shard, "from_peer_id": nodes[0], "to_peer_id": there}}
+            (await client.post(path, json=body)).raise_for_status()
+
+    await brought_to_an_end(world, await sync_with(world, hand_over))
+    await asyncio.to_thread(cluster.settle)
+    await assert_exact(world)
 
 
 @pytest.fixture

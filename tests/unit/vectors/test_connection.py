@@ -17,6 +17,7 @@ from reposync.errors import (
     LeaseLost,
     VectorIndexError,
 )
+from reposync.vectors import collection
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import CollectionMissing, FileWrite, IndexSettings, WriteScope
 
@@ -37,12 +38,19 @@ def refusal(status: int, message: str = "Qdrant says so", **headers: str) -> htt
 
 @dataclass
 class Qdrant:
-    """Describes its collection; other requests meet `outcomes`, one after the other, and then succeed."""
+    """Describes its collection; other requests meet `outcomes`, one after the other, and then succeed. `unseen`: in so
+    many descriptions after the first write it is still in the queue, and its points are counted."""
 
     outcomes: list[httpx.Response | Exception] = field(default_factory=list)
     version: str = "1.18.3"
     strict: dict[str, Any] = field(default_factory=dict)
     requests: list[httpx.Request] = field(default_factory=list)
+    replicas: int = 1
+    unseen: int | None = None
+
+    @property
+    def _has_write(self) -> bool:
+        return any("wait" in each.url.params for each in self.requests)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         found = self._answer(request)
@@ -54,7 +62,12 @@ class Qdrant:
         if request.url.path in ("/", "/prefix/"):
             return httpx.Response(200, json={"title": "qdrant", "version": self.version})
         if request.method == "GET":
-            return answer({"config": {"params": {}, "strict_mode_config": self.strict}, "payload_schema": {}})
+            if self._has_write and self.unseen:
+                self.unseen -= 1
+            config = {"params": {"replication_factor": self.replicas}, "strict_mode_config": self.strict}
+            return answer({"config": config, "payload_schema": {}, "update_queue": {"length": self.unseen or 0}})
+        if self._has_write and request.url.path.endswith("/count"):
+            return answer({"count": 0 if self.unseen == 0 else 3})
         self.requests.append(request)
         if self.outcomes:
             return self.outcomes.pop(0)
@@ -66,8 +79,9 @@ OpenOn = Callable[..., QdrantIndex]
 
 
 @pytest.fixture(params=[False, True], ids=["httpx", "qdrant-client"])
-async def index_on(request: pytest.FixtureRequest) -> AsyncGenerator[OpenOn, None]:
+async def index_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[OpenOn, None]:
     """Opens an index on a fake server, without and with Qdrant's client."""
+    monkeypatch.setattr(collection, "_QUEUE_POLL_SECONDS", 0.01)
     async with contextlib.AsyncExitStack() as stack:
 
         def open_on(qdrant: Qdrant, url: str = URL) -> QdrantIndex:
@@ -105,19 +119,40 @@ async def test_a_failure_that_may_pass_is_repeated(index_on: OpenOn, failure: ht
         answer({"operation_id": 1, "status": "acknowledged"}),
         answer({"operation_id": 1}),
         refusal(500, "Update operation timed out"),
-        refusal(400, 'Index required but not found for "metadata.epoch" of one of the types: [integer]'),
         httpx.ReadTimeout("slow"),
+        httpx.RemoteProtocolError("cut short"),
     ],
     ids=str,
 )
-async def test_a_write_that_is_not_known_to_be_applied_is_sent_again(
+@pytest.mark.parametrize(
+    ("unseen", "replicas", "writes"),
+    [(0, 1, 1), (3, 1, 1), (None, 1, 2), (3, 2, 2)],
+    ids=["applied", "still queued", "never arrived", "maybe missed by a replica"],
+)
+async def test_a_write_of_unknown_outcome_is_looked_for_before_it_is_sent_again(
+    index_on: OpenOn, outcome: httpx.Response | Exception, unseen: int | None, replicas: int, writes: int
+) -> None:
+    qdrant = Qdrant([outcome], unseen=unseen, replicas=replicas)
+    await index_on(qdrant).remove_points(SCOPE, ["1"])
+    assert [each.content for each in qdrant.requests] == [qdrant.requests[0].content] * writes
+    assert {each.url.params["wait"] for each in qdrant.requests} == {"true"}
+    assert not qdrant.unseen, "nothing is sent while it is in the queue"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        refusal(400, 'Index required but not found for "metadata.epoch" of one of the types: [integer]'),
+        httpx.ConnectError("refused"),
+    ],
+    ids=str,
+)
+async def test_a_write_that_did_not_arrive_is_sent_again_and_not_looked_for(
     index_on: OpenOn, outcome: httpx.Response | Exception
 ) -> None:
-    qdrant = Qdrant([outcome])
+    qdrant = Qdrant([outcome], unseen=9)
     await index_on(qdrant).remove_points(SCOPE, ["1"])
-    first, second = qdrant.requests
-    assert first.content == second.content
-    assert {each.url.params["wait"] for each in qdrant.requests} == {"true"}
+    assert (len(qdrant.requests), qdrant.unseen) == (2, 9)
 
 
 async def test_a_failure_that_lasts_is_unavailable_after_some_attempts(index_on: OpenOn) -> None:
