@@ -20,15 +20,7 @@ class Clock:
 def elapsed_seconds() -> float:
     """Seconds since an arbitrary moment, independent of the time of day. On Linux they include the time when the
     machine is suspended: `time.monotonic` does not, and a lease would outlive a night in a closed laptop."""
-    return _elapsed()
+    return time.clock_gettime(_CLOCK)
 
 
-def _suspended_counts() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-try:
-    _suspended_counts()
-    _elapsed = _suspended_counts
-except (AttributeError, OSError):
-    _elapsed = time.monotonic
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
