@@ -36,3 +36,14 @@ def test_with_tokens_it_listens_to_everybody_under_a_path_and_lets_in_who_has_on
     assert not pod.events("no REPOSYNC_API_TOKEN")
     assert pod.terminate() == 0
     assert READER not in "\n".join(pod.text) and OPERATOR not in "\n".join(pod.text)
+
+
+def test_without_a_token_it_listens_on_loopback_and_says_so_and_other_names_get_nothing(
+    person: Person, pod: Pod
+) -> None:
+    person.configures("embedding: {provider: none}\n")
+    pod.start()
+    until(lambda: pod.events("no REPOSYNC_API_TOKEN is set"), details=pod.log_tail)
+
+    assert pod.url is not None and "127.0.0.1" in pod.url
+    assert pod.gets("/readyz", headers={"Host": "rebound.example"}).status_code == 421

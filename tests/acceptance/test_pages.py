@@ -8,6 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -102,7 +103,11 @@ def test_people_log_in_and_readers_only_read(browser: Browser, daemon: Daemon) -
         page.set_viewport_size({"width": 720, "height": 900})
         assert page.get_by_role("banner").evaluate("menu => menu.offsetHeight") < 60, "the menu fits on one line"
 
+        copied = {each["name"]: each["value"] for each in context.cookies()}
+        assert httpx.get(f"{daemon.url}/runs", cookies=copied).status_code == 200
         page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        assert httpx.get(f"{daemon.url}/runs", cookies=copied).status_code == 303, "the session has ended"
         log_in(page, OPERATOR)
         row(page, APP).get_by_role("button", name="Sync").click()
         expect(status(page)).to_have_text("completed")
@@ -175,6 +180,20 @@ def test_a_run_is_cancelled_by_a_click(operator: Page, daemon: Daemon) -> None:
         page.get_by_role("button", name="Cancel").click()
         expect(status(page)).to_have_text("cancelled", timeout=30_000)
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
+
+
+def test_the_history_tells_why_a_run_failed_and_a_click_tries_again(operator: Page, daemon: Daemon) -> None:
+    page = operator
+    page.get_by_role("link", name="Runs").click()
+    page.get_by_label("Status").select_option("failed")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("tbody tr").first).to_contain_text("does not exist")
+    page.locator("tbody").get_by_role("link").first.click()
+    expect(page.locator("#run > .reason")).to_contain_text("does not exist")
+    page.get_by_role("button", name="Retry").click()
+    expect(page.locator("#notice")).to_have_text("Queued again.")
+    expect(page.locator(".timeline li")).to_have_count(2)
+    expect(status(page)).to_have_text("failed")
 
 
 def test_the_keyboard_is_enough_and_times_are_the_readers(operator: Page, daemon: Daemon) -> None:

@@ -98,7 +98,7 @@ async def test_no_body_is_read_before_the_client_is_admitted(root: str) -> None:
         asked = [(method.upper(), path) for path, methods in described.items() for method in methods]
         below = "/api/v1/repositories/x/api/v1/webhooks/gitlab"
         asked += [("PATCH", below), ("PATCH", below.replace("/webhooks", "%2Fwebhooks")), ("DELETE", below)]
-        asked += [("POST", path) for path in ("/logout", "/actions/sync", "/no/such/page", "/healthz")]
+        asked += [("POST", path) for path in ("/mcp", "/logout", "/actions/sync", "/no/such/page", "/healthz")]
         statuses = {}
         for method, path in asked:
             if method != "GET":
@@ -116,6 +116,23 @@ async def test_no_body_is_read_before_the_client_is_admitted(root: str) -> None:
         ("POST", "/no/such/page"): 404,
         ("POST", "/healthz"): 405,
     }
+
+
+async def test_every_route_that_reads_needs_a_token_but_the_probes(door: httpx.AsyncClient) -> None:
+    described = (await door.get("/openapi.json")).json()["paths"]
+    paths = [path for path, methods in described.items() if "get" in methods and not path.startswith("/test/")]
+    read = [path.format(name="x", path="y", run_id="x") for path in paths]
+
+    statuses = {path: (await door.get(path)).status_code for path in read}
+
+    assert {path: status for path, status in statuses.items() if status != 401} == {
+        "/healthz": 200,
+        "/readyz": 503,
+        "/metrics": 200,
+    }
+    assert len(statuses) > 15
+    # There is no database behind this server: who is let in hears of that.
+    assert (await door.get("/api/v1/files/x/-/y", headers=bearer(READER))).status_code == 503
 
 
 async def test_a_reader_cannot_use_any_route_that_changes_something(door: httpx.AsyncClient) -> None:
@@ -175,6 +192,7 @@ async def test_every_answer_has_the_headers_that_browsers_go_by(door: httpx.Asyn
         assert answer.headers["cache-control"] in ("no-store", "private, no-cache")
         assert "strict-transport-security" not in answer.headers
         assert "server" not in answer.headers
+    assert len({answer.headers["x-request-id"] for answer in answers}) == len(answers)
 
 
 @pytest.mark.parametrize(("root", "told"), [("", True), ("/reposync", False)])

@@ -146,6 +146,7 @@ async def test_what_was_not_foreseen_is_answered_with_an_id_that_the_log_has_onc
     assert error["code"] == "INTERNAL_ERROR"
     incident = error["details"]["incident"]
     assert incident in error["message"]
+    assert answer.headers["x-request-id"]
     assert "hunter22" not in answer.text
     logged = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [record.__dict__["incident"] for record in logged] == [incident]

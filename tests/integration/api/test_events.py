@@ -138,6 +138,30 @@ async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(wo
         assert [event async for event in short][1:] == [b": reconnect\nretry: 2000\n\n"]
 
 
+async def test_a_new_watcher_sees_what_was_written_before_and_one_that_leaves_takes_no_row_from_it() -> None:
+    row = "old"
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def fetch(ids: Collection[str]) -> dict[str, str]:
+        now = row
+        began.set()
+        await go_on.wait()
+        return dict.fromkeys(ids, now)
+
+    watched = RowWatch(fetch, look_seconds=60.0)
+    with watched.watching("a"):
+        looking = asyncio.create_task(watched.look("a"))
+        await began.wait()
+        row = "new"
+        with watched.watching("a"):
+            leaving, staying = asyncio.create_task(watched.look("a")), asyncio.create_task(watched.look("a"))
+            await asyncio.sleep(0)
+            leaving.cancel()
+            go_on.set()
+            assert (await staying, await looking) == ("new", "old")
+            assert leaving.cancelled()
+
+
 async def test_all_watchers_share_one_query_and_its_failure() -> None:
     queries: list[frozenset[str]] = []
     failure: StoreUnavailable | None = None

@@ -64,6 +64,7 @@ async def test_a_hit_links_to_its_lines_which_are_marked(client: httpx.AsyncClie
     links = [html.unescape(each) for each in re.findall(r'href="(/files/[^"]+)"', found)]
     file = "/files/project/-/src/code.py"
     assert set(links) == {f"{file}?lines=5-6#L5", f"{file}?lines=1-6#L1"}, "its lines, and the chunk that has them"
+    assert f'function <a href="{file}?lines=5-6#L5">second</a>' in found
 
     assert marked((await client.get(links[0])).text) == ["L5", "L6"]
     for unknown in ("6-5", "x", "0", "1-2-3", "99999999999", "-1"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 
+from reposync.store.repository import Registration
 from reposync.words import file_address
 from tests.fixtures.missing_blobs import lose
 from tests.fixtures.world import World
@@ -83,6 +84,15 @@ async def test_a_path_may_hold_what_addresses_give_a_meaning(client: httpx.Async
     address = f"{API}{file_address('project', 'x/-/a b%2F#?.txt')}"
     assert (await client.get(address)).json()["text"] == "odd\n"
     assert (await client.get(address.replace("x/-/", "x%2F-%2F"))).json()["text"] == "odd\n"
+
+
+async def test_the_name_of_a_repository_may_have_slashes(world: World, client: httpx.AsyncClient):
+    for name in ("platform/api", "platform/-/api", "sync"):
+        where = Registration(name=name, location=f"/{name}", source="path", origin="command", collection="code")
+        await world.app.repositories.register(where)
+        for address in {file_address(name, "a/sync"), f"/files/{name.replace('/', '%2F')}/-/a/sync"}:
+            answer = await client.get(f"{API}{address}")
+            assert f"Nothing of '{name}' is indexed yet" in answer.text
 
 
 async def test_a_file_whose_newer_state_could_not_be_read_is_the_older_one_and_says_so(

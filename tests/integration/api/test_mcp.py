@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from reposync.api.auth import Access
 from reposync.search.answers import tokens
 from tests.fixtures.world import World
-from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, server, serving
+from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, server, serving
 
 SESSIONS = b"def remove_expired_sessions(sessions, now):\n    return [s for s in sessions if s.expires > now]\n"
 ACCEPT = {"Accept": "application/json, text/event-stream"}
@@ -66,6 +66,26 @@ async def test_a_question_is_answered_with_lines_of_files(url: str, era: str) ->
     assert (first["repository"], first["path"]) == ("project", "src/sessions.py")
     assert first["excerpts"][0]["text"].splitlines() == SESSIONS.decode().splitlines()
     assert "src/sessions.py:1-2 in function remove_expired_sessions, 1-2\n def remove" in result.content[0].text
+
+
+async def test_a_search_is_narrowed_and_limited_as_asked(url: str) -> None:
+    async with agent(url) as client:
+
+        async def paths(**arguments: object) -> list[str]:
+            found = await called(client, "search_code", **arguments)
+            return [each["path"] for each in found.structured_content["files"]]
+
+        both = await paths(query="sessions expired")
+        assert set(both) == {"src/sessions.py", "docs/notes.md"}
+        assert await paths(query="sessions expired", path="src/**/*.py", repositories=["project"]) == [
+            "src/sessions.py"
+        ]
+        assert await paths(query="sessions expired", language="markdown") == ["docs/notes.md"]
+        assert await paths(query="sessions expired", limit=1) == both[:1]
+        assert await paths(like="project:src/sessions.py:1") == ["docs/notes.md"]
+        # Some clients send null for every argument that is not given.
+        given = await client.call_tool("search_code", {"query": "sessions expired", "language": None, "path": None})
+        assert [each["path"] for each in given.structured_content["files"]] == both
 
 
 async def test_a_file_is_read_with_the_numbers_of_its_lines(url: str) -> None:
@@ -122,6 +142,8 @@ async def test_nothing_is_kept_between_requests(url: str) -> None:
 
 async def test_the_tools_need_a_token_and_reading_is_enough() -> None:
     async with server(Access(TOKENS)) as door:
+        large = await door.post("/mcp", content=b"x" * 1_000_001, headers=ACCEPT | JSON | bearer(READER))
+        assert code(large) == (413, "BODY_TOO_LARGE")
 
         async def asked(token: str | None) -> httpx.Response:
             headers = ACCEPT if token is None else ACCEPT | bearer(token)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from reposync.app.daemon import Daemon, Roles
+from reposync.config.loading import load_registry
 from reposync.store.index_queries import version_states
 from reposync.store.run import RunProblem
 from reposync.store.status import RunTrigger
 from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, REQUESTS, RUNS, VERSIONS, VersionState
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+from reposync.telemetry.redaction import Secrets
 from tests.fixtures.newer_rows import OUTCOME, REASON, STATE, STATUS, TRIGGER, newer
 from tests.integration.api.rest import Rest
 
@@ -39,6 +44,8 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
     assert TRIGGER in await page(rest, "/runs")
     assert (await rest.answers("POST", f"/runs/{run.id}/cancel", 200))["status"] == STATUS
     assert await rest.refusal("POST", f"/runs/{run.id}/retry", 409) == "RUN_STATE_CONFLICT"
+    for words in ({"status": STATUS}, {"trigger": TRIGGER}):
+        assert await rest.refusal("GET", "/runs", 422, params=words) == "REQUEST_INVALID"
     async with rest.client.stream("GET", f"/api/v1/runs/{run.id}/events") as events:
         assert STATUS in (await events.aread()).decode(), "it is over, so the stream ends"
 
@@ -67,3 +74,18 @@ async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> N
     assert shown["hold"]["reason"] == "held by a newer program"
     assert STATE in await page(rest, "/repositories/payments")
     assert await version_states(rest.app.database) == {"building": 0, "live": 0, "retired": 0, STATE: 1}
+
+
+async def test_the_metrics_of_a_daemon_are_refreshed_whatever_a_newer_program_wrote(rest: Rest) -> None:
+    run = await rest.run("payments")
+    await newer(rest.app.database, RUNS.c.id, run.id, status=STATUS, trigger=TRIGGER)
+    metrics, settings = Metrics(version="1"), rest.app.configuration.settings
+    daemon = Daemon(settings, load_registry(settings.config_path), Roles(), metrics, Health(), Secrets())
+    daemon.app = rest.app
+
+    await daemon.refresh_metrics()
+    metrics.run_ended(OUTCOME, TRIGGER, 1.0)
+
+    shown = metrics.render()[0].decode()
+    assert 'reposync_queue_runs{status="queued"} 0' in shown
+    assert f'reposync_runs_total{{status="{OUTCOME}",trigger="{TRIGGER}"}} 1' in shown

@@ -98,6 +98,21 @@ CHECKED = {
     "include": [["html"]],
     "exclude": [["tbody tr:nth-child(n+5)"], ["article:nth-of-type(n+3)"], ["section:nth-of-type(n+3)"]],
 }
+# Numbers that a line break separates from their units.
+BROKEN = r"""() => {
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  const broken = [];
+  while (texts.nextNode()) {
+    if (texts.currentNode.parentElement.closest("pre, noscript")) continue;
+    for (const found of texts.currentNode.data.matchAll(/\d[\d.,]*\s(ms|s|min|h|d|B|kB|MB|GB)\b/g)) {
+      const range = new Range();
+      range.setStart(texts.currentNode, found.index);
+      range.setEnd(texts.currentNode, found.index + found[0].length);
+      if (range.getBoundingClientRect().height > 1.5 * (range.getClientRects()[0]?.height ?? 0)) broken.push(found[0]);
+    }
+  }
+  return broken;
+}"""
 ONE_LINE = 60
 """Pixels of the header."""
 # What the theme has to do with.
@@ -136,6 +151,7 @@ def test_every_page_is_accessible_does_not_shift_and_fits_the_window(
             page.goto(address)
             check(page)
             assert page.evaluate("window.shift") < LEAST_SHIFT, address
+            assert page.evaluate(BROKEN) == [], f"a unit is on another line than its number: {address}"
             keep_picture(page, f"{name}-{kind}-light")
             page.emulate_media(color_scheme="dark")
             check(page, **COLOURS)
@@ -196,7 +212,9 @@ def test_pages_of_one_browser_share_a_few_streams_and_close_them(
         until(lambda: proxy.under_way("/events") == 0)
 
 
-def test_without_events_the_page_polls(browser: Browser, showcase: Showcase, url: str, live: Run) -> None:
+def test_without_events_the_page_polls_and_a_broken_stream_is_opened_again(
+    browser: Browser, showcase: Showcase, url: str, live: Run
+) -> None:
     with ReverseProxy(url) as proxy, visiting(browser) as context:
         proxy.refuses = "/events"
         page = context.new_page()
@@ -204,6 +222,14 @@ def test_without_events_the_page_polls(browser: Browser, showcase: Showcase, url
         until(lambda: any("/events" in each for each in proxy.asked))
         showcase.tell(live, 100, 1_204)
         expect(page.locator(".progress")).to_contain_text("100 of 1,204 files")
+
+        proxy.refuses = None
+        page.reload()
+        until(lambda: proxy.under_way("/events") == 1)
+        proxy.cut()
+        showcase.tell(live, 200, 1_204)
+        expect(page.locator(".progress")).to_contain_text("200 of 1,204 files")
+        until(lambda: proxy.under_way("/events") == 1)
 
         proxy.refuses = ""  # everything: the daemon starts again
         proxy.cut()

@@ -150,7 +150,8 @@ def test_a_reader_cannot_change_anything_and_no_other_site_can(guarded_url: str)
 
 
 def test_without_a_session_there_is_the_login_and_no_error(guarded_url: str) -> None:
-    for path in ("/", "/runs?status=failed", "/runs/abc", "/search", "/locks", "/nothing/../runs"):
+    paths = ("/", "/runs?status=failed", "/runs/abc", "/search", "/locks", "/nothing/../runs")
+    for path in (*paths, f"/repositories/{LIVE}", f"/files/{LIVE}/-/a.py"):
         answer = ask("GET", guarded_url + path, headers=BROWSER)
         assert (answer.status_code, answer.headers["location"][:6]) == (303, "/login"), path
     # What is in nobody's way tells nothing about what there is.

@@ -187,6 +187,10 @@ async def test_a_change_that_does_not_fit_changes_nothing(rest: Rest) -> None:
 
 
 async def test_what_stands_in_the_registry_file_is_changed_there(rest: Rest) -> None:
+    seen = (await rest.client.get(f"{API}/repositories/payments")).headers["etag"]
+    for condition in (seen, "*"):
+        options: dict[str, Any] = {"json": {"is_active": True}, "headers": {"If-Match": condition}}
+        await rest.answers("PATCH", "/repositories/payments", 200, **options)
     for name in ("payments", "platform/api"):
         changed = await rest.refusal("PATCH", f"/repositories/{name}", 409, json={"branch": "next"})
         assert changed == "REPOSITORY_READ_ONLY"
@@ -229,15 +233,16 @@ async def test_concurrent_changes_of_different_keys_are_all_kept(handbook: Rest)
     assert shown["paused_reason"] == "why"
 
 
-async def test_a_schedule_becomes_never_by_its_word_and_the_default_again_by_null(handbook: Rest) -> None:
+async def test_a_schedule_becomes_never_by_its_word_and_null_means_the_default_again(handbook: Rest) -> None:
     never = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"schedule": "never"})
     moved = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"branch": "main"})
-    again = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"schedule": None})
+    again = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"schedule": None, "branch": None})
 
     for shown in (never, moved):
         assert (shown["schedule"], shown["cron_expression"], shown["next_due_at"]) == ("on request only", None, None)
         assert (shown["state"], shown["definition"]["schedule"]) == ("active", "never")
-    assert (again["schedule"], "schedule" in again["definition"]) == ("every 6 hours", False)
+    assert (again["schedule"], again["branch"]) == ("every 6 hours", None)
+    assert not {"schedule", "branch"} & set(again["definition"])
     assert again["next_due_at"] is not None
 
 

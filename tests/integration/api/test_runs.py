@@ -11,6 +11,8 @@ from reposync.api.models import RunOut
 from reposync.catalog.overview import Overview
 from reposync.store.run import RUN_KEYS, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import RUNS
+from tests.fixtures.newer_rows import newer
 from tests.integration.api.rest import API, Rest
 
 
@@ -97,6 +99,43 @@ async def test_one_run_is_shown_with_attempts_problems_and_progress(rest: Rest) 
     last = await rest.get(f"/runs/{waiting.id}/problems", cursor=rest_of_them["next_cursor"])
     assert (last["items"], last["next_cursor"]) == ([asdict(each) for each in problems[120:]], None)
     assert await rest.refusal("GET", f"/runs/{waiting.id}/problems?cursor=%21", 422) == "USAGE"
+
+
+async def test_a_run_names_its_requesters_and_who_withdrew(rest: Rest) -> None:
+    mine = "11111111-1111-4111-8111-111111111111"
+    await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by="push to group/payments, delivery 7")
+    await rest.other.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", request_id=mine, full=True)
+    await rest.other.withdraw(mine, by="an interrupt")
+
+    (listed,) = (await rest.get("/runs"))["items"]
+    shown = await rest.get(f"/runs/{listed['id']}")
+
+    assert listed["asked_by"] == shown["asked_by"] == ["push to group/payments, delivery 7", "zoe@laptop"]
+    assert [(each["asked_by"], each["full"], each["withdrawn_by"]) for each in shown["requests"]] == [
+        ("push to group/payments, delivery 7", False, None),
+        ("zoe@laptop", True, "an interrupt"),
+    ]
+    for number in range(6):
+        await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by=f"delivery {number}")
+    (listed,) = (await rest.get("/runs"))["items"]
+    assert listed["asked_by"][5:] == ["3 more"]
+
+
+async def test_files_of_any_name_are_paged_and_a_blocked_run_has_the_counts_of_its_brake(rest: Rest) -> None:
+    run = await rest.run("payments")
+    names = ["a b", "ä", "日本語", "\udce9", "<script>", "x" * 700, "z\0", "%", "A"]
+    await rest.ended(run.id, RunStatus.BLOCKED, [RunProblem(name, "failed", "why") for name in names])
+    brake = {"commit": "c" * 40, "planned": {"vanished": 43}, "losses": {"vanished": 43}, "indexed": 43}
+    await newer(rest.app.database, RUNS.c.id, run.id, brake=brake)
+
+    page = await rest.get(f"/runs/{run.id}/problems", limit=1)
+    seen = [each["path"] for each in page["items"]]
+    while page["next_cursor"]:
+        page = await rest.get(f"/runs/{run.id}/problems", limit=1, cursor=page["next_cursor"])
+        seen += [each["path"] for each in page["items"]]
+
+    assert len(set(seen)) == len(seen) == len(names)
+    assert (await rest.get(f"/runs/{run.id}"))["brake"] == brake
 
 
 async def test_an_unknown_run_is_not_found(rest: Rest) -> None:

@@ -74,6 +74,11 @@ async def test_what_does_not_fit_is_refused_with_a_reason(client: httpx.AsyncCli
     unknown = await asks(client, q="x", language="pythn")
     assert code(unknown) == (422, "USAGE")
     assert "Did you mean 'python'?" in unknown.text
+    beyond = await asks(client, like="src/sessions.py:99")
+    assert (code(beyond), "its last one is 2" in beyond.text) == ((422, "USAGE"), True)
+    assert code(await asks(client, like="src/nothing.py:1")) == (404, "FILE_NOT_INDEXED")
+    assert code(await asks(client, like="nobody:src/sessions.py:1")) == (404, "REPOSITORY_NOT_FOUND")
+    assert code(await asks(client, q="sessions", like="src/sessions.py:1")) == (422, "USAGE")
 
 
 async def test_the_outline_of_a_file_has_each_definition_once(world: World, client: httpx.AsyncClient):

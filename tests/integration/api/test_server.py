@@ -363,6 +363,8 @@ async def test_requests_are_not_logged_and_do_not_inherit_the_context_of_the_ser
     "host", ["0.0.0.0", "::", "", "192.168.1.5", "pod.example.com", "localhost.example.com", "fe80::1%eth0"]
 )
 def test_without_a_token_others_are_not_let_in(host: str) -> None:
+    for ours in ("127.0.0.1", "127.8.9.10", "localhost", "::1"):
+        check_exposure(ours, has_tokens=False)
     check_exposure(host, has_tokens=True)
     with pytest.raises(ConfigError) as caught:
         check_exposure(host, has_tokens=False)

@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy import update
 
 from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.api.server import serve_http
 from reposync.store.database import Database
+from reposync.store.status import RunStatus
 from reposync.store.tables import REQUESTS
 from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.integration.api.rest import API, Rest, opened
@@ -160,15 +162,16 @@ async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> 
 # Waiting -------------------------------------------------------------------------------------------------------------
 
 
-async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest) -> None:
+@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.BLOCKED])
+async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest, status: RunStatus) -> None:
     waiting = asyncio.create_task(asks(rest, params={"wait": 30}))
     while not (runs := await rest.other.history()):
         await asyncio.sleep(0.01)
-    await rest.ended(runs[0].id)
+    await rest.ended(runs[0].id, status)
     answer = await waiting
 
     assert answer.status_code == 200
-    assert (answer.json()["status"], answer.json()["files_processed"]) == ("completed", 3)
+    assert (answer.json()["status"], answer.json()["files_processed"]) == (status, 3)
     assert answer.headers["location"].endswith(runs[0].id)
 
 

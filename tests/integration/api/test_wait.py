@@ -153,6 +153,24 @@ async def test_clients_that_wait_for_one_commit_share_one_call_to_gitlab(gitlab:
         assert len(_merge_bases(gitlab)) - asked == 3
 
 
+async def test_an_unavailable_gitlab_is_named_and_called_again(gitlab: GitLabServer, closed_world: World):
+    first = closed_world.repository.commit({"a.py": b"x = 1\n"})
+    second = closed_world.repository.commit({"b.py": b"y = 2\n"})
+    async with closed_world.opened() as world, serving(world.app) as client:
+        await world.completed("api")
+        gitlab.faults.answer(403, path=".*/merge_base")
+
+        refused = await asks(client, first, name="api")
+        same = await asks(client, second, name="api")
+        gitlab.faults.clear()
+        again = await asks(client, first, name="api")
+
+    assert code(refused) == (504, "NOT_SEARCHABLE_YET")
+    assert "may not read the repository" in refused.json()["error"]["details"]["trouble"]
+    assert TOKEN not in refused.text
+    assert same.status_code == again.status_code == 200
+
+
 async def test_for_a_plain_git_server_the_indexed_commit_counts_and_a_run_that_began_after_the_request(
     gitlab: GitLabServer, closed_world: World
 ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import json
 import shutil
 import time
@@ -23,6 +24,7 @@ from reposync.api.limits import Throttle
 from reposync.api.routes import webhooks
 from reposync.app.application import Application
 from reposync.catalog.apply import registry_in_force
+from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.applied import apply_again
@@ -349,6 +351,15 @@ async def test_the_largest_event_that_gitlab_sends_is_taken_and_a_larger_one_is_
         assert code(await site.posts(exactly + b" ")) == (413, "BODY_TOO_LARGE")
 
 
+async def test_a_body_that_does_not_come_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "BODY_SECONDS", 0.05)
+    async with site.open(APP):
+        head = (
+            f"POST {webhooks.PATH} HTTP/1.1\r\nHost: localhost\r\nX-Gitlab-Event: Push Hook\r\nX-Gitlab-Token: {SECRET}"
+        )
+        assert await status_of(site.client.base_url, f"{head}\r\nContent-Length: 9\r\n\r\n{{") == 408
+
+
 async def test_no_more_is_held_at_a_time_than_there_is_room_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "MAX_BODIES_BYTES", 1_000)
     async with site.open(APP):
@@ -406,3 +417,18 @@ async def test_a_push_that_waits_longer_than_gitlab_is_queued_nevertheless(site:
         async with asyncio.timeout(20):
             while not await site.runs():
                 await asyncio.sleep(0.01)
+
+
+async def test_a_push_that_still_waits_for_the_database_ends_with_the_server(site: Site) -> None:
+    async with contextlib.AsyncExitStack() as other:
+        async with site.open(APP):
+            process = await other.enter_async_context(await Database.open(site.app.configuration.settings.database_url))
+            await other.enter_async_context(process.write())
+            waiting = asyncio.create_task(site.posts())
+            async with asyncio.timeout(20):
+                while not [each for each in asyncio.all_tasks() if "RequestResponseCycle" in repr(each.get_coro())]:
+                    await asyncio.sleep(0.01)
+        with contextlib.suppress(httpx.HTTPError):
+            assert code(await waiting) == (503, "SHUTTING_DOWN")
+        gc.collect()  # a connection that was opened after the database had been closed would be reported
+        assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -28,8 +28,8 @@ TYPES = {GIT: b"application/x-git-upload-pack-advertisement"}
 Pieces = Callable[[Client], AsyncIterator[bytes]]
 
 
-def name(behaviour: Pieces) -> str:
-    return behaviour.__name__
+def name(value: Client | Pieces) -> str:
+    return getattr(value, "__name__", "") or str(value)
 
 
 def head(client: Client, *lines: bytes) -> bytes:
@@ -40,6 +40,13 @@ async def nothing(client: Client) -> AsyncIterator[bytes]:
     """Takes the request, and says nothing."""
     await asyncio.Event().wait()
     yield b""
+
+
+async def endless_refs(client: Client) -> AsyncIterator[bytes]:
+    """A list of refs whose lines say nothing."""
+    yield head(client, b"Transfer-Encoding: chunked")
+    while True:
+        yield b"10000\r\n" + b"0000" * 16_384 + b"\r\n"
 
 
 async def dripping_body(client: Client) -> AsyncIterator[bytes]:
@@ -84,11 +91,13 @@ async def test_a_server_that_is_silent_or_drips_is_not_waited_for(client: Client
     assert "time" in str(error), str(error)
 
 
-@pytest.mark.parametrize("client", HTTP, ids=str)
-async def test_a_head_without_end_is_not_read(client: Client) -> None:
+@pytest.mark.parametrize(
+    ("client", "behaviour"), [*((each, endless_headers) for each in HTTP), (GIT, endless_refs)], ids=name
+)
+async def test_a_head_or_a_list_without_end_is_not_read(client: Client, behaviour: Pieces) -> None:
     tracemalloc.start()
     try:
-        error = await asked(client, endless_headers)
+        error = await asked(client, behaviour)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

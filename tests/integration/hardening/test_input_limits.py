@@ -48,6 +48,14 @@ async def test_an_address_longer_than_a_head_may_be_is_refused(client: httpx.Asy
     assert await raw(client, b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: localhost") == (414, "PATH_TOO_LONG")
 
 
+@pytest.mark.parametrize("path", ["/api/v1/repositories/{}", "/api/v1/repositories/{}/sync", "/api/v1/runs/{}", "/{}"])
+async def test_a_path_is_found_or_not_however_long_it_is(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.get(path.format("a" * 8_000))
+
+    assert answer.status_code in (404, 405, 422), answer.text
+    assert len(answer.content) < 2_000, "the answer does not grow with the question"
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from reposync.app.application import Application
+from reposync.config.settings import Settings
+from reposync.errors import SecretMissing, SourceError
+from reposync.store.run import Released, Run, RunFigures, RunProblem
+from reposync.store.status import RunStatus, RunTrigger
 from tests.acceptance.conftest import Person
+from tests.fixtures.applied import open_applied
 from tests.fixtures.gitlab_server.serving import ThreadedServer
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
-
-pytestmark = pytest.mark.full
 
 # In the shapes in which their makers give them out; none was ever valid.
 GITLAB_TOKEN = "glpat-Zk3vQ9xW7yL2mN4pR6tB.01.0w1abcd9z"
@@ -68,6 +72,7 @@ def parrot() -> Iterator[tuple[Parrot, str]]:
     server.stop()
 
 
+@pytest.mark.full
 def test_no_secret_is_in_logs_history_pages_answers_or_files(
     parrot: tuple[Parrot, str], person: Person, repository: GitRepository, tmp_path: Path
 ) -> None:
@@ -118,3 +123,49 @@ def test_no_secret_is_in_logs_history_pages_answers_or_files(
     assert all("cannot understand" in run["error_message"] for run in history if run["repository"] == "of-gitlab")
     assert [(where, secret) for where, text in seen.items() for secret in SECRETS if secret in text] == []
     assert [(where, secret) for where, text in seen.items() for secret in SECRETS if secret[8:-4] in text] == []
+
+
+@pytest.fixture
+async def handbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Application]:
+    """A process with the password of a repository and a token, each in a variable of a name of its own."""
+    monkeypatch.setenv("HANDBOOK_PASSWORD", GIT_PASSWORD)
+    monkeypatch.setenv("OUR_GITLAB", API_TOKEN)
+    registry = tmp_path / "repositories.yaml"
+    registry.write_text(
+        'gitlab: [{name: main, url: "https://gitlab.example.com", token: "${OUR_GITLAB}"}]\n'
+        "embedding: {provider: none}\n"
+        'repositories: [{name: handbook, git: "http://127.0.0.1:1/handbook.git", username: reader, '
+        'password: "${HANDBOOK_PASSWORD}"}]\n'
+    )
+    environment = {"REPOSYNC_STATE_DIR": str(tmp_path / "state"), "REPOSYNC_CONFIG": str(registry)}
+    with pytest.raises(SourceError) as refused:
+        async with open_applied(Settings.from_environment(environment)) as app:
+            yield app
+            raise SourceError(f"The server quotes {API_TOKEN}.", remedy=f"Is {API_TOKEN} right?")
+    assert str(refused.value) == "The server quotes ***. Is *** right?", "with which a command ends"
+
+
+async def test_whatever_the_reason_no_secret_is_written_into_the_history(handbook: Application, tmp_path: Path) -> None:
+    runs, why = handbook.runs, f"it was given {GIT_PASSWORD} and {API_TOKEN}"
+    async with handbook.parts(await handbook.catalog.find("handbook"), await handbook.repositories.get("handbook")):
+        pass
+
+    async def claimed() -> Run:
+        run, _ = await runs.enqueue("handbook", RunTrigger.COMMAND)
+        found = await runs.claim("pod-1", 60.0, run_id=run.id)
+        assert found is not None
+        return found
+
+    handed_back = await runs.release(await claimed(), how=Released(reason=SecretMissing(why)))
+    again = await claimed()
+    await runs.add_problems(again, [RunProblem("a.py", "failed", why)])
+    retried = await runs.retry_later(again, 0.0, "SOURCE_UNAVAILABLE", why)
+    failed = await runs.finish(await claimed(), RunStatus.FAILED, RunFigures(), "CONFIG_INVALID", why)
+
+    said = [run.error_message for run in (handed_back, retried, failed)]
+    said += [each.error_message for each in await runs.attempts(failed.id)]
+    said += [each.detail for each in await runs.problems(failed.id)]
+    assert said == ["it was given *** and ***"] * 7
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "state").glob("reposync.db*"))
+    assert b"it was given" in kept
+    assert [each for each in (GIT_PASSWORD, API_TOKEN) if each.encode() in kept] == []

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Mapping
 from typing import Any
 
-from reposync.errors import LeaseLost
+from reposync.errors import LeaseLost, StoreUnavailable
 from reposync.runs.reporting import report_progress
 from reposync.sync.progress import RunProgress
 
@@ -35,3 +35,26 @@ async def test_a_report_of_a_run_that_ends_is_not_cut_and_leaves_no_unretrieved_
     gc.collect()
 
     assert complaints == []
+
+
+async def test_each_change_is_reported_once_also_after_the_database_was_away() -> None:
+    progress, reported, asked = RunProgress(), [], asyncio.Condition()
+
+    async def tell(said: Mapping[str, Any]) -> None:
+        async with asked:
+            reported.append(said["files_done"])
+            asked.notify()
+        if len(reported) == 1:
+            raise StoreUnavailable("The database db:5432 refuses connections.")
+
+    telling = asyncio.create_task(report_progress(progress, tell, seconds=0))
+    for done, count in ((1, 2), (2, 3)):
+        progress.files_done = done
+        async with asked:
+            await asked.wait_for(lambda count=count: len(reported) == count)
+        for _ in range(100):
+            await asyncio.sleep(0)
+    telling.cancel()
+    await asyncio.gather(telling, return_exceptions=True)
+
+    assert reported == [1, 1, 2]

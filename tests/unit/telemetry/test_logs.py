@@ -107,12 +107,15 @@ def test_a_file_name_never_starts_a_line_nor_moves_the_cursor(
 
     assert len(log.lines) == 2
     assert all(line.isprintable() for line in log.lines)
+    if log_format == "json" and value.strip():
+        assert [event["path"] for event in log.events] == [value] * 2, "and nothing of it is lost"
 
 
 @pytest.mark.parametrize("secret", ["hunter22", "p@ss/w%rd+", "é\"quote'd", "back\\slash", "a b\tc d"])
 @pytest.mark.parametrize("log_format", FORMATS)
 def test_a_known_secret_is_in_no_line(configure: Configure, log_format: str, secret: str) -> None:
-    log = configure(log_format, secret)
+    log = configure(log_format)
+    log.secrets.know([secret])  # as of a registry that was read again
     logger = structlog.get_logger("x")
     logger.info(f"cloning with {secret}", url=f"https://u:{secret}@h/p", nested=[{"a": (secret, {secret: 0})}])
     logger.info(secret, raw=secret.encode(), path=Path(secret))

@@ -62,6 +62,15 @@ def test_a_run_is_counted_by_status_and_trigger_with_what_it_did(metrics: Metric
     assert value(metrics, "queue_wait_seconds_bucket", le="900.0") == 2
 
 
+def test_the_first_failure_is_an_increase_and_a_run_that_never_began_has_no_duration() -> None:
+    metrics = Metrics(version="1", run_statuses=("cancelled", "failed"), run_triggers=("schedule", "http"))
+    before = value(metrics, "runs_total", status="cancelled", trigger="http")
+    metrics.run_ended("cancelled", "http", None)
+
+    assert (before, value(metrics, "runs_total", status="cancelled", trigger="http")) == (0, 1)
+    assert value(metrics, "run_duration_seconds_count", trigger="http") is None
+
+
 def test_counters_histograms_and_gauges_are_set_by_name(metrics: Metrics) -> None:
     metrics.observe("lock_wait_seconds", 0.002)
     metrics.count("lock_losses", "expired")
