@@ -15,16 +15,18 @@ from typing import Any
 
 import httpx
 import orjson
+from pydantic import SecretStr
 
 from benchmarks.qdrant_program import ENGINE, Server, until_green, until_ready
 from benchmarks.vector_data import Base, fill, make_chunks
+from reposync.config.sections import QdrantConfig, Quantization
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import LOCAL_WINDOW
 from reposync.vectors.collection import new_collection
 from reposync.vectors.connection import EmbeddedTransport
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import DENSE, IndexSettings, Quantization
+from reposync.vectors.port import DENSE, IndexSettings
 
 COLLECTION = "reposync-benchmark"
 SPEC = EmbeddingSpec("local", "benchmark", 384, LOCAL_WINDOW)
@@ -139,7 +141,8 @@ async def opened(
 
     with_parameters = Parameters(transport())
     index = QdrantIndex(settings, transport=with_parameters)
-    headers = {"api-key": settings.api_key} if settings.api_key else {}
+    key = os.environ.get("QDRANT_API_KEY")
+    headers = {"api-key": key} if key else {}
     base_url = url or f"http://{ENGINE}"
     async with httpx.AsyncClient(base_url=base_url, headers=headers, timeout=60, transport=transport()) as client:
         try:
@@ -149,12 +152,12 @@ async def opened(
 
 
 def index_settings(url: str | None, setting: Setting, folder: Path) -> IndexSettings:
-    return IndexSettings(
-        COLLECTION,
-        folder,
+    key = os.environ.get("QDRANT_API_KEY")
+    config = QdrantConfig(
         url=url,
-        api_key=os.environ.get("QDRANT_API_KEY"),
+        api_key=SecretStr(key) if key else None,
         timeout_seconds=600.0,
         quantization=setting.quantization,
         on_disk_vectors=setting.on_disk,
     )
+    return IndexSettings(COLLECTION, folder, config)

@@ -106,7 +106,7 @@ class Application:
             # Imported here: a list of repositories needs neither httpx nor numpy.
             from reposync.vectors.index import QdrantIndex
 
-            settings = index_settings(self.configuration, collection)
+            settings = IndexSettings(collection, self.configuration.settings.state_dir, self.configuration.qdrant)
             index = QdrantIndex(settings, long_lived=self.long_lived, transport=self.index_transport)
             self.indexes[collection] = index
             self.resources.push_async_callback(index.close)
@@ -341,11 +341,3 @@ def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) ->
 
     daemon = configuration.registry.daemon
     return RedisLocks(url, runs, watchdog_seconds=daemon.lock_watchdog_seconds, observer=observer)
-
-
-def index_settings(configuration: Configuration, collection: str) -> IndexSettings:
-    section = configuration.qdrant
-    values = {key: value for key, value in section if value is not None}
-    if section.api_key is not None:
-        values["api_key"] = section.api_key.get_secret_value()
-    return IndexSettings(collection=collection, state_dir=configuration.settings.state_dir, **values)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Final
 
@@ -117,7 +118,7 @@ def _scored(question: Question, chunk: Candidate) -> Candidate:
     if not chunk.names and has_definitions(chunk.language):
         fused, parts = fused * _NO_DEFINITION, {name: part * _NO_DEFINITION for name, part in parts.items()}
     parts = {**parts, "definition": definition, "path": path, "prior": prior}
-    return chunk.scored((fused + definition + path) * prior, parts)
+    return replace(chunk, score=(fused + definition + path) * prior, parts=parts)
 
 
 def definition_match(question: Question, names: Iterable[str]) -> float:

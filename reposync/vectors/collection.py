@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from reposync.config.sections import Quantization
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexAnswerUnreadable, IndexMismatch, IndexUnavailable, IndexUnsupported, VectorIndexError
 from reposync.vectors.connection import AlreadyExists, QdrantConnection
@@ -31,7 +32,6 @@ from reposync.vectors.port import (
     CollectionMissing,
     IndexSettings,
     Payload,
-    Quantization,
     ResolvedCollection,
     no_check,
 )
@@ -136,8 +136,9 @@ def _metadata(collection: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, Any]:
     """The body of the request that makes it; its identity is created with it, in one request."""
+    config = settings.qdrant
     dense: dict[str, Any] = {"size": spec.dimension, "distance": "Cosine"}
-    if settings.url is not None and settings.on_disk_vectors:
+    if config.on_disk_vectors and not settings.is_embedded:
         dense["on_disk"] = True
     if spec.multivector:
         dense["multivector_config"] = {"comparator": "max_sim"}
@@ -150,16 +151,16 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
     request: dict[str, Any] = {
         "vectors": {DENSE: dense} if spec.dimension else {},
         "sparse_vectors": {SPARSE: {"modifier": "idf"}},
-        "on_disk_payload": settings.on_disk_payload,
+        "on_disk_payload": config.on_disk_payload,
         "metadata": {_METADATA_KEY: metadata},
     }
-    if settings.url is None:
+    if settings.is_embedded:
         return request
     options = {
-        "shard_number": settings.shard_number,
-        "replication_factor": settings.replication_factor,
-        "write_consistency_factor": settings.write_consistency_factor,
-        "quantization_config": _QUANTIZATIONS[settings.quantization],
+        "shard_number": config.shard_number,
+        "replication_factor": config.replication_factor,
+        "write_consistency_factor": config.write_consistency_factor,
+        "quantization_config": _QUANTIZATIONS[config.quantization],
         # A server may hide points until they are in the HNSW index: counts would contradict the manifest.
         "optimizers_config": {"prevent_unoptimized": False},
     }
@@ -192,7 +193,7 @@ class CollectionClient:
         self._settings = settings
         self._connection = connection
         self._path = f"/collections/{quote(settings.collection, safe='')}"
-        self._known_limits: Limits | None = {} if settings.url is None else None
+        self._known_limits: Limits | None = {} if settings.is_embedded else None
         self._replicas = 1
 
     async def describe(self) -> dict[str, Any]:
@@ -234,19 +235,19 @@ class CollectionClient:
         return limits
 
     def forget_limits(self) -> None:
-        if self._settings.url is not None:
+        if not self._settings.is_embedded:
             self._known_limits = None
 
     async def search_params(self) -> Mapping[str, Any]:
         """Parameters of a search of dense vectors; the embedded engine has none."""
-        settings, limits = self._settings, await self.limits()
-        if settings.url is None:
+        config, limits = self._settings.qdrant, await self.limits()
+        if self._settings.is_embedded:
             return {}
         params: dict[str, Any] = {"hnsw_ef": within(_HNSW_EF, limits.get("search_max_hnsw_ef"))}
-        if settings.quantization != "none":
-            oversampling = min(_OVERSAMPLING[settings.quantization], limits.get("search_max_oversampling", math.inf))
-            params["quantization"] = {"rescore": settings.rescore} | (
-                {"oversampling": oversampling} if settings.rescore and oversampling > 1 else {}
+        if config.quantization != "none":
+            oversampling = min(_OVERSAMPLING[config.quantization], limits.get("search_max_oversampling", math.inf))
+            params["quantization"] = {"rescore": config.rescore} | (
+                {"oversampling": oversampling} if config.rescore and oversampling > 1 else {}
             )
         return params
 
@@ -256,7 +257,7 @@ class CollectionClient:
         parameters: dict[str, object] = {"wait": "true"} if options.get("is_write") else {}
         if consistency is not None:
             parameters["consistency"] = consistency
-        if body is not None and self._settings.url is not None:
+        if body is not None and not self._settings.is_embedded:
             longest = (self._known_limits or {}).get("max_timeout")
             parameters["timeout"] = within(self._connection.server_seconds, longest)
         query = f"?{urlencode(parameters)}" if parameters else ""
@@ -296,8 +297,9 @@ class CollectionClient:
     async def create(self, spec: EmbeddingSpec) -> dict[str, Any]:
         """Its description. If two processes make it at once, the second uses what the first made: one identity."""
         await self._connection.check_version()
-        if (since := _QUANTIZATION_SINCE.get(self._settings.quantization)) is not None:
-            await self._connection.check_version(f"qdrant.quantization {self._settings.quantization}", since)
+        quantization = self._settings.qdrant.quantization
+        if (since := _QUANTIZATION_SINCE.get(quantization)) is not None:
+            await self._connection.check_version(f"qdrant.quantization {quantization}", since)
         with contextlib.suppress(AlreadyExists):
             await self.request("make the collection", "PUT", "", new_collection(spec, self._settings))
         return await self.describe()

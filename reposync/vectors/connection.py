@@ -17,7 +17,7 @@ import h11
 import httpx
 import orjson
 
-from reposync.errors import ConfigError, IndexAnswerUnreadable, IndexUnavailable, IndexUnsupported, VectorIndexError
+from reposync.errors import IndexAnswerUnreadable, IndexUnavailable, IndexUnsupported, VectorIndexError
 from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
 from reposync.outgoing import RetryPolicy, Timeouts, parse_json, validate_transport
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
@@ -35,7 +35,8 @@ MAX_ANSWER_BYTES = 256 * 1024 * 1024
 # A server sends a compressed answer in pieces, without TCP_NODELAY, and the last one waits for the delayed
 # acknowledgement of the others: every search took 48 ms instead of 3 ms (Qdrant 1.18.3 on loopback).
 _HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-_FIRST_WAIT_SECONDS = 0.2
+ATTEMPTS = 6
+_FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
 _LONGEST_CONNECT_SECONDS = 5.0  # a node that is switched off does not answer at all
 _LONGEST_MARGIN_SECONDS = 5.0
 OLDEST_VERSION, NEWEST_VERSION = (1, 16), (1, 19)
@@ -139,16 +140,11 @@ class _EngineConnection:
 
 
 def addresses(settings: IndexSettings) -> list[str]:
-    """One a node, without user, password and query, with Qdrant's port if a URL has none. Raises ConfigError."""
-    if settings.url is None:
+    """One a node, with Qdrant's port if a URL has none."""
+    if settings.qdrant.url is None:
         return ["http://engine"]
-    found = []
-    for parts in map(urlsplit, settings.urls):
-        host = parts.netloc.rpartition("@")[2]
-        if parts.scheme not in ("http", "https"):
-            raise ConfigError(f"The address of Qdrant, {parts.scheme}://{host}, is not an http or https URL.")
-        found.append(f"{parts.scheme}://{host if parts.port else f'{host}:6333'}{parts.path}".rstrip("/"))
-    return found
+    nodes = map(urlsplit, settings.qdrant.url.split(","))
+    return [each._replace(netloc=each.netloc if each.port else f"{each.netloc}:6333").geturl() for each in nodes]
 
 
 class _ClientTransport(httpx.AsyncBaseTransport):
@@ -176,14 +172,15 @@ class QdrantConnection:
     def __init__(
         self, settings: IndexSettings, *, long_lived: bool = False, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
-        self._is_embedded = settings.url is None
+        self._is_embedded = settings.is_embedded
+        config = settings.qdrant
+        headers = _HEADERS | ({"api-key": config.api_key.get_secret_value()} if config.api_key else {})
         server = f"Qdrant at {', '.join(addresses(settings))}"
         self.where = f"The embedded engine in {settings.state_dir}" if self._is_embedded else server
         """In messages."""
-        seconds = settings.timeout_seconds
+        seconds = config.timeout_seconds
         self.server_seconds = max(1, int(seconds - min(_LONGEST_MARGIN_SECONDS, seconds / 5)))
         """The server gives up before the client does, and says so; otherwise nobody reads its answer."""
-        longest = settings.longest_wait_seconds
         if self._is_embedded:
             transport = transport or EmbeddedTransport(EmbeddedEngine(settings.state_dir))
         self._nodes = [
@@ -194,22 +191,22 @@ class QdrantConnection:
                 ca_setting="qdrant.ca_file",
                 timeouts=Timeouts(min(seconds, _LONGEST_CONNECT_SECONDS), seconds),
                 policy=RetryPolicy(
-                    attempts=settings.attempts,
+                    attempts=ATTEMPTS,
                     first_delay_seconds=_FIRST_WAIT_SECONDS,
-                    max_delay_seconds=longest,
-                    longest_wait_seconds=longest,
-                    max_wait_seconds=settings.attempts * longest,
+                    max_delay_seconds=LONGEST_WAIT_SECONDS,
+                    longest_wait_seconds=LONGEST_WAIT_SECONDS,
+                    max_wait_seconds=ATTEMPTS * LONGEST_WAIT_SECONDS,
                     within_seconds=START_SECONDS if self._is_embedded else None,
                 ),
-                headers=_HEADERS | ({"api-key": settings.api_key} if settings.url and settings.api_key else {}),
-                ca_file=settings.ca_file,
+                headers=headers,
+                ca_file=config.ca_file,
                 transport=transport,
             )
             for url in addresses(settings)
         ]
         if transport is None:
             for node in self._nodes:
-                validate_transport(node.url, settings.ca_file)
+                validate_transport(node.url, config.ca_file)
         self._current = 0
         self._version: tuple[int, ...] = NEWEST_VERSION if self._is_embedded else ()
         self._client: AsyncQdrantClient | None = None

@@ -138,7 +138,7 @@ class QdrantIndex:
 
     async def lost(self) -> str | None:
         """Why the collection was made again, in a sentence; None if that is not known."""
-        if self._settings.url is not None:
+        if not self._settings.is_embedded:
             return None  # the warnings of a server are about its settings
         return " ".join(each["message"] for each in (await self._collection.describe()).get("warnings") or []) or None
 
@@ -378,7 +378,7 @@ class QdrantIndex:
 
     async def ping(self) -> None:
         """Whether Qdrant answers, without retries; the embedded engine is not started for that."""
-        if self._settings.url is None:
+        if self._settings.is_embedded:
             await EmbeddedEngine(self._settings.state_dir).ping()
         else:
             # Not Qdrant's own health routes: these answer without an API key, too.

@@ -6,8 +6,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from reposync.config.sections import QdrantConfig
 from reposync.errors import VectorIndexError
 from reposync.symbol import Symbol
 
@@ -21,7 +22,6 @@ LATEST_EPOCH = 2**53
 """No run gets this far. Not every JSON reader distinguishes larger numbers; one in a point is not reposync's."""
 POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
 
-Quantization = Literal["none", "int8", "binary", "turbo"]
 PointId = str | int
 """Ours are UUIDs as text. A point that another program wrote may have a number."""
 
@@ -57,30 +57,15 @@ class ResolvedCollection:
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """One collection at one place: a server if `url` is given (nodes of one cluster separated by commas), else the
-    embedded engine in `state_dir`. Shards, replicas, quantization and placement apply to new collections on a server;
-    None leaves the choice to the server. `write_consistency_factor`: replicas that confirm a write. `rescore`: whether
-    a search ranks what it found by quantized vectors again by the original ones."""
+    """One collection at one place: the server of `qdrant`, or the embedded engine in `state_dir` if it has no `url`."""
 
     collection: str
     state_dir: Path
-    url: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-    ca_file: Path | None = None
-    timeout_seconds: float = 30.0
-    attempts: int = 6
-    longest_wait_seconds: float = 30.0
-    shard_number: int | None = None
-    replication_factor: int | None = None
-    write_consistency_factor: int | None = None
-    quantization: Quantization = "none"
-    rescore: bool = True
-    on_disk_vectors: bool = False
-    on_disk_payload: bool = True
+    qdrant: QdrantConfig = field(default_factory=QdrantConfig)
 
     @property
-    def urls(self) -> list[str]:
-        return [each.strip() for each in (self.url or "").split(",") if each.strip()]
+    def is_embedded(self) -> bool:
+        return self.qdrant.url is None
 
 
 class CollectionMissing(VectorIndexError):
@@ -165,11 +150,6 @@ class Candidate:
     names: Sequence[str]
     score: float
     parts: Mapping[str, float]
-
-    def scored(self, score: float, parts: Mapping[str, float]) -> Candidate:
-        """A tenth of the time of `dataclasses.replace`, for the candidates of each search."""
-        place = (self.id, self.version, self.repository, self.path, self.start_line, self.end_line, self.language)
-        return Candidate(*place, self.names, score, parts)
 
 
 Rank = Callable[[Sequence[Candidate]], Sequence[Candidate]]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from reposync.app.application import index_settings
 from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
 from reposync.config.settings import Configuration, Settings
@@ -121,7 +120,7 @@ def test_ca_files_of_all_services_are_read_from_the_registry(tmp_path: Path) -> 
     told = Configuration(Settings.from_environment({"HOME": str(tmp_path)}), load_registry(file).registry)
 
     assert told.registry.embedding.ca_file == tmp_path / "own/tei.pem"
-    assert index_settings(told, "code").ca_file == tmp_path / "own/qdrant.pem"
+    assert told.qdrant.ca_file == tmp_path / "own/qdrant.pem"
 
 
 def test_the_password_of_a_proxy_is_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import SecretStr
 
 from reposync.config.registry import GitLabInstance
-from reposync.config.sections import EmbeddingConfig
+from reposync.config.sections import EmbeddingConfig, QdrantConfig
 from reposync.embedding.factory import open_embedder
 from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.runs.redis_locks import RedisLocks
@@ -76,11 +77,11 @@ async def ask_embedding(url: str, ca_file: Path | None, seconds: float) -> objec
 
 
 async def ask_qdrant(url: str, ca_file: Path | None, seconds: float) -> object:
-    settings = IndexSettings(
-        collection="code", state_dir=Path("/nonexistent"), url=url, api_key=SECRET, ca_file=ca_file, attempts=1,
-        timeout_seconds=seconds,
-    )  # fmt: skip
-    async with closing(QdrantIndex(settings)) as index:
+    config = QdrantConfig(url=url, api_key=SecretStr(SECRET), ca_file=ca_file, timeout_seconds=seconds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reposync.vectors.connection.ATTEMPTS", 1)
+        opened = QdrantIndex(IndexSettings("code", Path("/nonexistent"), config))
+    async with closing(opened) as index:
         with contextlib.suppress(CollectionMissing):  # Qdrant's own answer, where nobody has synced yet
             return await index.count()
         return 0

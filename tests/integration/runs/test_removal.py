@@ -5,7 +5,6 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from reposync.app.application import index_settings
 from reposync.errors import LeaseLost
 from reposync.runs.execution import ExecutionPolicy
 from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
@@ -13,6 +12,7 @@ from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 from reposync.sync.lease import Lease
 from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import IndexSettings
 from tests.fixtures.world import World
 from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
@@ -42,7 +42,9 @@ async def removal_of(world: World) -> Run:  # noqa: F811
 
 
 def index_of(world: World, transport: httpx.AsyncBaseTransport) -> QdrantIndex:  # noqa: F811
-    index = QdrantIndex(index_settings(world.app.configuration, world.collection), transport=transport)
+    configuration = world.app.configuration
+    settings = IndexSettings(world.collection, configuration.settings.state_dir, configuration.qdrant)
+    index = QdrantIndex(settings, transport=transport)
     world.app.resources.push_async_callback(index.close)
     return index
 

@@ -42,7 +42,7 @@ def engine() -> Generator[Engine, None, None]:
 def settings(target: Target, request: pytest.FixtureRequest, tmp_path: Path) -> Generator[IndexSettings, None, None]:
     with collections(target) as collection:
         if target.is_real:
-            yield IndexSettings(collection, tmp_path, target.url, **target.options)
+            yield target.settings(collection, tmp_path)
         else:
             yield IndexSettings(collection, request.getfixturevalue("engine").folder.parent)
 
@@ -82,8 +82,8 @@ def index(opened: OpenIndex) -> QdrantIndex:
 @pytest.fixture
 async def client(settings: IndexSettings) -> AsyncGenerator[AsyncQdrantClient, None]:
     """A different program on the same Qdrant."""
-    way = EmbeddedTransport(EmbeddedEngine(settings.state_dir)) if settings.url is None else None
-    url = settings.url or "http://engine"
+    way = EmbeddedTransport(EmbeddedEngine(settings.state_dir)) if settings.is_embedded else None
+    url = settings.qdrant.url or "http://engine"
     client = AsyncQdrantClient(url=url, port=None, check_compatibility=False, transport=way, timeout=60)
     yield client
     await client.close()

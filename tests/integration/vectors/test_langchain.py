@@ -11,7 +11,6 @@ from qdrant_client import QdrantClient, models
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import IndexSettings
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPEC, WINDOWED, dense, file, scope, sparse
 from tests.fixtures.qdrant_server import QdrantServer
@@ -56,7 +55,7 @@ def collection(server: Target) -> Generator[str, None, None]:
 
 async def synced(server: Target, collection: str, spec: EmbeddingSpec) -> None:
     with quick_folder() as state_dir:
-        index = QdrantIndex(IndexSettings(collection, state_dir, server.url, **server.options))
+        index = QdrantIndex(server.settings(collection, state_dir))
         await index.ensure(spec)
         await index.replace_files(
             scope(), [file(f"src/{number}.py", text, spec=spec) for number, text in enumerate(TEXTS)]

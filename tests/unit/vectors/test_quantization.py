@@ -9,16 +9,24 @@ import httpx
 import numpy as np
 import pytest
 
+from reposync.config.sections import QdrantConfig, Quantization
 from reposync.embedding.port import EmbeddingSpec, SparseVector
 from reposync.errors import IndexUnsupported
 from reposync.vectors.collection import new_collection
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import IndexQuery, IndexSettings, Quantization
+from reposync.vectors.port import IndexQuery, IndexSettings
 from tests.unit.vectors.test_connection import Qdrant, answer
 
 SPEC = EmbeddingSpec("local", "m", 384, 500)
-SERVER = IndexSettings("code", Path("unused"), url="http://qdrant.example", attempts=1)
 QUERY = IndexQuery(SparseVector(np.array([1], np.uint32), np.ones(1, np.float32)), np.ones((1, 384), np.float32))
+
+
+def on_server(**settings: Any) -> IndexSettings:
+    return IndexSettings("code", Path("unused"), QdrantConfig(url="http://qdrant.example", **settings))
+
+
+def index_on(qdrant: Qdrant, **settings: Any) -> QdrantIndex:
+    return QdrantIndex(on_server(**settings), transport=httpx.MockTransport(qdrant))
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -34,11 +42,11 @@ QUERY = IndexQuery(SparseVector(np.array([1], np.uint32), np.ones(1, np.float32)
 def test_quantized_vectors_are_in_memory_wherever_the_original_ones_are(
     quantization: Quantization, expected: dict[str, Any] | None, on_disk: bool
 ) -> None:
-    settings = replace(SERVER, quantization=quantization, on_disk_vectors=on_disk)
+    settings = on_server(quantization=quantization, on_disk_vectors=on_disk)
     request = new_collection(SPEC, settings)
     assert request.get("quantization_config") == expected
     assert request["vectors"]["dense"].get("on_disk", False) is on_disk
-    embedded = new_collection(SPEC, replace(settings, url=None))
+    embedded = new_collection(SPEC, replace(settings, qdrant=settings.qdrant.model_copy(update={"url": None})))
     assert "quantization_config" not in embedded and "on_disk" not in embedded["vectors"]["dense"]
 
 
@@ -61,20 +69,16 @@ async def test_a_search_rescores_as_configured_within_strict_mode(
     quantization: Quantization, rescore: bool, strict_mode: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     qdrant = Qdrant([answer({"points": []})] * 2, strict=strict_mode)
-    await index_on(replace(SERVER, quantization=quantization, rescore=rescore), qdrant).search(QUERY)
+    await index_on(qdrant, quantization=quantization, rescore=rescore).search(QUERY)
     bodies = [json.loads(each.content) for each in qdrant.requests]
     dense, sparse = sorted(bodies, key=lambda body: str(body["using"]))
     assert dense["params"] == expected
     assert "params" not in sparse
 
 
-def index_on(settings: IndexSettings, qdrant: Qdrant) -> QdrantIndex:
-    return QdrantIndex(settings, transport=httpx.MockTransport(qdrant))
-
-
 async def test_a_server_without_turboquant_is_named_with_the_version_that_has_it() -> None:
     qdrant = Qdrant(version="1.17.1")
-    index = index_on(replace(SERVER, quantization="turbo"), qdrant)
+    index = index_on(qdrant, quantization="turbo")
     with pytest.raises(IndexUnsupported, match=r"is version 1\.17\.1, and qdrant\.quantization turbo needs 1\.18"):
         await index._collection.create(SPEC)
     assert qdrant.requests == [], "nothing is made"

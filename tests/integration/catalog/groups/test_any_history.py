@@ -22,6 +22,7 @@ from reposync.catalog.groups import Discovery
 from reposync.config.database_url import sqlite_url
 from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
+from reposync.config.sections import QdrantConfig
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository
@@ -174,7 +175,7 @@ async def story(folder: Path, template: Path, qdrant: QdrantServer) -> AsyncGene
             shutil.copyfile(template, Path(state) / "r.db")
             registry = load_registry(Path(state) / "r.yaml", {}).registry
             name = f"history{os.getpid()}-{next(_numbers)}"
-            index = QdrantIndex(IndexSettings(url=qdrant.url, collection=name, state_dir=Path(state)))
+            index = QdrantIndex(IndexSettings(name, Path(state), QdrantConfig(url=qdrant.url)))
             await index.ensure(SPARSE_ALONE)
             async with await Database.open(sqlite_url(Path(state) / "r.db")) as database:
                 yield Story(server, repository, database, index), registry
