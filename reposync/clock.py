@@ -20,7 +20,15 @@ class Clock:
 def elapsed_seconds() -> float:
     """Seconds since an arbitrary moment, independent of the time of day. On Linux they include the time when the
     machine is suspended: `time.monotonic` does not, and a lease would outlive a night in a closed laptop."""
-    return time.clock_gettime(_CLOCK)
+    return _elapsed()
 
 
-_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+def _suspended_counts() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+try:
+    _suspended_counts()
+    _elapsed = _suspended_counts
+except (AttributeError, OSError):
+    _elapsed = time.monotonic

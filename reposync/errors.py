@@ -202,10 +202,6 @@ class SourceCorrupt(SourceError, code="SOURCE_CORRUPT", retryable=True):
     """Content that does not hash to its blob sha, a contradictory listing, or a truncated answer."""
 
 
-class GroupListingFaulty(SourceCorrupt, code="GROUP_LISTING_FAULTY"):
-    """GitLab's listing of a group contains what is no project."""
-
-
 # Embedding
 
 

@@ -17,11 +17,12 @@ from reposync.config.loading import checked_repository
 from reposync.config.registry import GitLabInstance, Group, Registry
 from reposync.config.registry import Repository as RepositoryEntry
 from reposync.errors import ConfigError
-from reposync.sources.gitlab_groups import ListedProject
+from reposync.sources.gitlab_groups import GroupListing, ListedProject
 from reposync.store.repository import Repository
 from reposync.wildmatch import PathPatterns
 
 GROUP_SHRANK = "GROUP_SHRANK"
+GROUP_LISTING_FAULTY = "GROUP_LISTING_FAULTY"
 NAME_TAKEN = "NAME_TAKEN"
 NAME_IS_TAKEN = "another repository has its name"
 MAX_NAME_CHARS = 200  # as the registry file has it
@@ -94,10 +95,12 @@ class GroupView:
         """Whether projects of active repositories are not among these."""
         return any(row.is_active for row in self._missing(projects))
 
-    def plan(self, projects: Collection[ListedProject], *, approved: bool) -> GroupPlan:
+    def plan(self, listing: GroupListing, *, approved: bool) -> GroupPlan:
         """`approved`: a person confirms the listing, however much it lacks."""
+        projects = listing.projects
         matched, missing = self._matched(projects), self._missing(projects)
         shrank = None if approved else self._shrank(len(projects), missing)
+        trusted = shrank is None and not listing.faults
         skipped: dict[str, list[str]] = {}
         wanted: dict[str, list[str]] = {}
         present: list[tuple[Repository, ListedProject, str | None]] = []
@@ -127,14 +130,14 @@ class GroupView:
         if unnamed := [project.path for project in new if str(project.id) not in names]:
             skipped[NAME_IS_TAKEN] = unnamed
         known = [Known(row, project, names[row.id], left) for row, project, left in present]
-        known += [Known(row, None, names[row.id], _UNLISTED if shrank is None else None) for row in missing]
+        known += [Known(row, None, names[row.id], _UNLISTED if trusted else None) for row in missing]
         known += [Known(row, None, names[row.id], None) for row in displaced]
         return GroupPlan(
             len(projects),
             {names[str(project.id)]: project for project in new if str(project.id) in names},
             known,
             skipped,
-            self._problem(shrank, unnamed),
+            self._problem(shrank, listing.faults, unnamed),
         )
 
     def address(self, path: str) -> str:
@@ -157,13 +160,19 @@ class GroupView:
             "that have left the group: `reposync repos pause NAME`."
         )
 
-    def _problem(self, shrank: str | None, unnamed: Sequence[str]) -> tuple[str, str] | None:
+    def _problem(self, shrank: str | None, faults: Sequence[str], unnamed: Sequence[str]) -> tuple[str, str] | None:
         if shrank:
             return GROUP_SHRANK, shrank
+        group = self.group.group
+        if faults:
+            return GROUP_LISTING_FAULTY, (
+                f"GitLab's listing of group {group} contains invalid rows ({'; '.join(faults)}). They were ignored, "
+                "and nothing was paused."
+            )
         if unnamed:
             return NAME_TAKEN, (
-                f"Projects of group {self.group.group} are not registered, because other repositories have their "
-                f"names: {_some(unnamed)}. List them under `repositories` by another name, or rename the others."
+                f"Projects of group {group} are not registered, because other repositories have their names: "
+                f"{_some(unnamed)}. List them under `repositories` by another name, or rename the others."
             )
         return None
 

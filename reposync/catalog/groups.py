@@ -188,12 +188,12 @@ class Discovery:
         guard = partial(self._groups.require_held, claim)
         try:
             listing = await source.projects(archived=group.archived)
-            if (await self._view(registry, group)).lacks(listing.values()):
+            if not listing.faults and (await self._view(registry, group)).lacks(listing.projects):
                 # A project that is deleted between two pages hides the next one: a second listing has it.
-                listing |= await source.projects(archived=group.archived)
+                listing = listing.joined(await source.projects(archived=group.archived))
             for tries_left in reversed(range(TRIES)):
                 view = await self._view(registry, group)
-                plan = await asyncio.to_thread(view.plan, listing.values(), approved=approved)
+                plan = await asyncio.to_thread(view.plan, listing, approved=approved)
                 await self._groups.renew(claim, self.lease_seconds)
                 try:
                     report = await self._follow(registry, view, plan, guard)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from reposync.errors import LeaseLost, StoreUnavailable
-from reposync.store.columns import known_fields
 from reposync.store.run import LostAttempt, Run, RunFigures
 from reposync.store.status import LOST, RunStatus
 from reposync.supervision import to_the_end
@@ -25,6 +24,9 @@ log = logging.getLogger(__name__)
 # With the heartbeat alone, every 5 s, a run would look as if it hung.
 REPORT_SECONDS = 1.0
 _LONGEST_REPORT_SECONDS = 2.0
+
+_COUNTS = ("files_total", "files_read", "files_done", "chunks_read", "chunks_embedded", "chunks_done", "bytes_read")
+_TEXTS = ("phase", "file", "waiting_for")
 
 Report = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -118,5 +120,10 @@ def displayed_progress(run: Run) -> RunProgress:
     reported = current_progress(run)
     if reported is None:
         return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else str(run.status))
-    started = time.monotonic() - reported.get("elapsed_seconds", 0.0)
-    return RunProgress(started=started, **known_fields(RunProgress, reported))
+    # A different version of this program may have written it.
+    elapsed = reported.get("elapsed_seconds")
+    started = time.monotonic() - (elapsed if isinstance(elapsed, int | float) else 0.0)
+    texts = {each: reported[each] for each in _TEXTS if isinstance(reported.get(each), str)}
+    return RunProgress(
+        started=started, **texts, **{each: reported[each] for each in _COUNTS if isinstance(reported.get(each), int)}
+    )

@@ -221,6 +221,9 @@ class GitLabSource(Source):
     async def _listing(self, number: int, sha: str) -> Listing:
         try:
             return await self._pages(number, {"ref": sha, "recursive": "true", "pagination": "none"})
+        except HttpRefused as refused:
+            if refused.status != 400:  # a GitLab before 15.0 does not support pagination=none
+                raise
         except (SourceUnavailable, SourceCorrupt) as error:
             # The server gave up (a time-out, 5xx, an answer cut short): it may be able to send single pages.
             if not isinstance(error.__cause__, TransientFailure) or not error.__cause__.overloaded:

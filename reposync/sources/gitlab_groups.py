@@ -6,18 +6,20 @@ is deleted meanwhile may hide the next one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from reposync.errors import GroupListingFaulty, SourceError
+from reposync.errors import SourceError
 from reposync.http_client import HttpRefused
 from reposync.outgoing import printable
 from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient
 
 MAX_PROJECTS = 10_000
 MAX_PAGES = MAX_PROJECTS // PAGE_ROWS + 1
+_FAULTS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,19 @@ class ListedProject:
     has_repository: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """`faults` describes rows that are no projects: projects may be missing from the listing then."""
+
+    projects: tuple[ListedProject, ...]
+    faults: tuple[str, ...] = ()
+
+    def joined(self, later: GroupListing) -> GroupListing:
+        """With what `later` has in addition, and as that describes it."""
+        found = {each.id: each for each in (*self.projects, *later.projects)}
+        return GroupListing(tuple(found[number] for number in sorted(found)), later.faults)
+
+
 class GitLabGroup:
     """A group of a GitLab instance; `group` is its full path or numeric id. Closing it closes `server`."""
 
@@ -43,47 +58,69 @@ class GitLabGroup:
     def has_token(self) -> bool:
         return self._server.token is not None
 
-    async def projects(self, *, archived: bool) -> dict[int, ListedProject]:
+    async def projects(self, *, archived: bool) -> GroupListing:
         """All projects of the group and its subgroups by id, except those that are only shared with it. `archived`:
         include archived ones. Raises SourceUnavailable, SourceDenied, SourceGone, SourceError: no partial listing."""
-        where = f"the projects of group {self._group} on {self._server.url}"
-        path = f"/groups/{quote(self._group, safe='')}/projects"
         query: dict[str, Any] = {"include_subgroups": "true", "with_shared": "false", "per_page": PAGE_ROWS}
         query |= {"order_by": "id", "sort": "asc"}
         if not self.has_token and not archived:
             query["archived"] = "false"
-        found: dict[int, ListedProject] = {}
-        page_count = 0
         try:
-            async with aclosing(self._server.pages("api_group", path, query, doing=f"Listing {where}")) as pages:
-                async for rows in pages:
-                    page_count += 1
-                    found |= {project.id: project for project in map(self._listed, rows)}
-                    if len(found) > MAX_PROJECTS or page_count > MAX_PAGES:
-                        raise SourceError(
-                            f"Listing {where} found more than {MAX_PROJECTS:,} projects or {MAX_PAGES} pages.",
-                            remedy="List smaller groups instead.",
-                        )
+            try:
+                return await self._pages(query | {"pagination": "keyset"})
+            except HttpRefused as refused:
+                if refused.status not in (400, 405):  # a server with keyset pages, but not for this list
+                    raise
+                return await self._pages(query)
         except HttpRefused as refused:
             raise self._server.explain(refused, path=self._group, kind="group") from refused
-        return found
 
     async def close(self) -> None:
         await self._server.close()
 
-    def _listed(self, row: Any) -> ListedProject:
-        try:
-            number, path = row["id"], row["path_with_namespace"].strip("/")
-            if isinstance(number, int) and 0 < number < 2**63 and "/" in path and path.isprintable():
-                return ListedProject(
-                    id=number,
-                    path=path,
-                    is_archived=row.get("archived") is True,
-                    is_empty=row.get("empty_repo") is True,
-                    is_marked_for_deletion=bool(row.get("marked_for_deletion_on") or row.get("marked_for_deletion_at")),
-                    has_repository=row.get("repository_access_level") != "disabled",
-                )
-        except (KeyError, TypeError, AttributeError):
-            pass
-        shown = printable(repr(row))[:200]
-        raise GroupListingFaulty(f"GitLab's listing of group {self._group} contains what is no project: {shown}.")
+    async def _pages(self, query: Mapping[str, Any]) -> GroupListing:
+        where = f"the projects of group {self._group} on {self._server.url}"
+        path = f"/groups/{quote(self._group, safe='')}/projects"
+        found: dict[int, ListedProject] = {}
+        faults: list[str] = []
+        page_count = 0
+        async with aclosing(self._server.pages("api_group", path, query, doing=f"Listing {where}")) as pages:
+            async for rows in pages:
+                page_count += 1
+                for row_number, row in enumerate(rows, 1):
+                    listed = _listed(row)
+                    if isinstance(listed, str):
+                        faults.append(f"row {row_number} of page {page_count}: {listed}")
+                    else:
+                        found[listed.id] = listed
+                if len(found) > MAX_PROJECTS or page_count > MAX_PAGES:
+                    raise SourceError(
+                        f"Listing {where} found more than {MAX_PROJECTS:,} projects or {MAX_PAGES} pages.",
+                        remedy="List smaller groups instead.",
+                    )
+        more = len(faults) - _FAULTS_SHOWN
+        shown = (*faults[:_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else []))
+        return GroupListing(tuple(sorted(found.values(), key=lambda each: each.id)), shown)
+
+
+def _listed(row: Any) -> ListedProject | str:
+    """The project, or what is wrong with its row."""
+    if not isinstance(row, dict):
+        return "it is no object"
+    number, path = row.get("id"), row.get("path_with_namespace")
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 2**63:
+        return f"its id is {_quoted(number)}"
+    if not isinstance(path, str) or not path.strip("/") or "/" not in path or not path.isprintable():
+        return f"the path of project {number} is {_quoted(path)}"
+    return ListedProject(
+        id=number,
+        path=path.strip("/"),
+        is_archived=row.get("archived") is True,
+        is_empty=row.get("empty_repo") is True,
+        is_marked_for_deletion=bool(row.get("marked_for_deletion_on") or row.get("marked_for_deletion_at")),
+        has_repository=row.get("repository_access_level") != "disabled",
+    )
+
+
+def _quoted(value: Any) -> str:
+    return "missing" if value is None else printable(repr(value)[:60])

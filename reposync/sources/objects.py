@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ from dulwich.objects import parse_tree
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
 from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry, path_text
-from reposync.words import suggestion
 
 COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
 KIND_NAMES = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
@@ -149,9 +149,12 @@ def no_tip(where: str, branch: str | None, names: Sequence[str]) -> SourceError:
     """The error if a repository with the branches `names` has no head of `branch` (None: its default branch)."""
     if not names:
         return RepositoryEmpty(f"{where} has no commit yet.", remedy="Push or commit something there first.")
-    missing = "default branch" if branch is None else f"branch {branch!r}"
-    text = f"{where} has no {missing}{suggestion(branch or '', names)}."
-    return BranchNotFound(text, remedy="Name a branch to sync.")
+    listed = f"{', '.join(sorted(names)[:5])}{' and more' if len(names) > 5 else ''}"
+    if branch is None:
+        return BranchNotFound(f"{where} has no default branch.", remedy=f"Name a branch to sync: {listed}.")
+    near = difflib.get_close_matches(branch, names, n=3, cutoff=0.5)
+    remedy = f"Did you mean {' or '.join(near)}?" if near else f"Its branches: {listed}."
+    return BranchNotFound(f"{where} has no branch {branch!r}.", remedy=remedy)
 
 
 def _too_large(root: str) -> SourceError:

@@ -261,6 +261,15 @@ class PackFile:
             spill = Spill()
             self._inflate_into(header, spill.write)
             return spill
+        # Deflated data is at most this long, so most objects are one call.
+        first = self._bytes_at(header.data_at, min(header.size_bytes + (header.size_bytes >> 8) + 64, WINDOW_BYTES))
+        inflater = zlib.decompressobj()
+        try:
+            content = inflater.decompress(first, header.size_bytes + 1)
+        except zlib.error as error:
+            raise PackDamaged(f"the object at {header.data_at} does not inflate: {error}") from error
+        if inflater.eof and len(content) == header.size_bytes:
+            return content
         pieces: list[bytes] = []
         self._inflate_into(header, pieces.append)
         return b"".join(pieces)

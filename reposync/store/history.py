@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, func, literal_column, select, tuple_, union_all
+from sqlalchemy import ColumnElement, Row, Select, case, delete, func, literal_column, select, tuple_, union_all
 
 from reposync.errors import Remedy, RunAmbiguous, RunNotFound
 from reposync.store.columns import sanitize_text
@@ -118,15 +118,35 @@ class RunHistory(Stored):
 
     async def latest(self, identities: Collection[str] | None = None) -> dict[str, Run]:
         """The newest run of each registered repository (with one of `identities`, if given), by repository id."""
-        query = select(*RUNS.c).join_from(REPOSITORIES, RUNS, _IS_LATEST)
+        # By the name, which has the index. With the id in the condition as well, PostgreSQL would expect few runs of
+        # that name to match, and read them all.
+        newest = _newest(select(RUNS).where(RUNS.c.repository == REPOSITORIES.c.name), 1).with_only_columns(RUNS.c.id)
+        query = select(REPOSITORIES.c.id, newest.correlate(REPOSITORIES).scalar_subquery())
         if identities is not None:
             query = query.where(REPOSITORIES.c.id.in_(identities))
-        return {run.repository_id: run for run in await self._runs(query)}
+        async with self._database.read() as connection:
+            owners = {row[1]: row[0] for row in await connection.rows(query) if row[1] is not None}
+            ids = list(owners)
+            found: dict[str, Run] = {}
+            for start in range(0, len(ids), MAX_PAGE):
+                page = select(RUNS).where(RUNS.c.id.in_(ids[start : start + MAX_PAGE]))
+                found |= {owners[row.id]: Run.of(row) for row in await connection.rows(page)}
+            for identity in [each for each, run in found.items() if run.repository_id != each]:
+                # That run belongs to a removed repository, which had the name before.
+                del found[identity]
+                own = _newest(select(RUNS).where(RUNS.c.repository_id == identity), 1)
+                if (row := await connection.one_or_none(own)) is not None:
+                    found[identity] = Run.of(row)
+        return found
 
     async def latest_statuses(self, among: Collection[RunStatus]) -> dict[str, RunStatus | str]:
         """Name -> status of the newest run, for each registered repository with one of these statuses."""
-        query = select(REPOSITORIES.c.name, RUNS.c.status).join_from(REPOSITORIES, RUNS, _IS_LATEST)
-        return dict(await self._database.rows(query.where(RUNS.c.status.in_(sorted(among)))))
+        mine = select(RUNS).where(RUNS.c.repository == REPOSITORIES.c.name)
+        # Runs of a removed repository keep its name: they do not belong to a repository that has the name now.
+        status = case((RUNS.c.repository_id == REPOSITORIES.c.id, RUNS.c.status))
+        newest = _newest(mine, 1).with_only_columns(status).correlate(REPOSITORIES).scalar_subquery()
+        rows = await self._database.rows(select(REPOSITORIES.c.name, newest).where(newest.in_(sorted(among))))
+        return {row[0]: row[1] for row in rows}
 
     async def attempts(self, run_id: str) -> list[RunAttempt]:
         """Oldest first."""
@@ -216,24 +236,36 @@ class RunHistory(Stored):
     async def purge(self, before: datetime, *, batch: int = PURGE_BATCH) -> int:
         """Delete the runs that ended before that time, with their attempts, requests and problems, and the missed ticks
         that were noticed before it. Blocked runs stay. Returns how many runs. `batch`: runs in one transaction."""
-        count = 0
+        count, after = 0, None
         await self._database.change(delete(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at < before))
-        old = select(RUNS.c.id).where(
+        while True:
+            began = time.monotonic()
+            async with self._database.write() as connection:
+                page = await self._purge_batch(connection, before, after, batch)
+            count += len(page)
+            if len(page) < batch:
+                return count
+            after = page[-1]
+            # Pause for as long as the batch took: SQLite gives its lock to whichever writer happens to try first.
+            await asyncio.sleep(time.monotonic() - began)
+
+    async def _purge_batch(
+        self, connection: Connection, before: datetime, after: Row[Any] | None, limit: int
+    ) -> Sequence[Row[Any]]:
+        """`after`: the last run of the batch before. PostgreSQL's index keeps deleted entries until a vacuum, and each
+        batch would pass over all of them again."""
+        query = select(RUNS.c.queued_at, RUNS.c.id).where(
             RUNS.c.queued_at < before,  # implied by the next condition; it has the index
             RUNS.c.completed_at < before,
             RUNS.c.status.in_(FINAL - {RunStatus.BLOCKED}),
         )
-        page = old.order_by(RUNS.c.queued_at, RUNS.c.id).limit(batch).with_for_update(skip_locked=True)
-        while True:
-            began = time.monotonic()
-            async with self._database.write() as connection:
-                ids = await connection.scalars(page)
-                await connection.execute(delete(RUNS).where(RUNS.c.id.in_(ids)))
-            count += len(ids)
-            if len(ids) < batch:
-                return count
-            # Pause for as long as the batch took: SQLite gives its lock to whichever writer happens to try first.
-            await asyncio.sleep(time.monotonic() - began)
+        if after is not None:
+            query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) > tuple_(after.queued_at, after.id))
+        query = query.order_by(RUNS.c.queued_at, RUNS.c.id).limit(limit).with_for_update(skip_locked=True, of=RUNS)
+        page = await connection.rows(query)
+        if page:
+            await connection.execute(delete(RUNS).where(RUNS.c.id.in_([row.id for row in page])))
+        return page
 
     async def _runs(self, query: Select[Any]) -> list[Run]:
         return [Run.of(row) for row in await self._database.rows(query)]
@@ -278,15 +310,3 @@ def _of_repository(runs: Select[Any], column: ColumnElement[str], name: str | No
 def _newest(runs: Select[Any], limit: int) -> Select[Any]:
     columns = runs.selected_columns
     return runs.order_by(columns.queued_at.desc(), columns.id.desc()).limit(max(0, min(limit, MAX_PAGE)))
-
-
-def _is_latest() -> ColumnElement[bool]:
-    """Of a registered repository: by the name, which has the index. Runs of a removed repository keep its name: they do
-    not belong to one that has the name now."""
-    log = RUNS.alias("log")
-    newest = _newest(select(log).where(log.c.repository == REPOSITORIES.c.name), 1).with_only_columns(log.c.id)
-    mine = RUNS.c.repository_id == REPOSITORIES.c.id
-    return and_(RUNS.c.id == newest.correlate(REPOSITORIES).scalar_subquery(), mine)
-
-
-_IS_LATEST = _is_latest()

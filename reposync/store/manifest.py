@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -96,7 +95,8 @@ class TreeEntry:
     language: str | None
 
 
-_VALUES = tuple(FILES.c[name] for name in ManifestRow._fields if name != "path")
+_WRITTEN = (FILES.c.epoch, FILES.c.wanted_sha, FILES.c.reader)
+_VALUES = (FILES.c.blob_sha, FILES.c.mode, FILES.c.size_bytes, FILES.c.chunks, FILES.c.skip_reason, FILES.c.language)
 # A long path is stored as its beginning and a hash (`path_key`).
 _PATH = func.coalesce(FILES.c.long_path, FILES.c.path)
 _OUTDATED = and_(FILES.c.wanted_sha.is_not(None), FILES.c.wanted_sha != FILES.c.blob_sha)
@@ -121,18 +121,33 @@ class Manifests(Stored):
 
     async def load(self, version_id: str) -> dict[str, ManifestRow]:
         """All rows by path. 50,000 take about 20 MB."""
-        query = select(_PATH, *_VALUES).where(FILES.c.repository_id == version_id)
+        query = select(_PATH, *_VALUES, *_WRITTEN).where(FILES.c.repository_id == version_id)
         rows: dict[str, ManifestRow] = {}
+        # Values that most rows share are kept in memory once.
+        shared: dict[str | None, str | None] = {}
         async with self._database.read(streams=True) as connection, connection.sqlalchemy.stream(query) as result:
             async for page in result.partitions(LOAD_ROWS):
-                rows |= {row[0]: _loaded(row) for row in page}
+                for path, blob_sha, mode, size_bytes, chunks, skip_reason, language, epoch, wanted, reader in page:
+                    rows[path] = ManifestRow(
+                        path,
+                        blob_sha,
+                        mode,
+                        size_bytes,
+                        chunks,
+                        shared.setdefault(skip_reason, skip_reason),
+                        shared.setdefault(language, language),
+                        epoch,
+                        wanted,
+                        shared.setdefault(read_by, read_by) if (read_by := _reader_of(reader, epoch)) else None,
+                    )
         return rows
 
     async def file(self, version_id: str, path: str) -> ManifestRow | None:
         """The row of this path."""
         mine = and_(FILES.c.repository_id == version_id, FILES.c.path == path_key(path))
-        rows = await self._database.rows(select(_PATH, *_VALUES).where(mine))
-        return _loaded(rows[0]) if rows else None
+        for row in await self._database.rows(select(*_VALUES, *_WRITTEN).where(mine)):
+            return ManifestRow(path, *row)._replace(reader=_reader_of(row.reader, row.epoch))
+        return None
 
     async def near(self, version_id: str, path: str, limit: int = 3) -> list[str]:
         """Paths of indexed files that somebody may mean by `path`: files in that folder; else those with the same name,
@@ -233,15 +248,9 @@ class Manifests(Stored):
         return dict(await self._database.rows(mine.group_by(reason).order_by(number.desc())))
 
 
-def _loaded(row: Iterable[Any]) -> ManifestRow:
-    """Values that most rows share are kept in memory once."""
-    path, blob_sha, mode, size_bytes, chunks, reason, language, epoch, wanted_sha, stored = row
+def _reader_of(stored: str | None, epoch: int) -> str | None:
     written, _, reader = (stored or "").partition(".")
-    return ManifestRow(
-        *(path, blob_sha, mode, size_bytes, chunks),
-        *(reason and sys.intern(reason), language and sys.intern(language), epoch, wanted_sha),
-        sys.intern(reader) if written == str(epoch) else None,
-    )
+    return reader if written == str(epoch) else None
 
 
 def _stored(version_id: str, row: ManifestRow) -> dict[str, object]:

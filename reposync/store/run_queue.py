@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy import Row, Select, exists, select, update
 from sqlalchemy.exc import IntegrityError
 
-from reposync.errors import RepoSyncError
+from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.store.attempts import take
 from reposync.store.database import QUEUE, Connection
 from reposync.store.history import RunHistory, no_such_run
@@ -30,7 +30,7 @@ from reposync.store.run_state import (
     with_now,
     withdraw,
 )
-from reposync.store.status import PRIORITIES, WAITING, RunTrigger
+from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import CLAIM_ORDER, REPOSITORIES, REQUESTS, RUNS, is_active, new_head, status_is
 
 _KEYED = uuid.UUID("3d7c0f52-8f0e-4bb4-9d0a-4c1f0f1c7a6e")
@@ -260,8 +260,19 @@ def _key_reused() -> IdempotencyKeyReused:
 
 
 def _repeated_flags(row: Row[Any], event: Event) -> dict[str, Any]:
-    """What a request asks for that approves the run, or repeats it."""
+    """What a request asks for that approves the run, or repeats it. Raises RunStateConflict."""
+    brake = row.brake or {}
+    if event is Event.APPROVE and row.status == RunStatus.BLOCKED:
+        return {"approval": brake}
+    if event is Event.RETRY and row.status in (RunStatus.FAILED, RunStatus.CANCELLED):
+        approval = brake if row.approved else None
+        return {"full": row.full, "repair": row.repair, "removal": row.removal, "approval": approval}
+    which, option, body = "failed or cancelled run can be tried again", "", ""
     if event is Event.APPROVE:
-        return {"approval": row.brake or {}}
-    approval = (row.brake or {}) if row.approved else None
-    return {"full": row.full, "repair": row.repair, "removal": row.removal, "approval": approval}
+        which, option = "blocked run can be approved", " --allow-mass-delete"
+        body = ' with `{"allow_mass_delete": true}`'
+    http = f"`POST /api/v1/repositories/{row.repository}/sync`{body} starts a new one."
+    raise RunStateConflict(
+        f"Run {row.id} is {row.status}, and only a {which}.",
+        remedy=Remedy(f"`reposync sync {row.repository}{option}` starts a new one.", http),
+    )

@@ -98,8 +98,7 @@ async def move(connection: Connection, row: Row[Any], event: Event, **columns: A
     becomes `retrying` if a different run of its repository is queued: only one can be `queued`. In that case the caller
     has locked the repository. Raises RunStateConflict."""
     if (step := TRANSITIONS.get((row.status, event))) is None:  # also for states of newer programs
-        fitting = " or ".join(state for state, each in TRANSITIONS if each is event)
-        raise RunStateConflict(f"Run {row.id} is {row.status}: {event} applies only to a run that is {fitting}.")
+        raise RunStateConflict(f"Run {row.id} is {row.status}: {event} does not apply to it.")
     status, changes = step[0], {**step[1], **columns}
     if status in WAITING:
         queued = RUNS.c.repository_id == row.repository_id, status_is(RunStatus.QUEUED), RUNS.c.id != row.id

@@ -75,9 +75,13 @@ class Schema:
     def require(self, where: str, *, complete: bool = True) -> None:
         """Raises StoreUnavailable unless this version can work with it, or if not `complete`, upgrade it."""
         found = f"The database {where} has schema {self.revision}"
+        if self.state == "incompatible" and str(self.revision) < HEAD:
+            raise StoreUnavailable(
+                f"{found}, which no released version made.", remedy="Move it away and start with a new one."
+            )
         if self.state == "incompatible":
             remedy = "Use the version of reposync that upgraded it, or a newer one."
-            raise StoreUnavailable(f"{found}, which this version ({HEAD}) cannot use.", remedy=remedy)
+            raise StoreUnavailable(f"{found}, which is newer than this version's {HEAD}.", remedy=remedy)
         if complete and self.state in ("empty", "behind"):
             found = found if self.revision else f"The database {where} has no tables yet"
             raise StoreUnavailable(f"{found}; this version needs schema {HEAD}.", remedy=UPGRADE)

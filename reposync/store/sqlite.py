@@ -27,8 +27,9 @@ LOCK_SECONDS = 10.0
 # A migration tries to get the write lock again and again, and reports in between.
 MIGRATION_LOCK_SECONDS = 1.0
 PRAGMAS = ("foreign_keys=ON", "synchronous=NORMAL")
-WRITES = "reposync_writes"
-"""Execution option of an engine whose transactions begin with the write lock."""
+WRITES, READS = "reposync_writes", "reposync_reads"
+"""Execution options of an engine whose transactions begin with the write lock, and of one without transactions: each
+statement sees what is committed then."""
 
 
 def sqlite_engine(path: Path, timeout_seconds: float = MIGRATION_LOCK_SECONDS, **options: Any) -> AsyncEngine:
@@ -49,8 +50,9 @@ def _prepare(connection: Any, _record: Any) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    is_writer = connection.get_execution_options().get(WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get(READS):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITES) else "BEGIN")
 
 
 async def turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
@@ -103,12 +105,16 @@ async def back_up(address: SqliteAddress | PostgresqlAddress, target: Path) -> B
         )
     if not address.path.is_file():
         raise UsageError(f"There is no database {address.where} yet.", remedy="A sync creates it.")
+    if not target.parent.is_dir():
+        raise UsageError(f"There is no folder {target.parent}.", remedy="Create it, or name a different file.")
     return await asyncio.to_thread(_copy, address, target)
 
 
 def _copy(address: SqliteAddress, target: Path) -> Backup:
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
+        if os.path.lexists(target):
+            raise FileExistsError
         _create(partial)
         # `mode=rw`: creates no database, and can read one that no other process has open.
         uri = f"{address.path.absolute().as_uri()}?mode=rw"

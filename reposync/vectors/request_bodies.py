@@ -12,6 +12,8 @@ from typing import Any
 
 import orjson
 
+from reposync.embedding.port import Matrix
+from reposync.errors import VectorIndexError
 from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import (
     DENSE,
@@ -30,6 +32,7 @@ Filter = dict[str, Any]
 MAX_POINTS = 128
 # A server accepts 32 MiB. A multivector of 14 windows is 60 kB of JSON: 128 points stay far below this.
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
 def equals(key: str, value: str | int) -> Filter:
@@ -93,7 +96,8 @@ class WriteRequest:
 def write_requests(
     scope: WriteScope, files: Iterable[FileWrite], *, multivector: bool, max_points: int = MAX_POINTS
 ) -> Iterator[WriteRequest]:
-    """Requests in order: each file's new points before the delete of its other points."""
+    """Requests in order: each file's new points before the delete of its other points. Raises VectorIndexError for
+    wrong vectors."""
     request = WriteRequest(max_points=max_points)
     for file in files:
         ids: list[str] = []
@@ -124,8 +128,7 @@ def _encode(
 ) -> bytes:
     vector: dict[str, Any] = {SPARSE: {"indices": point.sparse.indices, "values": point.sparse.values}}
     if point.dense is not None:
-        # A collection of single vectors refuses several rows.
-        vector[DENSE] = point.dense if multivector or len(point.dense) > 1 else point.dense[0]
+        vector[DENSE] = _dense(point.dense, file.path, multivector=multivector)
     metadata = {
         "repository_id": scope.repository_id,
         "repository": scope.repository,
@@ -144,4 +147,18 @@ def _encode(
         "url": point.url,
     }
     payload = {"page_content": point.text, "metadata": metadata}
-    return orjson.dumps({"id": identity, "vector": vector, "payload": payload}, option=orjson.OPT_SERIALIZE_NUMPY)
+    try:
+        return orjson.dumps({"id": identity, "vector": vector, "payload": payload}, option=_OPTIONS)
+    except orjson.JSONEncodeError as error:
+        raise VectorIndexError(f"A chunk of {file.path!r} cannot be written as JSON: {error}.") from error
+
+
+def _dense(matrix: Matrix, path: str, *, multivector: bool) -> Matrix:
+    if matrix.ndim != 2 or not matrix.size or (len(matrix) > 1 and not multivector):
+        raise VectorIndexError(
+            f"A chunk of {path!r} came with vectors of shape {matrix.shape}, which do not fit the collection."
+        )
+    import numpy as np  # only if something is embedded: takes 0.1 s
+
+    contiguous = np.ascontiguousarray(matrix, dtype=np.float32)
+    return contiguous if multivector else contiguous[0]

@@ -180,7 +180,7 @@ def test_a_source_that_fails_is_tried_again_then_given_up_and_can_be_sent_back(
         (run,) = until(lambda: log.ended("app"), details=pod.log_tail)
         assert run.attempt == 3
         refused = person.types("runs", "retry", run.id, exit_code=4)
-        assert "applies only to a run that is failed or cancelled" in refused.stderr
+        assert "only a failed or cancelled run can be tried again" in refused.stderr
         shown = person.types("runs", "show", run.id).stdout
         assert "attempts:" in shown and "retrying" in shown
         gitlab.crashes.clear()

@@ -20,10 +20,10 @@ from typing import Any
 
 import orjson
 
-from reposync.vectors.embedded import LOCK, RECORD, REVISION, SOCKET, machine
+from reposync.vectors.embedded import LOCK, RECORD, REVISION, SOCKET, machine, read_record
 
-# How long to wait for an engine that is ending. Clients start another one until they find one that answers.
-LOCK_SECONDS = 2.0
+# How long to wait for an engine that is ending.
+LOCK_SECONDS = 20.0
 # sockaddr_un holds 104 bytes on macOS and 108 on Linux.
 LONGEST_SOCKET_PATH_BYTES = 100
 
@@ -77,7 +77,7 @@ def take_lock(folder: Path) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            if time.monotonic() > deadline:
+            if _is_served(folder) or time.monotonic() > deadline:
                 return None
             time.sleep(0.02)
         else:
@@ -92,6 +92,17 @@ def _inode(file: Path | int) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _is_served(folder: Path) -> bool:
+    record = read_record(folder)
+    if record is None:
+        return False
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.settimeout(1.0)
+        probe.connect(record["address"])
+        return True
+    return False
 
 
 def _listener(folder: Path) -> tuple[socket.socket, Path]:

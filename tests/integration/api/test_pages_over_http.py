@@ -114,7 +114,7 @@ def test_a_button_that_comes_too_late_or_names_nothing_says_so(open_url: str, sh
         return ask("POST", f"{open_url}/actions/{what}", data=fields, headers=BROWSER)
 
     ended = showcase.run_of(LIVE, RunStatus.COMPLETED)
-    check(press("approve", run=ended.id), 409, "This is not possible now", "applies only to a run that is blocked")
+    check(press("approve", run=ended.id), 409, "This is not possible now", "only a blocked run can be approved")
     near = "Did you mean &#39;platform/web&#39;?"
     check(press("sync", name="paltform/web"), 404, "Not found", near)
     check(press("sync", name="zzzzzzzz"), 404, "Not found", "zzzzzzzz")

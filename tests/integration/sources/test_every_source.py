@@ -57,9 +57,9 @@ async def test_branches_and_their_absence_are_named(site: Site, source: Open) ->
     develop = site.repository.commit({"a": b"1"}, branch="develop")
     site.repository.commit({"a": b"2"}, branch="release/1")
     for branch, words in [
-        ("develp", "no branch 'develp'; did you mean `develop`"),
-        ("zzz", "known here: develop, release/1"),
-        (None, "no default branch; known here: develop.* Name a branch"),
+        ("develp", r"no branch 'develp'\. Did you mean develop\?"),
+        ("zzz", "Its branches: develop, release/1"),
+        (None, "no default branch.*develop"),
     ]:
         with pytest.raises(BranchNotFound, match=words):
             await source(branch=branch).head()

@@ -172,9 +172,9 @@ async def test_a_public_project_needs_no_token(site: Site) -> None:
     assert {record.credential for record in site.server.log} == {None}
 
 
-async def test_pages_are_followed_through_those_that_hold_no_file(site: Site) -> None:
-    """If the server cannot send the whole tree at once."""
-    site.server.faults.bad_gateway(path="pagination=none", times=None)
+@pytest.mark.parametrize("status", [400, 502], ids=["does not know pagination=none", "cannot give the whole tree"])
+async def test_pages_are_followed_through_those_that_hold_no_file(site: Site, status: int) -> None:
+    site.server.faults.answer(status, path="pagination=none", times=None)
     # 150 folders: the first page of 100 rows holds folders only.
     site.repository.commit({f"d{number:03}/a.py": b"%d\n" % number for number in range(150)})
     _, entries = await site.listed()

@@ -47,7 +47,7 @@ async def test_empty_pages_that_go_on_for_ever_are_given_up(
 ) -> None:
     monkeypatch.setattr(gitlab_groups, "MAX_PAGES", 5)
     for number in range(10):
-        link = f'<{server.url}/api/v4/groups/platform/projects?page={number}>; rel="next"'
+        link = f'<{server.url}/api/v4/groups/platform/projects?id_after={number}>; rel="next"'
         server.faults.answer(200, "[]", path="/groups/", headers={"Link": link}, media_type="application/json")
     with pytest.raises(SourceError, match="or 5 pages"):
         await group().projects(archived=False)

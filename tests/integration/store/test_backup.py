@@ -74,7 +74,7 @@ async def test_a_failed_copy_reports_the_reason_and_leaves_nothing(tmp_path: Pat
     path.write_bytes(b"something else entirely" * 100)
     with pytest.raises(StoreUnavailable, match=r"could not be copied.*not an SQLite database"):
         await back_up(SqliteAddress(path), target)
-    with pytest.raises(StoreUnavailable, match=r"No such file or directory.*Name a writable file"):
+    with pytest.raises(UsageError, match="There is no folder"):
         await back_up(SqliteAddress(path), tmp_path / "nowhere" / "reposync.db")
     with pytest.raises(UsageError, match="PostgreSQL") as told:
         await back_up(parse_address("postgresql://someone:secret@db.example.com/reposync"), target)

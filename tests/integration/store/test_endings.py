@@ -319,7 +319,7 @@ async def test_an_event_that_does_not_apply_to_the_state_changes_nothing(store: 
         run = await in_state(store, status)
         for event in Event:
             if (status, event) not in TRANSITIONS:
-                with pytest.raises(RunStateConflict, match=f"Run {run.id} is {status}: {event} applies only to"):
+                with pytest.raises(RunStateConflict, match=f"Run {run.id} is {status}: {event} does not apply"):
                     await after(store, run, event)
         assert await store.runs.get(run.id) == run
         await store.database.change(RUNS.delete())

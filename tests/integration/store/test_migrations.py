@@ -212,18 +212,25 @@ async def change_schema(database: Database, revision: str, oldest_program: str |
 
 
 @pytest.mark.parametrize("operation", ["upgrade", "require_current"])
-@pytest.mark.parametrize("oldest_program", ["9000", None])
+@pytest.mark.parametrize(
+    ("revision", "oldest_program", "message"),
+    [
+        ("9999", "9000", "9999, which is newer"),
+        ("9999", None, "9999, which is newer"),
+        ("0006", "0002", "0006, which no released version made"),
+    ],
+)
 async def test_a_schema_that_this_version_cannot_work_with_is_refused_and_unchanged(
-    empty: Database, operation: str, oldest_program: str | None
+    empty: Database, operation: str, revision: str, oldest_program: str | None, message: str
 ) -> None:
     await empty.upgrade()
-    await change_schema(empty, "9999", oldest_program)
+    await change_schema(empty, revision, oldest_program)
 
-    with pytest.raises(StoreUnavailable, match=f"has schema 9999, which this version .{HEAD}. cannot use"):
+    with pytest.raises(StoreUnavailable, match=message):
         await empty.upgrade() if operation == "upgrade" else (await empty.schema()).require("here")
 
     assert (await empty.schema()).state == "incompatible"
-    assert (await empty.schema()).revision == "9999"
+    assert (await empty.schema()).revision == revision
 
 
 async def test_a_compatible_schema_of_a_newer_version_is_used(empty: Database) -> None:

@@ -30,7 +30,7 @@ ACTIVE, NEWEST, OF_ONE = "ix_sync_runs_active_newest", "ix_sync_runs_newest", "i
 OVER, OF_TRIGGER = "ix_sync_runs_over_newest", "ix_sync_runs_trigger_over_newest"
 OF_ONE_OVER = "ix_sync_runs_repository_over_newest"
 
-OVER_RUNS = re.compile(r"(SEARCH|SCAN) (sync_runs|other|log)\b")
+OVER_RUNS = re.compile(r"(SEARCH|SCAN) (sync_runs|other|later)\b")
 
 
 async def looked_up(store: Store, run_id: str) -> None:

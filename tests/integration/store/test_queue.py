@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from reposync.errors import LeaseLost, RunNotFound, RunStateConflict
+from reposync.errors import LeaseLost, RunNotFound, UsageError
 from reposync.store.columns import metadata
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Released, Run, RunFigures, RunProblem
@@ -97,17 +97,28 @@ async def test_a_run_that_is_tried_again_has_as_many_attempts_as_it_is_given(sto
     assert (await store.runs.approve(run.id, max_attempts=7)).max_attempts == 3 + 7
 
 
-async def test_a_run_that_cannot_be_tried_again_or_approved_gets_no_request(store: Store) -> None:
-    run = await store.ended(await store.running())
-    requests = await store.runs.requests([run.id])
-
-    for change, fitting in ((store.runs.retry, "failed or cancelled"), (store.runs.approve, "blocked")):
-        with pytest.raises(RunStateConflict, match=f"is completed: .* applies only to a run that is {fitting}"):
-            await change(run.id)
+async def test_only_what_failed_or_was_cancelled_is_tried_again_and_only_what_is_blocked_is_approved(
+    store: Store,
+) -> None:
+    run = await store.queued()
+    for state in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.COMPLETED):
+        if state is RunStatus.RUNNING:
+            run = await store.runs.claim("worker-1", 60.0)
+        elif state is RunStatus.COMPLETED:
+            run = await store.ended(run)
+        with pytest.raises(UsageError, match=f"is {state}, and only a failed or cancelled"):
+            await store.runs.retry(run.id)
+        with pytest.raises(UsageError, match=f"is {state}"):
+            await store.runs.approve(run.id)
+    blocked = await store.running("other")
+    await store.ended(blocked, RunStatus.BLOCKED)
+    with pytest.raises(UsageError, match="is blocked"):
+        await store.runs.retry(blocked.id)
+    for change in (store.runs.retry, store.runs.approve):
         with pytest.raises(RunNotFound):
             await change("no-such-run")
 
-    assert (await store.runs.get(run.id), await store.runs.requests([run.id])) == (run, requests)
+    assert (await store.runs.get(run.id)) == run
 
 
 async def test_others_wait_where_a_run_of_another_repository_could_be_executed_now(store: Store) -> None:

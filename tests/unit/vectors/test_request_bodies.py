@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.embedding.port import SparseVector
+from reposync.errors import VectorIndexError
 from reposync.symbol import Symbol
 from reposync.vectors import request_bodies
 from reposync.vectors.port import FileWrite, PointWrite, WriteScope, point_id
@@ -119,8 +120,14 @@ def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
     assert deleted == [each.path for each in writes if each.replaces]
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_windows_become_a_multivector(rows: int) -> None:
-    windows = [FileWrite("a.py", None, "b" * 40, [chunk(0, rows=rows)], False)]
+def test_windows_become_a_multivector_only_where_the_collection_has_them() -> None:
+    windows = [FileWrite("a.py", None, "b" * 40, [chunk(0, rows=3)], False)]
     (upsert,) = operations(list(write_requests(SCOPE, windows, multivector=True)))
-    assert upsert["upsert"]["points"][0]["vector"]["dense"] == [[1, 1, 1, 1]] * rows
+    assert upsert["upsert"]["points"][0]["vector"]["dense"] == [[1, 1, 1, 1]] * 3
+    with pytest.raises(VectorIndexError, match=r"'a\.py'.*shape \(3, 4\)"):
+        list(write_requests(SCOPE, windows, multivector=False))
+
+
+def test_text_that_is_not_unicode_is_refused_with_its_file() -> None:
+    with pytest.raises(VectorIndexError, match=r"'a\.py'"):
+        list(write_requests(SCOPE, [file("a.py", 1, text="\ud800")], multivector=False))

@@ -136,6 +136,7 @@ async def test_a_project_that_the_listing_missed_between_two_pages_is_not_paused
 ) -> None:
     projects = [world.project(f"platform/service-{number}") for number in range(small_pages + 3)]
     await world.discover()
+    world.server.faults.answer(405, "{}", path="keyset", times=None)
     world.server.faults.call(lambda: setattr(projects[0], "deleted", True), path="page=2")
 
     report = await world.discover()

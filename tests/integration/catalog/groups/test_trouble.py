@@ -27,12 +27,10 @@ LIST = "/api/v4/groups/"
         (404, {"message": "404 Group Not Found"}, "SOURCE_GONE", "Group platform was not found on"),
         (500, {"message": "500 Internal Server Error"}, "SOURCE_UNAVAILABLE", "the server answered 500"),
         (200, {"projects": []}, "SOURCE_CORRUPT", "the answer is no list"),
-        (200, [{"id": 3}], "GROUP_LISTING_FAULTY", "group platform contains what is no project: {'id': 3}"),
-        (200, ["platform/d"], "GROUP_LISTING_FAULTY", "what is no project: 'platform/d'"),
     ],
 )
 async def test_a_listing_that_fails_changes_nothing(
-    world: GroupWorld, small_pages: int, status: int, body: Any, code: str, words: str
+    world: GroupWorld, small_pages: int, status: int, body: dict[str, Any], code: str, words: str
 ) -> None:
     for number in range(small_pages + 1):
         world.project(f"platform/service-{number}")
@@ -41,7 +39,7 @@ async def test_a_listing_that_fails_changes_nothing(
     checked = (await world.group()).checked_at
     world.project("platform/new")
     world.server.projects[3].deleted = True
-    world.server.faults.answer(status, json.dumps(body), path=LIST + ".*&page=2", times=None)
+    world.server.faults.answer(status, json.dumps(body), path=LIST + ".*id_after=", times=None)
 
     with pytest.raises(SourceError) as raised:
         await world.discover()
@@ -58,6 +56,31 @@ async def test_a_listing_that_fails_changes_nothing(
     world.server.faults.clear()
     assert (await world.discover()).added == ("platform/new",)
     assert (await world.group()).error_code is None
+
+
+async def test_rows_that_are_no_projects_are_named_and_nothing_is_paused(world: GroupWorld) -> None:
+    world.project("platform/a")
+    world.project("platform/b")
+    await world.discover()
+    rows = [
+        {"id": 1, "path_with_namespace": "platform/a2"},
+        {"id": "2", "path_with_namespace": "platform/b"},
+        {"id": 3},
+        {"id": 4, "path_with_namespace": "platform/c\n"},
+        "platform/d",
+        {"id": 9, "path_with_namespace": "platform/new", "marked_for_deletion_on": None, "archived": None},
+    ]
+    world.server.faults.answer(200, json.dumps(rows), path=LIST, media_type="application/json")
+
+    report = await world.discover()
+
+    assert report.problem_code == "GROUP_LISTING_FAULTY"
+    assert report.problem is not None
+    assert "row 2 of page 1: its id is '2'" in report.problem
+    assert "row 3 of page 1: the path of project 3 is missing" in report.problem
+    assert "and 1 more" in report.problem
+    assert (report.paused, report.added) == ((), ("platform/new",))
+    assert await world.active() == {"platform/a2", "platform/b", "platform/new"}
 
 
 # Several pods ------------------------------------------------------------------------------------------------------
