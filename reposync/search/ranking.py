@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Final
 
@@ -118,7 +117,7 @@ def _scored(question: Question, chunk: Candidate) -> Candidate:
     if not chunk.names and has_definitions(chunk.language):
         fused, parts = fused * _NO_DEFINITION, {name: part * _NO_DEFINITION for name, part in parts.items()}
     parts = {**parts, "definition": definition, "path": path, "prior": prior}
-    return replace(chunk, score=(fused + definition + path) * prior, parts=parts)
+    return chunk.scored((fused + definition + path) * prior, parts)
 
 
 def definition_match(question: Question, names: Iterable[str]) -> float:

@@ -151,6 +151,11 @@ class Candidate:
     score: float
     parts: Mapping[str, float]
 
+    def scored(self, score: float, parts: Mapping[str, float]) -> Candidate:
+        """A tenth of the time of `dataclasses.replace`, for the candidates of each search."""
+        place = (self.id, self.version, self.repository, self.path, self.start_line, self.end_line, self.language)
+        return Candidate(*place, self.names, score, parts)
+
 
 Rank = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 """Candidates in the order of the fusion to those that may be shown, best first, their scores and parts completed."""
