@@ -300,6 +300,10 @@ def _reason(error: BaseException) -> str:
         return "it does not answer in time"
     if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, exceptions.RedisError | OSError):
         return f"what answers there does not speak Redis's protocol ({type(error).__name__})"
+    if isinstance(error, exceptions.ClusterDownError | exceptions.AskError):
+        return f"it belongs to a Redis Cluster, which is not supported ({error}); name a single Redis server"
+    if str(error).lower().startswith("unknown command 'eval'"):
+        return "it is a Sentinel, or EVAL is disabled; name the Redis server itself"
     cause = error.__cause__ or error.__context__
     if isinstance(cause, ConnectionError | FileNotFoundError) and cause.errno:
         return os.strerror(cause.errno).lower()

@@ -79,6 +79,32 @@ async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
         await locks.close()
 
 
+@pytest.mark.parametrize("after", ["a pause before the next attempt", "another worker executed it"])
+async def test_a_run_has_waited_since_it_was_due_or_its_last_worker_was_gone(
+    database: Database,
+    metrics: Metrics,
+    observer: Observer,
+    database_time: DatabaseTime,  # noqa: F811
+    after: str,
+) -> None:
+    store = Store(database)
+    run = await store.running()
+    if after.startswith("a pause"):
+        await store.runs.retry_later(run, 600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+        await database_time.set(630.0)
+    else:
+        await database_time.set(7_200.0)
+        await store.runs.heartbeat(run, 60.0)
+        await database_time.set(7_290.0)
+
+    again = await store.claimed("pod-2:1:bbbbbb")
+    await Execution(store.runs, again, RunLocks(), ExecutionPolicy(60.0), observer).perform(Writes().make)
+
+    assert again.attempt == 2
+    assert 25.0 <= counted(metrics, "queue_wait_seconds_sum") < 600.0
+    assert counted(metrics, "queue_wait_seconds_count") == 1
+
+
 async def test_an_attempt_whose_claim_was_answered_after_its_lease_writes_nothing_and_counts_where_it_is_found(
     database: Database, metrics: Metrics, observer: Observer
 ) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from reposync.errors import LeaseLost, SecretMissing, SourceElsewhere, SourceUnavailable
+from reposync.clock import elapsed_seconds
+from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceElsewhere, SourceUnavailable
 from reposync.runs.execution import NOBODY_CAN_SECONDS, Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
-from reposync.store.run import STOPPING, Run, RunFigures
+from reposync.store.run import STOPPING, Released, Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
 from reposync.store.tables import ATTEMPTS, RUNS
@@ -109,6 +110,50 @@ async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_
     said = [handed.error_message, failed.error_message]
     said += [each.error_message for each in await runs.attempts(run.id)]
     assert said == ["The folder of *** is elsewhere."] * 4
+
+
+async def test_the_quarter_of_an_hour_begins_again_after_a_worker_that_could(database: Database) -> None:
+    """Attempts for the same reason are one row, before and after the other worker's."""
+    runs, unable = Runs(database), Fails(SecretMissing("GITLAB_TOKEN is not set here."))
+    run = await Store(database).running()
+    await execution(runs, run).perform(unable.make)
+    assert run.started_at is not None
+    long_ago = run.started_at - timedelta(seconds=NOBODY_CAN_SECONDS + 1)
+    await database.change(update(ATTEMPTS).values(started_at=long_ago))
+    await runs.release(await claimed_again(database), how=Released(reason=LockHeld("pod-9 holds it.")))
+
+    for _ in range(2):
+        handed = await execution(runs, await claimed_again(database)).perform(unable.make)
+
+    assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
+
+
+async def test_a_short_wait_that_was_in_vain_is_a_failure_and_respected_all_the_same(database: Database) -> None:
+    runs = Runs(database)
+    run = await Store(database).running()
+    refused = Fails(SourceUnavailable("Too many requests.", retry_after_seconds=25.0))
+
+    tried = await execution(runs, run).perform(refused.make)
+
+    assert (tried.status, tried.failures) == (RunStatus.RETRYING, 1)
+    assert tried.started_at is not None
+    assert (tried.not_before - tried.started_at).total_seconds() >= 25.0, "the back-off alone would be 10 s"
+
+
+async def test_a_process_that_was_frozen_goes_on_with_a_run_that_was_not_taken_over(database: Database) -> None:
+    runs, work = Runs(database), Writes()
+    run = await Store(database).running()
+    frozen_since = elapsed_seconds() - 2 * LEASE_SECONDS
+
+    async def after_a_heartbeat(lease: Lease) -> Writes:
+        while lease.remaining_seconds() <= 0:
+            await asyncio.sleep(0.01)
+        return await work.make(lease)
+
+    attempt = Execution(runs, run, RunLocks(), POLICY, Observer(), claimed_since=frozen_since)
+    ended = await attempt.perform(after_a_heartbeat)
+
+    assert (ended.status, ended.attempt, work.written) == (RunStatus.COMPLETED, 1, 1)
 
 
 async def test_a_command_without_workers_says_at_once_that_it_cannot(database: Database) -> None:

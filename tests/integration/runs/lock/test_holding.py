@@ -39,6 +39,31 @@ async def test_a_lock_shows_its_pod_and_run_for_half_an_hour_and_is_gone_after_t
     assert not server.exists(key(run))
 
 
+async def test_a_lock_is_held_over_a_unix_socket(log: Log, open_locks: OpenLocks, tmp_path: Path) -> None:
+    with RedisServer(f"unixsocket={tmp_path / 'redis.sock'}") as redis_server, redis_server.client() as server:
+        run = await log.running()
+        async with watched(open_locks(f"unix://{tmp_path / 'redis.sock'}"), run):
+            assert server.get(key(run)) == value(run)
+        assert not server.exists(key(run))
+
+
+async def test_a_call_that_is_cancelled_at_any_moment_is_cancelled(open_locks: OpenLocks, redis_url: str) -> None:
+    """A watchdog that went on after that would be waited for without an end."""
+    locks = open_locks(redis_url)
+    cancelled = 0
+    for is_connected in (True, False):
+        for moment in range(60):
+            await (locks.ping() if is_connected else locks.close())
+            call = asyncio.create_task(locks.ping())
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            if call.cancel():
+                cancelled += 1
+                await asyncio.wait({call})
+                assert call.cancelled(), f"cancelled after {moment} turns, and it went on"
+    assert cancelled > 4, "with a connection and without, whatever a call takes on this machine"
+
+
 async def test_a_lock_of_a_live_holder_is_respected_and_named(
     log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import redis
 from reposync.errors import RedisUnavailable
 from reposync.runs import redis_locks
 from reposync.runs.locks import LockHolder
-from tests.fixtures.redis_server import RedisServer
+from tests.fixtures.redis_server import RedisServer, server_program
 from tests.fixtures.supervised import free_port
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.runs.lock.conftest import Heard, Log, OpenLocks, foreign_value, key, lost, until, value, watched
@@ -178,6 +179,54 @@ async def test_an_address_without_a_server(log: Log, open_locks: OpenLocks, hear
     for url, words in addresses.items():
         heard.reasons.clear()
         assert words in await trouble(log, open_locks, heard, url)
+
+
+@pytest.mark.parametrize(
+    ("setting", "credentials", "words"),
+    [
+        ("requirepass=another one", "", "authentication required"),
+        ("requirepass=another one", f":{SECRET}@", "invalid username-password pair"),
+        ("replicaof=127.0.0.1 1", "", "read only replica"),
+        ("maxmemory=1", "", "maxmemory"),
+        ("cluster-enabled=yes", "", "redis cluster, which is not supported"),
+    ],
+)
+async def test_a_server_that_does_not_do_its_work_says_why(
+    setting: str, credentials: str, words: str, log: Log, open_locks: OpenLocks, heard: Heard, tmp_path: Path
+) -> None:
+    with RedisServer(setting, f"dir={tmp_path}") as server:
+        url = server.url.replace("://", f"://{credentials}")
+        assert words in await trouble(log, open_locks, heard, url)
+
+
+async def test_a_user_who_may_not_do_what_a_lock_needs_is_reported(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
+) -> None:
+    with redis_server.client() as server:
+        server.acl_setuser("limited", enabled=True, passwords=[f"+{SECRET}"], keys="*", commands=["+@all", "-eval"])
+    url = redis_server.url.replace("://", f"://limited:{SECRET}@")
+    assert "no permissions to run the 'eval' command" in await trouble(log, open_locks, heard, url)
+
+
+async def test_a_sentinel_is_told_from_the_server_that_it_watches(
+    log: Log, open_locks: OpenLocks, heard: Heard, tmp_path: Path
+) -> None:
+    port, configuration = free_port(), tmp_path / "sentinel.conf"
+    configuration.write_text(f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nprotected-mode no\n")
+    command = [str(server_program()), str(configuration), "--sentinel"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as sentinel, redis.Redis(port=port) as client:
+        try:
+            await until(lambda: answers(client), "the Sentinel answers")
+            reason = await trouble(log, open_locks, heard, f"redis://127.0.0.1:{port}/0")
+        finally:
+            sentinel.kill()
+    assert "it is a sentinel, or eval is disabled; name the redis server itself" in reason
+
+
+def answers(client: redis.Redis) -> bool:
+    with contextlib.suppress(redis.RedisError):
+        return bool(client.ping())
+    return False
 
 
 @contextlib.asynccontextmanager
