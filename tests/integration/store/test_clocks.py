@@ -76,15 +76,17 @@ async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wro
 # The queue ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pause_that_was_set_before_the_clock_went_back_is_over(store: Store, time: DatabaseTime) -> None:
-    run = await store.running()
-    await store.runs.retry_later(run, 600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
-    assert await store.runs.claim("worker-1", 60.0) is None, "the pause is respected"
+@pytest.mark.parametrize("waits", ["since it was queued", "before its next attempt"])
+async def test_what_waited_before_the_clock_went_back_is_due(store: Store, time: DatabaseTime, waits: str) -> None:
+    run = await store.queued()
+    if waits == "before its next attempt":
+        await store.runs.retry_later(await store.claimed(), 600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+        assert await store.runs.claim("worker-1", 60.0) is None, "the pause is respected"
 
     await time.set(-2 * HOUR)
 
     again = await store.runs.claim("worker-1", 60.0)
-    assert again is not None and again.id == run.id
+    assert again is not None and (again.id, again.waited_seconds) == (run.id, 0.0)
 
 
 async def test_a_dead_workers_run_goes_on_within_the_longest_lease(store: Store, time: DatabaseTime) -> None:
@@ -222,6 +224,8 @@ async def test_rows_of_dead_workers_are_deleted_when_a_worker_joins(store: Store
 
     assert set(await store.database.scalars(select(WORKERS.c.name))) == {"pod-2:7:late", "pod-3:7:new"}
     assert await workers.beat("pod-1:7:killed") is False, "it has to join again"
+    await workers.leave("pod-2:7:late")
+    assert await alive(store) == ["pod-3:7:new"]
 
 
 async def test_a_session_has_ended_once_it_was_signed_out(store: Store) -> None:

@@ -266,6 +266,17 @@ async def test_connections_that_the_server_closed_are_replaced_without_an_error(
 
 
 @ON_POSTGRESQL
+async def test_a_connection_that_breaks_in_a_transaction_can_be_tried_again(store: Store, database_url: str) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        async with store.database.write() as connection:
+            assert await end_all_connections(database_url)
+            await connection.execute(text("SELECT 1"))
+
+    assert caught.value.retryable
+    assert await store.runs.history() == []
+
+
+@ON_POSTGRESQL
 async def test_connections_that_a_silent_server_does_not_let_end_are_cut(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ async def test_a_run_that_stops_beside_a_blocked_one_names_it_and_gives_it_its_r
     assert await live(store, waits) == [("schedule", "schedule"), ("http", "token 1")]
     assert (await store.runs.askers([second.id]))[second.id] == ["token 1"], "the history still says who asked"
     assert await live(store, second) == []
+    assert await store.runs.finish(second, RunStatus.BLOCKED, RunFigures()) == second, "said twice"
 
 
 async def test_a_completed_run_closes_the_blocked_one_with_a_message(store: Store) -> None:
@@ -110,6 +111,34 @@ async def test_an_approval_covers_what_the_run_stopped_at_and_names_its_author(s
     assert (request.asked_by, request.approval) == ("zoe@laptop", brake(700))
     worse = await stops(store, 812)
     assert (worse.id, worse.status, worse.approved, worse.brake) == (waits.id, RunStatus.BLOCKED, False, brake(812))
+
+
+async def test_an_approval_beforehand_is_of_the_first_deletion_that_the_run_meets(store: Store) -> None:
+    await store.queued(trigger=RunTrigger.COMMAND, approved=True)
+    run = await store.claimed()
+    await store.runs.record_brake(run, brake(700))
+    noted = await store.runs.get(run.id)
+    assert (noted.approved, noted.brake) == (True, brake(700)), "and goes on"
+    again = await store.runs.release(run)
+    assert again.approved
+
+    waits = await stops(store, 812)
+
+    assert (waits.approved, waits.brake) == (False, brake(812))
+    await store.tick(TICK)
+    await stops(store, 900)
+    (waits,) = await blocked_runs(store)
+    assert (waits.approved, waits.brake) == (False, brake(900))
+
+
+async def test_an_approval_of_a_run_that_stopped_all_the_same_is_over(store: Store) -> None:
+    await store.queued(trigger=RunTrigger.COMMAND, approved=True)
+    assert not (await stops(store, 700)).approved
+    await store.tick(TICK)
+    await stops(store, 812)
+
+    (waits,) = await blocked_runs(store)
+    assert (waits.approved, waits.brake) == (False, brake(812))
 
 
 # Ends ---------------------------------------------------------------------------------------------------------------
@@ -196,8 +225,8 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
     assert (is_new, sync.removal, sync.repair) == (True, False, False)
     assert await store.runs.claim("another", 60.0) is None
     await store.ended(run)
-    claimed = await store.runs.claim("another", 60.0)
-    assert claimed is not None and claimed.id == sync.id
+    assert (await store.ended()).id == sync.id
+    assert await store.runs.claim_orphan_removal(row.id, row.name, WORKER, 60.0) is None, "it is registered"
 
 
 # Attempts -------------------------------------------------------------------------------------------------------------
@@ -252,21 +281,24 @@ async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yie
 async def test_attempts_that_are_handed_back_for_one_reason_are_one_row_however_many(store: Store) -> None:
     await store.queued()
     reasons = {"pod-1": SecretMissing("GITLAB_TOKEN is not set."), "pod-2": LockHeld("pod-9 holds it.")}
+    await store.runs.release(await store.claimed("pod-2"), SOME, Released(reason=reasons["pod-2"]))
     for _ in range(10):
         for worker, reason in reasons.items():
             run = await store.runs.release(await store.claimed(worker), how=Released(reason=reason))
 
     rows = await store.runs.attempts(run.id)
     assert [(each.attempt, each.worker, each.error_code, each.outcome, each.times) for each in rows] == [
-        (1, "pod-1", "SECRET_MISSING", RELEASED, 10),
-        (2, "pod-2", "LOCK_HELD", RELEASED, 10),
+        (1, "pod-2", "LOCK_HELD", RELEASED, 1),  # this one did something
+        (2, "pod-1", "SECRET_MISSING", RELEASED, 10),
+        (3, "pod-2", "LOCK_HELD", RELEASED, 10),
     ]
-    assert rows[1].ended_at is not None and run.started_at is not None
-    assert rows[1].started_at < run.started_at <= rows[1].ended_at, "from the first to the last of them"
+    assert counts(rows[0]) == counts(SOME)
+    assert rows[2].ended_at is not None and run.started_at is not None
+    assert rows[2].started_at < run.started_at <= rows[2].ended_at, "from the first to the last of them"
     # What counts and what does not is as before.
-    assert (run.attempt, run.failures, run.max_attempts) == (20, 0, MAX_ATTEMPTS + 20)
+    assert (run.attempt, run.failures, run.max_attempts) == (21, 0, MAX_ATTEMPTS + 21)
     done = await store.runs.finish(await store.claimed("pod-3"), RunStatus.COMPLETED, SOME)
-    assert (done.failures, counts(done)) == (1, counts(SOME))
+    assert (done.failures, counts(done)) == (1, (2, 4, 6, 8, 10))
 
 
 async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(store: Store) -> None:

@@ -85,11 +85,24 @@ async def test_connections_to_a_server_that_was_demoted_without_a_restart_are_gi
             assert await connection.scalar(text("SHOW default_transaction_read_only")) == "off"
 
 
+@pytest.mark.parametrize("waits", [True, False])
 async def test_behind_a_server_that_fell_silent_the_next_one_is_reached(
-    primary: PostgresqlServer, database: Database
+    primary: PostgresqlServer, database: Database, waits: bool
 ) -> None:
+    """`waits`: the caller, for as long as that takes; a heartbeat has a third of its lease, and asks again."""
     with TcpProxy(primary.url) as silent, TcpProxy(primary.url) as other:
         silent.stall()
         url = f"postgresql://postgres@{silent.host}:{silent.port},{other.host}:{other.port}/postgres"
+        if waits:
+            async with await Database.open(url) as both:
+                return await both.ping()
+        silent.resume()
         async with await Database.open(url) as both:
-            await both.ping()
+            assert both.connect is not None
+            silent.stall()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await both.connect()
+            connection = await both.connect()
+            assert await connection.fetchval("SELECT 1") == 1
+            connection.terminate()

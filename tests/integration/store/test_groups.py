@@ -52,6 +52,10 @@ async def test_a_declared_group_is_due_until_it_is_recorded(groups: ProjectGroup
     assert first.due_at == in_an_hour(first.checked_at)
     assert (second.worker, second.checked_at) == ("w2", None)
     assert await groups.claim_due("w3", 60, among=[A, B]) is None
+    await groups.declare([A])
+    again = await due(groups, "w3", A)
+    assert (again.key, again.projects) == (A, 7), "declared again it is due, and keeps what is known"
+    await groups.record(again, in_an_hour)
     await groups.declare(["not asked for"])
     for among in ([A, B], []):
         assert await groups.claim_due("w3", 60, among=among) is None

@@ -101,6 +101,10 @@ async def test_a_folder_has_its_folders_first_with_what_is_in_them(store: Store)
     await store.manifests.record(run, run.repository_id, rows)
     other = await store.running("other")
     await store.manifests.record(other, other.repository_id, [indexed("src/a.py", chunks=9)])
+    third = await store.running("third")
+    await store.manifests.record(third, third.repository_id, [indexed("src/a.py")])
+    await store.manifests.clear(third, third.repository_id)
+    assert set(await store.manifests.counts()) == {run.repository_id, other.repository_id}
 
     top = await entries(store, run.repository_id)
 

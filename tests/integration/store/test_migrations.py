@@ -17,10 +17,11 @@ from reposync.store.database import Database
 from reposync.store.index_queries import search_scope, searched_versions
 from reposync.store.indexes import SCHEMA
 from reposync.store.repository import repository_id
+from reposync.store.run import RunFigures
 from reposync.store.schema import HEAD, OLDEST_PROGRAM, REVISIONS, alembic_config
 from reposync.store.status import ACTIVE, RunStatus, RunTrigger
-from reposync.store.tables import RUNS, VERSIONS
-from tests.fixtures.newer_rows import STATE, STATUS, newer
+from reposync.store.tables import REQUESTS, RUNS, VERSIONS
+from tests.fixtures.newer_rows import STATE, STATUS, TRIGGER, newer
 from tests.fixtures.released_schemas import RELEASED, Rows, make, make_tables, rows
 from tests.integration.store.conftest import Store
 
@@ -286,6 +287,20 @@ async def test_a_run_with_an_unknown_status_is_over_and_others_go_on(store: Stor
     assert fresh.id != odd.id
     claimed = await store.runs.claim("worker-1", 60.0)
     assert claimed is not None and claimed.id == fresh.id
+
+
+async def test_a_run_with_an_unknown_trigger_is_claimed_kept_and_finished(store: Store) -> None:
+    waiting = await store.queued()
+    await newer(store.database, RUNS.c.id, waiting.id, trigger=TRIGGER)
+    await newer(store.database, REQUESTS.c.run_id, waiting.id, trigger=TRIGGER)
+
+    run = await store.claimed()
+    await store.runs.heartbeat(run, 60.0, {"phase": "indexing"}, RunFigures())
+    handed_back = await store.runs.release(run)
+    ended = await store.ended()
+
+    assert [(each.id, each.trigger) for each in (run, handed_back, ended)] == [(waiting.id, TRIGGER)] * 3
+    assert ended.status is RunStatus.COMPLETED
 
 
 async def test_a_version_in_an_unknown_state_is_listed_and_not_searched(store: Store) -> None:

@@ -136,3 +136,5 @@ async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(
         await quiet(news)
         await store.repositories.pause("payments", "being moved")
         assert await news.wait(REGISTRATIONS, LONG_SECONDS), "it listens as before"
+    while await store.database.scalars(text(LISTENERS)):  # a listener that is cancelled leaves no connection
+        await asyncio.sleep(0.01)

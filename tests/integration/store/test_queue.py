@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from reposync.errors import LeaseLost, RunNotFound, UsageError
+from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, UsageError
 from reposync.store.columns import metadata
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Released, Run, RunFigures, RunProblem
@@ -43,6 +43,20 @@ async def test_a_person_goes_before_a_push_and_a_push_before_the_clock_and_among
     order = [(await store.runs.claim("worker-1", 60.0)).repository for _ in range(6)]
 
     assert order == ["click", "click again", "push", "push again", "tick", "tick again"]
+
+
+async def test_the_run_of_a_dead_worker_goes_on_before_those_that_wait(store: Store) -> None:
+    dead = await store.running("dead", trigger=RunTrigger.SCHEDULE, lease_seconds=-1.0)
+    await store.queued("clicked", RunTrigger.HTTP)
+
+    assert (await store.claimed("worker-2")).id == dead.id
+
+
+async def test_the_next_run_starts_at_once_when_the_one_before_killed_its_last_worker(store: Store) -> None:
+    await store.running(lease_seconds=-1.0, max_attempts=1)
+    queued, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    assert (await store.runs.claim("worker-2", 60.0, run_id=queued.id)).id == queued.id
 
 
 async def test_two_pods_share_the_queue_without_a_repetition(store: Store, open_database) -> None:
@@ -114,9 +128,13 @@ async def test_only_what_failed_or_was_cancelled_is_tried_again_and_only_what_is
     await store.ended(blocked, RunStatus.BLOCKED)
     with pytest.raises(UsageError, match="is blocked"):
         await store.runs.retry(blocked.id)
+    failed = await store.ended(await store.running("removed"), RunStatus.FAILED)
+    await store.repositories.remove("removed")
     for change in (store.runs.retry, store.runs.approve):
         with pytest.raises(RunNotFound):
             await change("no-such-run")
+        with pytest.raises(RepositoryNotFound, match="'removed'"):
+            await change(failed.id)
 
     assert (await store.runs.get(run.id)) == run
 
@@ -174,6 +192,8 @@ async def test_the_same_request_of_the_same_client_is_no_further_one(store: Stor
         ("token 2", False),
         ("token 1", True),
     ]
+    await store.runs.request_cancel(run.id, by="zoe@laptop")
+    assert {each.withdrawn_by for each in (await store.runs.requests([run.id]))[run.id]} == {"zoe@laptop"}
 
 
 # Taking it back ----------------------------------------------------------------------------------------------------
@@ -204,6 +224,8 @@ async def test_a_removal_withdraws_all_other_requests(store: Store) -> None:
     assert await store.runs.heartbeat(running, 60.0)
     again, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 2", removal=True)
     assert (again.id, again.status, again.removal) == (waiting.id, RunStatus.QUEUED, True)
+    repaired = await clicked(store, repair=True)
+    assert (repaired.id, repaired.removal, repaired.repair) == (waiting.id, True, False), "it stays a removal"
 
 
 # Failures at a command ---------------------------------------------------------------------------------------------

@@ -6,6 +6,9 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
+from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repository import Repository, repository_id
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
@@ -24,6 +27,19 @@ async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store:
 
     assert (joined.id, joined.trigger, joined.scheduled_for) == (clicked.id, RunTrigger.COMMAND, TICK)
     assert await store.runs.history() == [joined]
+    assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
+    assert await store.tick(TICK) == TickOutcome(handled=1), "also if the history does not know it any more"
+
+
+async def test_ticks_of_what_was_removed_or_paused_meanwhile_are_dropped_and_the_others_run(store: Store) -> None:
+    paused, there = await store.repository("paused"), await store.repository("there")
+    await store.repositories.pause("paused", "being moved")
+    due = dict.fromkeys((repository_id("removed"), paused.id, there.id), TICK)
+
+    outcome = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+
+    assert outcome == TickOutcome(queued=1, handled=2)
+    assert [run.repository for run in await store.runs.history()] == ["there"]
 
 
 async def test_hundreds_of_ticks_of_one_moment_are_hundreds_of_runs(store: Store) -> None:
@@ -70,6 +86,23 @@ async def test_the_schedules_are_those_of_active_repositories_that_have_one(stor
     assert await store.ticks.scheduled() == [
         ScheduledRepository(scheduled.id, "scheduled", "0 3 * * *", "Europe/Zurich", scheduled.scheduled_since)
     ]
+
+
+@pytest.mark.parametrize("by", ["a person", "its group"])
+async def test_ticks_during_a_pause_are_not_missed(store: Store, by: str) -> None:
+    row = await store.repository(cron_expression="0 3 * * *")
+    if by == "a person":
+        await store.repositories.pause("payments", "being moved")
+        back = await store.repositories.resume("payments")
+    else:
+        group = GroupRepositories(store.database)
+        await group.apply_changes([RepositoryChange(row, {"is_active": False, "paused_reason": "gone"})])
+        paused = await group.by_id(row.id)
+        await group.apply_changes([RepositoryChange(paused, {"is_active": True, "paused_reason": None})])
+        back = await group.by_id(row.id)
+
+    assert row.scheduled_since is not None and back.scheduled_since is not None
+    assert back.is_active and back.scheduled_since > row.scheduled_since
 
 
 async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_not_missed(store: Store) -> None:

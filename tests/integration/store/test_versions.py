@@ -79,6 +79,7 @@ async def test_each_attempt_writes_under_a_higher_epoch_than_any_before_it(store
 
     assert [await begun(above) for above in (None, 41, 7, None, 2**52)] == [1, 42, 43, 44, 2**52 + 1]
     assert (await store.repositories.get("payments")).epoch == 2**52 + 1
+    assert (await store.runs.get(run.id)).full_from_epoch == 0, "that of its first attempt"
     other = await store.building(run, settings_key="settings-2")
     assert await store.versions.begin_epoch(run, other, identity="index-1") == 2**52 + 2
 
@@ -88,6 +89,12 @@ async def test_a_commit_that_is_held_but_for_some_files_does_not_take_the_place_
 ) -> None:
     run = await store.running()
     await store.publishes(run)
+
+    first = (await store.versions.of(run.repository_id))[0]
+    epoch = await store.versions.begin_epoch(run, first, identity="index-2")
+    (begun,) = await store.versions.of(run.repository_id)
+    assert (begun.fingerprint, begun.commit_sha) == (None, COMMIT), "its manifest is mixed until it is published"
+    assert (begun.epoch, begun.index_identity) == (epoch, "index-2")
 
     partial = await store.publishes(run, commit="d" * 40, complete=False)
     assert (partial.commit_sha, partial.partial_commit) == (COMMIT, "d" * 40)
@@ -222,6 +229,12 @@ async def test_search_learns_of_every_version_that_becomes_live_or_is_retired(st
     await store.versions.roll_back("payments")
     seen = await has_changed(seen)
     assert await search_scope(store.database) == seen, "and of nothing else"
+    live, _ = await store.versions.roll_back("payments")
+    seen = await has_changed(seen)
+    # Built, live, and the one before removed, all between two looks.
+    await store.publishes(run, await store.building(run, settings_key="settings-3"))
+    await store.versions.remove(run, live.id)
+    await has_changed(seen)
 
 
 async def test_points_of_versions_that_are_not_live_are_hidden_in_the_collection_that_has_them(store: Store) -> None:

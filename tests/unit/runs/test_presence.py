@@ -33,6 +33,7 @@ def test_a_living_worker_is_not_dead_and_a_killed_one_is(tmp_path: Path):
         other.communicate()
         assert me.is_dead(name)
         assert not me.is_dead(me.name)
+        assert not me.is_dead("other-pod:1:abcdef"), "of a different machine nothing is known"
     (left,) = (tmp_path / "workers").iterdir()
     os.utime(left, (0, 0))
     with present(tmp_path, "pod"):
