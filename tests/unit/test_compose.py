@@ -11,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from reposync.config.database_url import PostgresqlAddress, parse_address
+from reposync.config.loading import load_registry
 from reposync.config.references import InterpolationError, interpolate
 from reposync.config.settings import Settings
 
@@ -80,6 +81,46 @@ def test_every_image_has_a_version_and_every_container_only_what_it_needs(servic
         assert not any("docker.sock" in str(volume) for volume in service.get("volumes", [])), name
     for name in ("postgres", "redis", "qdrant"):
         assert services[name]["networks"] == ["inside"], f"{name} has no way out"
+
+
+def test_it_fits_the_image(services: dict[str, Any]) -> None:
+    """Its entry point, its port, the user that writes to the state folder, and the program of its health check."""
+    image = (ROOT / "Dockerfile").read_text()
+    user = re.search(r"^USER (\d+)", image, re.MULTILINE)
+    assert user is not None
+    for name in OURS:
+        (state,) = [each for each in services[name]["tmpfs"] if each.startswith("/var/lib/reposync:")]
+        assert f"uid={user[1]}," in state
+        assert not {"entrypoint", "user"} & services[name].keys()
+    assert re.search(r'^ENTRYPOINT .*"reposync"\]$', image, re.MULTILINE), "`command` is words of the program"
+    assert "REPOSYNC_STATE_DIR=/var/lib/reposync" in image and "EXPOSE 8080" in image
+    assert services["reposync-1"]["healthcheck"]["test"] == ["CMD", "reposync-health"]
+    assert "/opt/reposync/bin/reposync-health" in image
+
+
+def test_the_daemons_start_when_all_they_need_is_well_and_the_schema_is_made(services: dict[str, Any]) -> None:
+    for name in DAEMONS:
+        needs = {other: each["condition"] for other, each in services[name]["depends_on"].items()}
+        assert needs.pop("migrate") == "service_completed_successfully"
+        assert needs == dict.fromkeys(("postgres", "redis", "qdrant", "tei"), "service_healthy")
+    assert services["migrate"]["command"] == ["db", "upgrade"]
+    assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+    for name, service in services.items():
+        check = service["healthcheck"]
+        assert check == {"disable": True} if name == "migrate" else check["test"][0] in ("CMD", "CMD-SHELL"), name
+
+
+def test_its_registry_is_one_that_config_check_takes(services: dict[str, Any]) -> None:
+    mounts = {each["target"]: each["source"] for each in services["reposync-1"]["volumes"]}
+    variables = {key: str(value) for key, value in services["reposync-1"]["environment"].items()}
+
+    loaded = load_registry(ROOT / mounts["/etc/reposync"] / "repositories.yaml", variables)
+
+    assert [each for each in loaded.warnings if "no such folder on this machine" not in str(each)] == []
+    assert loaded.registry.embedding.url == "http://tei:8080"
+    assert "8080" in services["tei"]["command"]
+    assert [str(each.path) for each in loaded.registry.repositories] == ["/srv/reposync"]
+    assert "/srv/reposync" in mounts
 
 
 # What it says to the program -----------------------------------------------------------------------------------------

@@ -78,6 +78,13 @@ def test_several_hits_in_one_file_are_one_file_but_take_up_places_among_the_hits
     assert ndcg(question("tree.go"), *hits) == (pytest.approx(SECOND), pytest.approx(0.5))
 
 
+def test_only_the_first_ten_files_and_the_first_ten_hits_count():
+    others = [Hit(f"{number}.go") for number in range(10)]
+
+    assert ndcg(question("tree.go"), *others, Hit("tree.go")) == (0, 0)
+    assert ndcg(question("tree.go"), *others[1:], Hit("tree.go")) == (pytest.approx(1 / math.log2(11)),) * 2
+
+
 def test_an_answer_is_found_by_the_end_of_its_path_in_whole_names():
     assert Answer(path="tree.go").is_file("src/tree.go")
     assert Answer(path="src/tree.go").is_file("tree.go")

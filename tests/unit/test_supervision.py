@@ -110,3 +110,37 @@ async def test_a_task_may_end_once_it_was_told_to_and_not_before() -> None:
         await keep("work", work, until=told, pause_seconds=0.001)
 
     assert calls == 3
+
+
+async def test_a_task_that_waits_before_its_next_start_ends_as_soon_as_it_is_told_to() -> None:
+    told, failed = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        failed.set()
+        raise TypeError("a defect")
+
+    keeping = asyncio.create_task(keep("work", work, until=told, pause_seconds=10 * LONG_SECONDS))
+    await failed.wait()
+    told.set()
+
+    async with asyncio.timeout(LONG_SECONDS):
+        await keeping
+
+
+async def test_a_task_that_fails_while_it_is_cancelled_ends_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    began = asyncio.Event()
+
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise TypeError("a defect at the end")
+
+    keeping = asyncio.create_task(keep("work", work))
+    await began.wait()
+    keeping.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await keeping
+    assert "a defect at the end" in caplog.text

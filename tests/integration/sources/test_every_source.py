@@ -70,6 +70,15 @@ async def test_branches_and_their_absence_are_named(site: Site, source: Open) ->
     assert (await source().head()).sha == main
 
 
+async def test_an_empty_tree_is_empty(site: Site, source: Open) -> None:
+    site.repository.commit({"a.py": b"one\n"})
+    site.repository.commit({"a.py": None})
+    opened = source()
+
+    assert await entries_of(opened) == []
+    assert await contents(opened, []) == {}
+
+
 @pytest.mark.parametrize("count", [3, 50])
 async def test_missing_blobs_are_named_after_all_others_were_read(site: Site, source: Open, count: int) -> None:
     site.repository.many(50)

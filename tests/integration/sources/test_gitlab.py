@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,19 +10,22 @@ import pytest
 from reposync.errors import SourceCorrupt, SourceUnavailable
 from reposync.sources.port import Commit
 from tests.fixtures.repositories import GitRepository
-from tests.integration.sources.conftest import PATH, TOKEN, Site, contents, entries_of, expected, same_tree
+from tests.integration.sources.conftest import PATH, TOKEN, Site, Watched, contents, entries_of, expected, same_tree
 
 
 async def test_a_first_sync_costs_few_requests_and_an_unchanged_head_one(site: Site) -> None:
     """With 10,000 files: `tests/integration/sync/test_gitlab.py`."""
     site.repository.many(2_500)
+    site.repository.commit({".gitattributes": b"*.min.js linguist-generated\n"})
     source, entries = await site.listed(project_id=None)
+    rules = await contents(source, [entry for entry in entries if entry.path == b".gitattributes"])
     found = await contents(source, entries)
     assert same_tree(entries, site.repository)
-    assert len(found) == 2_500
+    assert rules.items() <= found.items()
+    assert len(found) == 2_501
     assert found[entries[17].sha] == site.repository.read(entries[17].sha)
     assert await source.project_id() == 42
-    assert (len(site.server.log.rest), len(site.server.log.git)) == (3, 1 + 2)
+    assert (len(site.server.log.rest), len(site.server.log.git)) == (3, 1 + 1 + 2)
 
     for branch in (None, "main"):
         site.server.log.forget()
@@ -31,14 +35,14 @@ async def test_a_first_sync_costs_few_requests_and_an_unchanged_head_one(site: S
 
 async def test_few_contents_come_by_rest_and_many_by_git(site: Site) -> None:
     site.repository.many(60)
-    source, entries = await site.listed()
-    site.server.log.forget()
+    watched = Watched()
+    source, entries = await site.listed(observer=watched)
 
     assert len(await contents(source, entries[:20])) == 20
-    assert (len(site.server.log.rest), len(site.server.log.git)) == (20, 0)
-    site.server.log.forget()
+    assert watched.requests == ["api_head", "api_tree", *["api_blob"] * 20]
     assert len(await contents(source, entries[:21])) == 21
-    assert (len(site.server.log.rest), len(site.server.log.git)) == (0, 2)
+    assert watched.requests[22:] == ["git_refs", "git_fetch"]
+    assert len(watched.requests) == len(site.server.log)
 
 
 async def test_the_token_travels_as_bearer_and_as_git_s_password_only(site: Site) -> None:
@@ -88,6 +92,17 @@ async def test_a_signed_commit_is_proven_by_two_git_requests_or_not_at_all(site:
     assert (len(site.server.log.rest), len(site.server.log.git)) == ((4, 1) if is_git_refused else (2, 2))
 
 
+async def test_a_head_that_moves_in_the_middle_of_a_run_does_not_mix_two_commits(site: Site) -> None:
+    first = site.repository.commit({"a.py": b"one\n"})
+    site.server.faults.call(lambda: site.repository.commit({"a.py": b"two\n", "b.py": b"b\n"}), path="repository/tree")
+    source, head = await site.at_head()
+    entries = (await source.tree(head)).entries
+
+    assert head.sha == first
+    assert list((await contents(source, entries)).values()) == [b"one\n"]
+    assert (await source.head()).sha == site.repository.head() != first
+
+
 async def test_a_commit_that_was_rewritten_away_is_a_reason_to_try_again_not_an_empty_tree(site: Site) -> None:
     site.repository.commit({"a.py": b"one\n"})
     source, head = await site.at_head()
@@ -109,6 +124,19 @@ async def test_the_branch_that_is_read_has_its_name_at_no_cost_or_of_one_call(si
     assert len(site.server.log) == 0
     assert [await known.branch(), await known.branch()] == ["main", "main"]
     assert len(site.server.log) == 1
+
+
+async def test_a_default_branch_that_is_renamed_is_followed_and_named_by_a_fresh_request(site: Site) -> None:
+    site.repository.commit({"a.py": b"1\n"})
+    source = site.gitlab()
+    assert await source.branch() == "main"
+    site.repository.git("branch", "-m", "main", "trunk")
+    sha = site.repository.commit({"a.py": b"2\n"}, branch="trunk")
+
+    assert (await source.head()).sha == sha
+    assert (await source.branch(), await source.branch(fresh=True)) == ("main", "trunk")
+    site.project.no_default_branch = True
+    assert await source.branch(fresh=True) is None
 
 
 async def test_a_tag_does_not_pass_for_a_branch_of_the_same_name(site: Site) -> None:
@@ -174,14 +202,29 @@ async def test_a_public_project_needs_no_token(site: Site) -> None:
 
 @pytest.mark.parametrize("status", [400, 502], ids=["does not know pagination=none", "cannot give the whole tree"])
 async def test_pages_are_followed_through_those_that_hold_no_file(site: Site, status: int) -> None:
+    """Their links have the address that GitLab is configured with."""
     site.server.faults.answer(status, path="pagination=none", times=None)
+    site.server.faults.throttle("application", path="page_token", nth=2)
     # 150 folders: the first page of 100 rows holds folders only.
     site.repository.commit({f"d{number:03}/a.py": b"%d\n" % number for number in range(150)})
-    _, entries = await site.listed()
+    source = site.gitlab()
+    site.server.url = "https://gitlab.example.com"
+    entries = await entries_of(source)
 
     assert same_tree(entries, site.repository)
-    assert len(site.server.log.matching("pagination=keyset")) == 3
+    assert len(site.server.log.matching("pagination=keyset")) == 3 + 1, "a rate limit on one page repeats that page"
     assert len(site.server.log.git) == 0, "pages are proven like any listing"
+
+
+async def test_pages_that_lead_in_a_circle_come_to_an_end(site: Site) -> None:
+    site.repository.commit({"a": b"1"})
+    link = {"Link": f'<{site.server.url}/api/v4/projects/42/repository/tree?again>; rel="next"'}
+    answer = partial(site.server.faults.answer, 200, "[]", media_type="application/json", headers=link)
+    answer(path="repository/tree", times=None)
+    source, head = await site.at_head()
+
+    with pytest.raises(SourceCorrupt, match="in a circle"):
+        await source.tree(head)
 
 
 DEEP = "[" * 200_000 + "]" * 200_000
@@ -200,3 +243,18 @@ async def test_an_answer_that_is_no_listing_is_never_an_empty_tree(site: Site, b
 
     with pytest.raises(SourceCorrupt, match=r"cannot be read|is no list|is no JSON"):
         await source.tree(head)
+
+
+@pytest.mark.parametrize("path", ["/projects/platform", "commits/HEAD"])
+@pytest.mark.parametrize(
+    "body", ["{}", "3", "[]", "<html>Sign in</html>", DEEP, LONG_NUMBER], ids=lambda body: repr(body[:20])
+)
+async def test_an_answer_that_is_no_project_or_commit_is_a_passing_fault(site: Site, path: str, body: str) -> None:
+    site.repository.commit({"a": b"1"})
+    fault = site.server.faults.answer(200, body, media_type="application/json", path=path, times=None)
+
+    with pytest.raises(SourceCorrupt) as raised:
+        await site.gitlab(project_id=None).head()
+
+    assert raised.value.retryable
+    assert fault.struck

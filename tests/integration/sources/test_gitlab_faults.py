@@ -12,6 +12,7 @@ import pytest
 from reposync.errors import SourceError, SourceUnavailable
 from reposync.outgoing import RetryPolicy
 from reposync.sources.gitlab import GitLabSource
+from reposync.sources.gitlab_client import MAX_CALLS
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import GitLabProject
 from tests.fixtures.gitlab_server import OtherHost, Project
@@ -132,21 +133,24 @@ async def test_no_page_link_leads_to_a_different_host(site: Site) -> None:
 async def test_the_event_loop_ticks_while_an_answer_is_withheld_and_cancelling_is_prompt(site: Site, path: str) -> None:
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    gate = site.server.faults.hold(path=path, times=None)
     source = site.gitlab()
 
     async def everything() -> None:
         entries = await entries_of(source)
         await contents(source, entries[:2] if path == r"blobs/.*/raw" else entries)
 
-    work = asyncio.create_task(everything())
-    assert await asyncio.to_thread(gate.arrived.wait, 10)
-    for _ in range(100):  # each turn of the loop is a tick; a blocked loop would hang here until the time-out
-        await asyncio.sleep(0)
-    assert not work.done()
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(work, 5)
+    for _ in range(MAX_CALLS + 1):
+        gate = site.server.faults.hold(path=path, times=None)
+        work = asyncio.create_task(everything())
+        assert await asyncio.to_thread(gate.arrived.wait, 10)
+        for _ in range(100):  # each turn of the loop is a tick; a blocked loop would hang here until the time-out
+            await asyncio.sleep(0)
+        assert not work.done()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(work, 5)
+        site.server.faults.clear()
+    await everything()  # cancelled calls have given back their slots
 
     del work
     gc.collect()

@@ -12,7 +12,8 @@ from reposync.sources import gitlab_groups
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
 from tests.fixtures.gitlab_server import GitLabServer, Project
-from tests.integration.sources.conftest import QUICK, instance
+from tests.fixtures.gitlab_server.rest import namespace_id
+from tests.integration.sources.conftest import PATH, QUICK, Watched, instance
 
 OpenGroup = Callable[..., GitLabGroup]
 
@@ -29,6 +30,15 @@ async def group(server: GitLabServer, project: Project) -> AsyncGenerator[OpenGr
     yield open_group
     for each in opened:
         await each.close()
+
+
+async def test_a_group_may_be_given_by_number_and_its_requests_are_counted(group: OpenGroup) -> None:
+    watched = Watched()
+
+    listing = await group(str(namespace_id("platform")), observer=watched).projects(archived=False)
+
+    assert [each.path for each in listing.projects] == [PATH]
+    assert watched.requests == ["api_group"]
 
 
 async def test_a_listing_beyond_all_reason_is_given_up(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Any, Literal
 
@@ -52,6 +53,28 @@ async def test_each_refusal_says_what_is_wrong_with_the_token(
     with pytest.raises(kind, match=words):
         raise error
     assert len(site.server.log) == 1, "an error that needs a person is not retried"
+
+
+async def test_a_private_project_without_a_token_says_that_none_was_given(site: Site) -> None:
+    site.repository.commit({"a": b"1"})
+
+    assert "private: no token was given" in str(await refusal(site.gitlab(token=None)))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (403, b'{"message": "403 Forbidden"}', "may not read the repository .*403 Forbidden.*Reporter"),
+        (403, b'{"message": {"error": "Too\\u001b many"}}', "GitLab says: Too many"),
+        (403, b"<html>nginx</html>", r"may not read the repository of project platform/payments-api\. Its user"),
+        (404, b"[" * 60_000, "missing, or hidden"),
+        (418, b"[3]", "answered 418 about project"),
+    ],
+)
+async def test_any_refusal_becomes_an_error_with_advice(site: Site, status: int, body: bytes, words: str) -> None:
+    site.server.faults.answer(status, body, media_type="application/json", path="/projects/", times=None)
+
+    assert re.search(words, str(await refusal(site.gitlab(project_id=None))))
 
 
 async def test_a_deleted_project_and_one_that_never_was_are_gone_not_empty(site: Site) -> None:

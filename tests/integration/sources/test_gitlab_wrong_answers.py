@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reposync.errors import SourceCorrupt
+from reposync.errors import SourceCorrupt, SourceUnavailable
 from reposync.outgoing import RetryPolicy
 from reposync.sources.gitlab import HOPELESS_BLOBS, GitLabSource
 from reposync.sources.objects import UnreadableBlobs
@@ -48,6 +48,7 @@ async def test_a_login_page_over_the_limit_does_not_make_a_small_file_too_large(
 async def test_a_file_over_the_limit_costs_one_request_more_whatever_its_name(site: Site, path: bytes) -> None:
     site.repository.commit({path: bytes(300_000), b"small.py": b"1\n"})
     source, entries = await site.listed()
+    site.repository.commit({path: None})  # the size is that of the commit that is read
     site.server.log.forget()
 
     found, reasons = await read(source, entries)
@@ -81,6 +82,30 @@ async def test_a_file_is_too_large_only_if_gitlab_says_so_of_that_very_blob(
 
     assert [blob.content for blob in found.values()] == [b"1\n"]
     assert reasons == {huge: f"comes damaged (it has more than 2,000 bytes; {words})"}
+
+
+async def test_a_size_that_gitlab_is_too_busy_to_send_is_requested_again_and_then_ends_the_read(site: Site) -> None:
+    site.repository.commit({"huge.bin": bytes(300_000)})
+    source, entries = await site.listed()
+    site.server.faults.bad_gateway(method="HEAD", times=2)
+
+    assert len((await read(source, entries))[0]) == 1
+
+    site.server.faults.bad_gateway(method="HEAD", times=None)
+    with pytest.raises(SourceUnavailable, match=r"Reading blob .* the server answered 502"):
+        await read(source, entries)
+
+
+async def test_one_file_that_comes_rightly_keeps_the_read_going_to_its_end(site: Site) -> None:
+    site.repository.many(HOPELESS_BLOBS * 2)
+    site.project.git_refused = 403
+    source, entries = await site.listed(retry=ONCE)
+    site.server.faults.web_page(500, path=f"/blobs/(?!{entries[50].sha}).*/raw")
+
+    found, reasons = await read(source, entries)
+
+    assert found.keys() == {entries[50].sha}
+    assert len(reasons) == len(entries) - 1
 
 
 async def test_a_server_that_answers_rubbish_for_everything_is_left_after_a_hundred_blobs(site: Site) -> None:

@@ -203,6 +203,18 @@ async def test_a_blob_over_the_limit_is_sized_but_never_held(
     assert peak_bytes < 4_000_000
 
 
+async def test_a_partial_clone_that_lacks_its_contents_says_what_is_needed(
+    repository: GitRepository, tmp_path: Path, local: Open
+) -> None:
+    repository.commit({"a": b"1"})
+    repository.git("config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--filter=blob:none", "--no-checkout", repository.path.as_uri(), "partial")
+    source, entries = await listed(local(tmp_path / "partial"))
+
+    with pytest.raises(UnreadableBlobs, match=r"is missing.*without --filter"):
+        await contents(source, entries)
+
+
 @pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "swapped"])
 async def test_a_damaged_loose_blob_is_never_returned(repository: GitRepository, local: Open, damage: str) -> None:
     repository.git("config", "fastimport.unpackLimit", "10000")

@@ -20,7 +20,7 @@ from reposync.sources.port import RemoteGit
 from reposync.sources.remote import RemoteGitSource
 from reposync.sources.smart_http import UploadPack
 from tests.fixtures.gitlab_server import OtherHost
-from tests.fixtures.repositories import Submodule, Symlink
+from tests.fixtures.repositories import GitRepository, Submodule, Symlink
 from tests.integration.sources.conftest import (
     PATH,
     QUICK,
@@ -75,6 +75,17 @@ async def test_a_server_without_filters_sends_everything_once(site: Site) -> Non
     known = await site.remote(known_commit=head).head()
     assert known == head
     assert len(site.server.log) == 2, "a known head fetches nothing"
+
+
+async def test_names_of_sha_256_are_spoken(site: Site, tmp_path: Path) -> None:
+    repository = GitRepository.create(tmp_path / "r.git", object_format="sha256")
+    repository.many(30)
+    site.server.add_project("platform/new", repository.path)
+    source, entries = await listed(site.remote(f"{site.server.url}/platform/new.git"))
+
+    assert {len(entry.sha) for entry in entries} == {64}
+    assert same_tree(entries, repository)
+    assert await contents(source, entries) == expected(repository, entries)
 
 
 async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_head(site: Site) -> None:
@@ -133,6 +144,12 @@ async def test_a_redirect_on_the_same_server_is_followed_for_good(site: Site, tm
 
     assert await contents(source, entries) == expected(site.repository, entries)
     assert len(site.server.log.matching(f"^/{PATH}")) == 1
+
+
+async def test_redirects_in_a_circle_come_to_an_end(site: Site) -> None:
+    site.server.faults.answer(302, headers={"Location": "?service=git-upload-pack"}, path="info/refs", times=None)
+    with pytest.raises(SourceError, match="in a circle"):
+        await site.remote().head()
 
 
 @pytest.mark.parametrize("where", ["info/refs", "/git-upload-pack$"])

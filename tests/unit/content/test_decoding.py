@@ -26,9 +26,9 @@ def test_utf8_text_comes_out_as_it_went_in(text: str) -> None:
         assert decode(text.encode()) == text
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
 def test_a_byte_order_mark_names_the_encoding_and_is_removed(encoding: str) -> None:
-    assert decode("grüße\r\n漢字".encode(encoding)) == "grüße\r\n漢字"
+    assert decode("\ufeffgrüße\r\n漢字".encode(encoding)) == "grüße\r\n漢字"
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,8 @@ def test_a_byte_order_mark_names_the_encoding_and_is_removed(encoding: str) -> N
         ("# -*- coding: koi8-r -*-\n# Да\n", "koi8-r"),
         ('<?xml version="1.0" encoding="iso-8859-2"?>\n<a>Łódź</a>\n', "iso-8859-2"),
         ('<meta charset="shift_jis">\n<p>はい</p>\n', "shift_jis"),
+        # Longer than the sample that a detector gets.
+        ("int x;\n" * 2000 + "// 教本チュートリアルへようこそ、すべてのコマンドを説明する\n" * 400, "shift_jis"),
     ],
 )
 def test_text_in_older_encodings_is_read(text: str, encoding: str) -> None:

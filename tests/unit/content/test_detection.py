@@ -60,6 +60,14 @@ def test_data_is_left_out_as_data(path: str, text: str) -> None:
     assert reason(path, text, keep_generated=True) is None
 
 
+@pytest.mark.parametrize("path", ["a.csv", "a.json", "a.js"])
+def test_a_text_below_the_smallest_size_is_never_data(path: str) -> None:
+    text = "1.5," * SMALLEST_DATA_CHARS
+
+    assert reason(path, text[: SMALLEST_DATA_CHARS - 1], keep_generated=path == "a.js") is None
+    assert data_reason(text[:SMALLEST_DATA_CHARS], "csv") is not None
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [

@@ -78,6 +78,11 @@ def test_a_cell_may_be_one_string_and_the_format_an_old_one() -> None:
     assert made(json.dumps(old)).chunks[0].text == "a = 1\n\n"
 
 
+def test_what_no_database_stores_is_replaced() -> None:
+    text = '{"cells":[{"source":["a\\ud800b\\u0000c\\ud83d\\ude00"]}]}'
+    assert made(text).chunks[0].text == "a\ufffdb\ufffdc😀\n\n"
+
+
 def test_only_cells_at_the_top_level_are_cells() -> None:
     inside = {"application/json": {"cells": [{"source": "not this"}]}, "source": ["nor this"]}
     text = written(code("x = 1", outputs=[{"output_type": "display_data", "data": inside}]))

@@ -158,6 +158,7 @@ def test_data_and_generated_files_are_kept_if_an_include_pattern_names_them(
 ) -> None:
     assert rules("**", pattern).keeps_generated(path.encode()) is kept
     assert not rules("**").keeps_generated(path.encode())
+    assert rules(attributes=f"/{path} -linguist-generated").keeps_generated(path.encode())
 
 
 def test_an_upgrade_reads_notebooks_and_large_files_again_and_no_others() -> None:
