@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from email.utils import formatdate
 
@@ -92,6 +93,21 @@ async def test_a_rate_limit_that_never_ends_ends_the_call_after_the_longest_wait
         await client(watched).retry(call, doing="Reading", policy=RetryPolicy(4, 0.01, 0.02, max_wait_seconds=0.3))
 
     assert 0 < sum(watched.waits) <= 0.3
+
+
+@pytest.mark.parametrize(("wait_seconds", "is_kept"), [(0.3, True), (3600, False)])
+async def test_a_bearable_pause_is_kept_by_all_calls_of_a_client(wait_seconds: float, is_kept: bool) -> None:
+    shared, first, second = client(), Failing(limited(wait_seconds), times=1), Failing(limited(0), times=0)
+    started = time.monotonic()
+    asking = asyncio.create_task(shared.retry(first, doing="Reading"))
+    while not first.calls:
+        await asyncio.sleep(0)
+
+    assert await shared.retry(second, doing="Reading") == "answer"
+
+    assert (time.monotonic() - started >= wait_seconds) == is_kept
+    await asyncio.wait({asking})
+    assert (asking.exception() is None) == is_kept
 
 
 async def test_short_rate_limits_are_waited_for_more_often_than_errors_are_repeated() -> None:

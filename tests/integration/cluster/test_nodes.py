@@ -111,6 +111,20 @@ def balancer(cluster: QdrantCluster) -> Generator[RoundRobin, None, None]:
         yield balancer
 
 
+async def test_a_sync_through_a_load_balancer_survives_that_a_node_is_killed(
+    closed_world: World, cluster: QdrantCluster, balancer: RoundRobin
+) -> None:
+    async def kill_and_restart() -> None:
+        cluster.nodes[1].kill()
+        await asyncio.to_thread(cluster.nodes[1].start)
+
+    closed_world.program_url = balancer.url
+    async with closed_world.opened():
+        await brought_to_an_end(closed_world, await sync_with(closed_world, kill_and_restart))
+        await asyncio.to_thread(cluster.settle)
+        await assert_exact(closed_world)
+
+
 async def test_a_changed_model_goes_live_through_a_load_balancer(closed_world: World, balancer: RoundRobin) -> None:
     """What one node has made, an index or an alias, the next one may not know yet."""
     closed_world.program_url = balancer.url

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -49,9 +50,9 @@ async def test_a_question_in_words_is_nearest_to_the_code_that_answers_it(embedd
 async def test_a_chunk_is_read_to_its_end(embedder: Embedder) -> None:
     chunk = OPEN_SOCKET * 6
     (matrix,) = await embedder.embed([chunk])
-    (other,) = await embedder.embed([chunk[:-40] + "an ending about fruit, orchards and rain"])
+    _, other = await embedder.embed([READ_JSON, chunk[:-40] + "an ending about fruit, orchards and rain"])
     assert matrix.shape == other.shape
-    assert np.array_equal(matrix[:-1], other[:-1])
+    assert np.array_equal(matrix[:-1], other[:-1]), "a window has the same vector in every batch"
     assert float(matrix[-1] @ other[-1]) < 0.95
 
 
@@ -74,6 +75,26 @@ async def test_cancelled_it_ends_at_once_and_can_be_used_again(embedder: Embedde
         await task
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert (await embedder.embed_query("again")).shape == (1, DIMENSION)
+
+
+async def test_a_cancelled_query_ends_when_its_thread_does(embedder: Embedder) -> None:
+    """So that a search keeps its place until then."""
+    assert isinstance(embedder, LocalEmbedder)
+    await embedder.embed_query("load the model")
+    go_on = threading.Event()
+    embedder._query.submit(go_on.wait, 60)
+    asking = asyncio.create_task(embedder.embed_query(READ_JSON))
+    try:
+        for _ in range(3):
+            await asyncio.wait({asking}, timeout=0.05)
+            asking.cancel()
+        done, _ = await asyncio.wait({asking}, timeout=0.1)
+        assert not done
+    finally:
+        go_on.set()
+    async with asyncio.timeout(60):
+        with pytest.raises(asyncio.CancelledError):
+            await asking
 
 
 async def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

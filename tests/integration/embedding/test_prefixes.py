@@ -112,14 +112,15 @@ async def test_a_server_that_adds_the_prefix_gets_its_option_instead(
     assert (spec.document_prefix, spec.document_options) == ("", f"{option}={document}")
 
 
-async def test_windows_and_batches_have_room_for_the_prefix(
-    server: EmbeddingServer, open_client: Open, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reads_chars", [None, 150])
+async def test_windows_their_halves_and_batches_have_room_for_the_prefix(
+    server: EmbeddingServer, open_client: Open, monkeypatch: pytest.MonkeyPatch, reads_chars: int | None
 ) -> None:
     monkeypatch.setattr("reposync.embedding.http.BATCH_CHARS", 1_000)
-    server.model, prefix = "nomic-embed-text", "search_document: "
+    server.model, server.reads_chars, prefix = "nomic-embed-text", reads_chars, "search_document: "
     await open_client("ollama", dimensions=64, window=200).embed([LINES])
     assert "".join(text.removeprefix(prefix) for text in sorted(server.inputs, key=_position)) == LINES
-    assert all(text.startswith(prefix) and len(text) <= 200 for text in server.inputs)
+    assert all(text.startswith(prefix) and len(text) <= (reads_chars or 200) for text in server.inputs)
     assert max(exchange.chars for exchange in server.log) <= 1_000
 
 

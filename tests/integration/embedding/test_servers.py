@@ -53,6 +53,13 @@ async def test_the_dimension_is_requested_once_and_not_at_all_if_it_is_configure
     assert server.inputs == [PROBE, "x", "y"]
 
 
+async def test_openai_is_asked_for_the_configured_dimension(server: EmbeddingServer, open_client: Open) -> None:
+    (matrix,) = await open_client(dimensions=32).embed(["x"])
+    assert matrix.shape == (1, 32)
+    await open_client().embed(["x"])
+    assert [exchange.body.get("dimensions") for exchange in server.log] == [32, None, None]
+
+
 @every_provider
 async def test_the_spec_of_a_collection_saves_the_request(
     server: EmbeddingServer, open_client: Open, provider: Provider
@@ -158,15 +165,23 @@ async def test_a_window_that_is_still_too_long_is_halved_and_nothing_is_lost(
     assert len(matrices[1]) == len(embedded)
 
 
-@pytest.mark.parametrize("provider", ["openai", "ollama"])
+@pytest.mark.parametrize(("provider", "model"), [("openai", MODEL), ("ollama", MODEL), ("ollama", "nomic-embed-text")])
 async def test_a_server_that_truncates_silently_is_noticed(
-    server: EmbeddingServer, open_client: Open, provider: Provider
+    server: EmbeddingServer, open_client: Open, provider: Provider, model: str
 ) -> None:
-    server.reads_chars, server.cuts_silently = 512 * 4, True
+    server.model, server.reads_chars, server.cuts_silently = model, 512 * 4, True
     with pytest.raises(EmbeddingError, match=r"silently cuts.*embedding\.window"):
         await open_client(provider, dimensions=64).embed([LINES, LINES])
     windowed = await open_client(provider, dimensions=64, window=1500).embed([LINES, LINES])
     assert [len(matrix) for matrix in windowed] == [2, 2]
+
+
+async def test_that_a_server_reads_all_is_proven_once(server: EmbeddingServer, open_client: Open) -> None:
+    embedder = open_client(dimensions=64, batch=1)
+    suspicious = "a" * 2048  # exactly 512 tokens of the server's
+    for _ in range(3):
+        await embedder.embed([suspicious])
+    assert (server.inputs.count(suspicious), len(server.inputs)) == (3, 4)
 
 
 async def test_a_text_that_is_not_unicode_is_sent_with_replacements(server: EmbeddingServer, open_client: Open) -> None:

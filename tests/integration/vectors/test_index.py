@@ -57,6 +57,32 @@ async def test_the_identity_stays_as_long_as_the_collection_does(
     assert await opened().ensure(SPEC) != identities[0]
 
 
+async def test_a_collection_is_made_for_tenants_with_the_indexes_that_filters_need(
+    opened: OpenIndex, settings: IndexSettings, client: AsyncQdrantClient
+) -> None:
+    await opened()._collection.create(WINDOWED)  # whoever made it was killed before the indexes
+    await opened().ensure(WINDOWED)
+    made = await client.get_collection(settings.collection)
+    names = (
+        "repository_id repository path path_tokens language blob_sha content_hash epoch symbols[].name symbols[].kind"
+    )
+    assert set(made.payload_schema) == {f"metadata.{each}" for each in names.split()}
+    assert made.payload_schema["metadata.repository_id"].params.is_tenant is True  # type: ignore[union-attr]
+    assert made.payload_schema["metadata.epoch"].data_type is models.PayloadSchemaType.INTEGER
+    assert made.config.params.vectors["dense"].multivector_config is not None  # type: ignore[index]
+    assert made.config.params.sparse_vectors["sparse"].modifier is models.Modifier.IDF  # type: ignore[index]
+
+
+async def test_a_collection_of_a_later_layout_is_a_mismatch(
+    index: QdrantIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("reposync.vectors.collection.LAYOUT", 99)
+        await index.ensure(SPEC)
+    with pytest.raises(IndexMismatch, match="schema revision 99"):
+        await index.ensure(SPEC)
+
+
 @pytest.mark.parametrize(
     "configured",
     [
@@ -237,6 +263,15 @@ async def test_search_is_limited_to_chunks_with_a_definition_of_that_name_and_ki
     assert list(hit.symbols) == [function, Symbol("Reader", "class", 6, 9)]
 
 
+async def test_versions_that_are_hidden_are_not_found(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    await index.replace_files(scope("live"), [file("src/card.py", "the card")])
+    await index.replace_files(scope("building"), [file("src/card.py", "the card of tomorrow")])
+    hidden = [scope("building").repository_id]
+    for glob in (None, "src/"):
+        assert await paths_found(index, "card", hidden=hidden, path_glob=glob) == ["src/card.py"]
+
+
 async def test_search_is_limited_to_a_repository_and_a_language(index: QdrantIndex) -> None:
     await some_files(index)
     billing = scope("billing").repository_id
@@ -303,6 +338,22 @@ async def test_a_glob_that_matches_nothing_is_a_usage_error(index: QdrantIndex) 
 # What `verify` reads ----------------------------------------------------------------------------------------------
 
 MINE = scope().repository_id
+
+
+async def test_points_are_counted_by_repository_and_named(
+    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
+) -> None:
+    await index.ensure(SPEC)
+    await index.replace_files(scope(), [file("a.py", "one", "two")])
+    await index.replace_files(scope("billing"), [file("a.py", "one")])
+    foreign = models.PointStruct(id=7, vector={}, payload={"note": "of another program"})
+    await client.upsert(settings.collection, [foreign], wait=True)
+
+    assert await index.repositories() == {MINE: 2, "id-of-billing": 1}
+    assert await index.count() == 4
+    assert (await index.names_of(MINE), await index.names_of("unknown")) == (["payments"], [])
+    await index.remove_repository(MINE)
+    assert await index.repositories() == {"id-of-billing": 1}
 
 
 async def test_the_highest_later_epoch_is_found_and_values_that_are_not_epochs_are_ignored(

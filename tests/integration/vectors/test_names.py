@@ -67,6 +67,7 @@ async def test_a_collection_that_has_the_name_itself_goes_only_when_it_is_empty(
 ) -> None:
     name = settings.collection
     await open_index(name).ensure(SPEC)
+    assert await open_index(name).physical_for(SPEC) == name, "as versions before 0.2 made it"
     await open_index(name).replace_files(scope(), [file("a.py", "alpha")])
     second = await open_index(name).physical_for(OTHER)
     await open_index(second).ensure(OTHER)

@@ -50,6 +50,7 @@ def test_an_identifier_is_found_in_every_convention_and_by_its_words(spelling: s
         ("ПолучитьДанные", ["получитьданные", "получить", "данные"]),
         ("Ελληνικά", ["ελληνικά"]),
         ("naïveté", ["naïveté"]),
+        ("de\u0301ja\u0300", ["déjà"]),
         ("हिन्दी", ["हिन्दी"]),
         ("ｆｕｌｌ", ["full"]),
         ("connection connecting", ["connect", "connect"]),

@@ -77,3 +77,5 @@ async def test_vectors_of_windows_take_bounded_memory_and_the_latest_used_stay()
     await embed_windows([["a", "b", "c"]], rows, model)
     await embed_windows([["a"], ["d"]], rows, model)
     assert rows.known("abcd").keys() == {"a", "c", "d"}
+    (matrix,) = await embed_windows([[str(number) for number in range(50)]], rows, model)
+    assert matrix.shape == (50, 4), "a text of more windows than are kept gets all its vectors"

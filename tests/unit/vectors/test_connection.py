@@ -1,5 +1,6 @@
 """Failures of Qdrant, and writes whose outcome is unknown: what is repeated, and what a person reads."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -215,6 +216,23 @@ async def test_a_refusal_is_reported_at_once_in_qdrants_words(
     assert len(qdrant.requests) == 1
     assert len(str(raised.value)) < 1_000
     assert KEY not in str(raised.value)
+
+
+async def test_a_write_can_be_cancelled_while_the_server_hangs(index_on: OpenOn) -> None:
+    arrived = asyncio.Event()
+
+    async def hangs(request: httpx.Request) -> httpx.Response:
+        if request.method != "GET":
+            arrived.set()
+            await asyncio.Event().wait()
+        return Qdrant()(request)
+
+    writing = asyncio.create_task(index_on(hangs).replace_files(SCOPE, EMPTIED * 1_000))
+    await arrived.wait()
+    writing.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await writing
 
 
 async def test_fewer_results_than_operations_are_no_success(index_on: OpenOn) -> None:

@@ -279,3 +279,10 @@ async def test_points_are_ranked_by_their_original_vectors(http: httpx.AsyncClie
         answers.append([(point["id"], point["score"]) for point in found["points"]])
 
     assert answers[0] == answers[1]
+
+
+async def test_an_exchange_that_breaks_the_contract_is_noticed() -> None:
+    watched = ContractTransport(httpx.MockTransport(lambda _: httpx.Response(200, json={"result": {"count": "many"}})))
+    async with httpx.AsyncClient(transport=watched, base_url="http://qdrant") as client:
+        await client.post("/collections/code/points/count", json={"wrong": True})
+    assert {each.split(": ")[1] for each in watched.violations} == {"request", "answer"}

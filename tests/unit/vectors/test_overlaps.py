@@ -1,6 +1,7 @@
 """Hits of one file that share lines are joined, and no line is shown twice."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -34,7 +35,8 @@ def hits_of(text: str, size: int = 200, overlap: int = 40, path: str = "a.py") -
 
 def candidates(hits: Sequence[SearchHit]) -> list[Candidate]:
     return [
-        Candidate(id(hit), "", "r", hit.path, hit.start_line, hit.end_line, None, [], hit.score, {}) for hit in hits
+        Candidate(id(hit), hit.version, "r", hit.path, hit.start_line, hit.end_line, None, [], hit.score, {})
+        for hit in hits
     ]
 
 
@@ -56,6 +58,20 @@ def test_a_neighbour_that_was_deleted_meanwhile_is_left_out() -> None:
     first, second, *_ = hits_of(TEXT)
     (found,) = [each.shown({id(second): second}) for each in passages(candidates([second, first]))]
     assert (found.start_line, found.text) == (second.start_line, second.text)
+
+
+def test_a_third_neighbour_shows_only_lines_of_its_own() -> None:
+    first, second, third, *_ = hits_of(TEXT)
+    one, other = shown([first, second, third])
+    assert (one.end_line, other.start_line, other.end_line) == (second.end_line, second.end_line + 1, third.end_line)
+    assert other.text == "".join(TEXT.splitlines(keepends=True)[second.end_line : third.end_line])
+    assert other.url == URL.format(second.end_line + 1, third.end_line)
+
+
+def test_chunks_of_different_files_and_versions_stay_apart() -> None:
+    first = hits_of(TEXT)[0]
+    found = [first, replace(first, path="b.py"), replace(first, version="of another repository")]
+    assert shown(found) == found
 
 
 lines = st.lists(st.sampled_from(["", "x", "x = 1", "a\x0bb", "long " * 30, "}", "\r"]), min_size=1, max_size=60)

@@ -94,6 +94,12 @@ async def test_a_rare_file_that_tokens_cannot_narrow_is_found_among_ten_thousand
     assert server.requests == ["/points/query"] * 6 + ["/facet", *SEARCHED]
 
 
+async def test_among_more_paths_the_best_candidates_that_match_are_returned() -> None:
+    server = StrictServer([*PATHS[:1000], "src/Dockerfile", *PATHS[1000:], "docs/Dockerfile"])
+    assert await found(server, "Docker*") == ["src/Dockerfile"]
+    assert server.requests == ["/points/query"] * 6 + ["/facet", "/points", "/points"]
+
+
 async def test_stricter_limits_of_a_server_are_kept() -> None:
     limits = {"max_query_limit": 50, "condition_max_size": 5}
     server = StrictServer([*PATHS[:30], *RARE, *[f"{number}/Dockerfile2" for number in range(6)]], limits)

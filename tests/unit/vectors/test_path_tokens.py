@@ -57,7 +57,7 @@ def test_no_path_that_matches_lacks_a_token_of_the_pattern(data: st.DataObject) 
     "path", ["x" * MAX_PATH_CHARS, "/".join("x" * MAX_SEGMENTS), "a.b/" * (MAX_SEGMENTS - 1) + "c"]
 )
 def test_a_path_at_the_limits_has_tokens_and_a_longer_one_has_none(path: str) -> None:
-    assert path_tokens(path)
+    assert 0 < len(path_tokens(path)) <= 127 and sum(map(len, path_tokens(path))) <= 10_000
     assert path_tokens("x" * (MAX_PATH_CHARS + 1)) == path_tokens("/".join("x" * (MAX_SEGMENTS + 1))) == []
 
 

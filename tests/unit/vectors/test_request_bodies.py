@@ -73,6 +73,14 @@ def test_a_point_is_written_in_the_layout_that_langchain_reads() -> None:
     ]
 
 
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_any_text_is_stored_as_it_is(text: str) -> None:
+    upsert, delete = operations(list(write_requests(SCOPE, [file(f"dir/{text}", 1, text=text)], multivector=False)))
+    payload = upsert["upsert"]["points"][0]["payload"]
+    assert (payload["page_content"], payload["metadata"]["path"]) == (text, f"dir/{text}")
+    assert delete["delete"]["filter"]["must"][2]["match"]["value"] == f"dir/{text}"
+
+
 def test_a_delete_names_repository_path_epoch_and_the_points_that_stay() -> None:
     _, delete = operations(list(write_requests(SCOPE, [file("a.py", 1)], multivector=False)))
     assert delete["delete"]["filter"] == {
