@@ -9,18 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.public_index import Missing, State
 from benchmarks.public_questions import (
     Answer,
     FileQuestion,
     InvalidData,
     LineAnswer,
     LineQuestion,
+    Repository,
     read_file_questions,
     read_line_questions,
     read_repositories,
     score_files,
     score_lines,
 )
+from tests.fixtures.repositories import GitRepository
 
 SECOND = 1 / math.log2(3)
 REPOSITORY = {
@@ -116,6 +119,24 @@ def test_lines_are_right_if_they_overlap_and_only_in_the_same_file():
         assert score_lines(asked, [Hit("src/a.rs", *lines)]).hit == is_right
     assert score_lines(asked, [Hit("a.rs", 10, 20)]).hit == 0
     assert score_lines(asked, [*[Hit("b.rs")] * 10, Hit("src/a.rs")]).mrr == 0
+
+
+# Repositories --------------------------------------------------------------------------------------------------------
+
+
+def test_a_repository_without_the_pinned_commit_is_left_out_or_taken_at_its_head(tmp_path: Path):
+    given, state = GitRepository.create(tmp_path / "go-chi" / "chi"), State(tmp_path / "state")
+    state.folder.mkdir()
+    head = given.commit({"tree.go": b"package chi\n"})
+    there = Repository.model_validate(REPOSITORY | {"revision": head})
+    gone = Repository.model_validate(REPOSITORY)
+
+    assert state.pin(there, tmp_path, newest=False) == head
+    assert state.pin(gone, tmp_path, newest=True) == head
+    with pytest.raises(Missing, match="go-chi/chi has no commit 000000000000"):
+        state.pin(gone, tmp_path, newest=False)
+    with pytest.raises(Missing, match="no folder go-chi/chi"):
+        state.pin(there, tmp_path / "elsewhere", newest=True)
 
 
 # Reading -----------------------------------------------------------------------------------------------------------

@@ -70,6 +70,20 @@ async def test_branches_and_their_absence_are_named(site: Site, source: Open) ->
     assert (await source().head()).sha == main
 
 
+@pytest.mark.parametrize("has_filters", [True, False])
+async def test_a_new_commit_is_seen_by_a_source_that_stays_open(site: Site, source: Open, has_filters: bool) -> None:
+    site.project.allow_filter = has_filters
+    site.repository.git("config", "fastimport.unpackLimit", "0")  # a pack for each commit
+    opened = source()
+    for number in range(2):
+        sha = site.repository.commit({"a.py": b"%d\n" % number})
+        head = await opened.head()
+        entries = (await opened.tree(head)).entries
+
+        assert head.sha == sha
+        assert list((await contents(opened, entries)).values()) == [b"%d\n" % number]
+
+
 async def test_an_empty_tree_is_empty(site: Site, source: Open) -> None:
     site.repository.commit({"a.py": b"one\n"})
     site.repository.commit({"a.py": None})

@@ -44,6 +44,15 @@ async def test_a_login_page_over_the_limit_does_not_make_a_small_file_too_large(
     assert await contents(source, [entry]) == {entry.sha: b"ten bytes\n"}
 
 
+@pytest.mark.parametrize("size_bytes", [20, 42_035])
+async def test_a_login_page_in_place_of_one_answer_is_followed_by_the_content(site: Site, size_bytes: int) -> None:
+    site.repository.commit({"a.py": b"ten bytes\n"})
+    source, [entry] = await site.listed()
+    site.server.faults.web_page(size_bytes, times=1)
+
+    assert await contents(source, [entry], max_bytes=LIMIT) == {entry.sha: b"ten bytes\n"}
+
+
 @pytest.mark.parametrize("path", [b"huge.bin", b"a b/%2F\n#?&+/\xc3\xbc.bin", b"-rf/..."])
 async def test_a_file_over_the_limit_costs_one_request_more_whatever_its_name(site: Site, path: bytes) -> None:
     site.repository.commit({path: bytes(300_000), b"small.py": b"1\n"})
@@ -149,6 +158,15 @@ async def test_a_listing_that_contradicts_itself_is_an_error_if_git_cannot_confi
 
     assert caught.value.retryable
     assert "Allow git over HTTP" in str(caught.value.remedy)
+
+
+async def test_a_folder_with_a_name_that_is_not_utf_8_is_an_error_if_git_is_refused(site: Site) -> None:
+    site.repository.commit({b"docs/caf\xe9.py": b"1\n", b"plain.py": b"2\n"})
+    site.server.faults.refuse_git(403)
+    source, head = await site.at_head()
+
+    with pytest.raises(SourceCorrupt, match=r"what it lists in docs/ .* A file name that is not UTF-8"):
+        await source.tree(head)
 
 
 @pytest.mark.parametrize("edit", [*(edit for edit, _ in WRONG.values()), lambda rows: []], ids=[*WRONG, "empty"])

@@ -135,3 +135,13 @@ def test_a_true_listing_is_proven_and_one_that_lacks_a_row_is_not(top: set[str],
     short = listed(rows)
     assert not proves(short, commit)
     assert (short.contradiction is None) == (dropped["path"] != folder and "/" not in dropped["path"])
+
+
+def test_nothing_is_proven_of_a_commit_that_cannot_be_written_anew() -> None:
+    rows = [row("a", 0o100644, BLOB_SHA)]
+    signed = commit_json(tree_sha([(b"a", 0o100644, BLOB_SHA)])) | {"id": "2" * 40}
+
+    for commit in (signed, {"id": "2" * 40}, None):
+        listing = listed(rows)
+        assert not listing.proves("2" * 40, commit)
+        assert listing.contradiction is None
