@@ -18,26 +18,12 @@ pytestmark = pytest.mark.full
 TEN_MINUTES = timedelta(minutes=10)
 
 
-@pytest.fixture
-def other(tmp_path: Path) -> GitRepository:
-    other = GitRepository.create(tmp_path / "other.git")
-    other.commit({"b.py": b"def other(): pass\n"})
-    return other
-
-
-def handed_back(log: ExecutionLog, pod: Pod, repository: str, code: str) -> Run:
-    def found() -> list[Run]:
-        return [run for run in log.runs(repository) if (run.status, run.error_code) == ("queued", code)]
-
-    (run,) = until(found, 120, details=pod.log_tail)
-    assert isinstance(run, Run)
-    return run
-
-
 def test_a_run_whose_gitlab_asks_to_wait_leaves_its_place_to_another_repository(
-    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, other: GitRepository
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, tmp_path: Path
 ):
     repository.commit({"a.py": b"def first(): pass\n"})
+    other = GitRepository.create(tmp_path / "other.git")
+    other.commit({"b.py": b"def other(): pass\n"})
     secret = "glpat-Xk3vTq9sLmN2pRw7"
     pod.environment = {"GITLAB_TOKEN": secret}
     with GitLabServer() as gitlab:
@@ -52,7 +38,11 @@ def test_a_run_whose_gitlab_asks_to_wait_leaves_its_place_to_another_repository(
         )
         pod.start()
 
-        run = handed_back(log, pod, "app", "SOURCE_UNAVAILABLE")
+        def handed_back() -> list[Run]:
+            given_back = ("queued", "SOURCE_UNAVAILABLE")
+            return [run for run in log.runs("app") if (run.status, run.error_code) == given_back]
+
+        (run,) = until(handed_back, 120, details=pod.log_tail)
         until(lambda: log.ended("other"), details=pod.log_tail)
 
         assert run.started_at is not None and run.not_before >= run.started_at + TEN_MINUTES

@@ -117,6 +117,17 @@ async def test_a_file_that_is_away_is_an_error_once_and_it_is_said_that_it_is_ba
     await eventually(lambda: len(daemon.errors) == 2)
 
 
+async def test_a_file_that_is_wrong_in_another_way_is_an_error_more(daemon: Daemon) -> None:
+    for number, text in enumerate(("repositories: [{nam: app}]\n", "repositories: 7\n"), 1):
+        daemon.file.write_text(text)
+        await eventually(lambda: len(daemon.errors) == number)  # noqa: B023
+        await daemon.looks_again()
+
+    daemon.file.write_text(REGISTRY)
+    await eventually(lambda: daemon.status == "ok")
+    assert len(daemon.errors) == 2
+
+
 async def test_that_a_change_needs_a_restart_is_said_once(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     daemon.file.write_text(REGISTRY.replace("none", "local"))
 

@@ -17,6 +17,7 @@ from reposync.errors import RegistryConflict, SecretMissing
 from reposync.store.database import Database
 from reposync.store.registry import RegistryFiles
 from reposync.store.repositories import Repositories
+from reposync.store.repository import Registration
 
 
 @dataclass
@@ -156,6 +157,29 @@ async def test_a_file_that_was_moved_on_this_machine_leaves_its_claims_behind(
     assert [each.path for each in await RegistryFiles(database).all()] == [str(tmp_path / "after/repositories.yaml")]
 
 
+async def test_a_document_of_another_file_that_cannot_be_used_here_keeps_no_file_from_being_applied(
+    database: Database, tmp_path: Path
+) -> None:
+    await Pod(database, tmp_path / "a.yaml").starts(entries("alpha"))
+    await RegistryFiles(database).rewrite(str(tmp_path / "a.yaml"), {"daemon": {"concurrency": "plenty"}})
+
+    assert await Pod(database, tmp_path / "b.yaml").starts(entries("beta"))
+
+    assert set(await active(database)) == {"alpha", "beta"}
+
+
+async def test_a_file_of_a_program_before_0_2_becomes_the_first_applied_one(database: Database, tmp_path: Path) -> None:
+    for name in ("alpha", "left"):  # nothing is known but the columns
+        place = {"location": f"https://git.example.com/{name}.git", "source": "git", "origin": "config"}
+        await Repositories(database).register(Registration(name=name, collection="code", **place))
+
+    plan = await Pod(database, tmp_path / "repositories.yaml").requests(entries("alpha"))
+
+    found = [(each.kind, each.what) for each in plan.changes]
+    assert found == [("changed", "repository alpha"), ("gone", "repository left")]
+    assert set(await active(database)) == {"alpha"}
+
+
 # Roll-outs ----------------------------------------------------------------------------------------------------------
 
 OLD, NEW = entries("old", "both"), entries("new", "both")
@@ -271,6 +295,18 @@ async def test_defaults_of_the_file_reach_what_was_registered_by_command(databas
     added = (await catalog.find("added")).repository
     assert (added.collection, added.include) == ("elsewhere", ("*.py",))
     assert (await Repositories(database).get("added")).collection == "elsewhere"
+
+
+async def test_defaults_of_the_first_file_count_for_what_was_added_in_any_order(
+    database: Database, tmp_path: Path
+) -> None:
+    mine, theirs = Pod(database, tmp_path / "a.yaml"), Pod(database, tmp_path / "b.yaml")
+    texts = ["defaults: {collection: first}\n" + entries("alpha"), "defaults: {collection: second}\n" + entries("beta")]
+    await mine.starts(texts[0])
+    await add_repository(await catalog_of(database), {"name": "added", "git": "https://git.example.com/added.git"})
+    for pod, text in ((theirs, texts[1]), (mine, texts[0]), (theirs, texts[1])):
+        await pod.starts(text)
+        assert (await Repositories(database).get("added")).collection == "first"
 
 
 async def test_only_what_the_index_is_made_of_is_another_generation(database: Database, tmp_path: Path) -> None:

@@ -107,3 +107,14 @@ def test_check_as_json_is_one_document(reposync_config: Shell, tmp_path: Path) -
     right = {"ok": True, "file": "right.yaml", "errors": [], "warnings": [], "repositories": 2}
     assert reposync_config.json("check", "right.yaml", **SECRETS) == right
     assert reposync_config("check").stdout == "ok: no registry file, the defaults apply\n"
+
+
+def test_a_wrong_setting_of_this_machine_is_no_obstacle_to_the_check_of_a_named_file(
+    reposync_config: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "r.yaml").write_text("{}\n")
+
+    unnamed, named = (reposync_config("check", *file, REPOSYNC_CONFIG="gone.yaml") for file in ((), ("r.yaml",)))
+
+    assert "REPOSYNC_CONFIG names gone.yaml" in str(unnamed.exception)
+    assert (named.exit_code, named.stdout) == (0, "ok: 0 repositories in r.yaml\n")

@@ -114,6 +114,16 @@ def test_no_file_is_an_empty_registry_with_the_defaults() -> None:
     assert (loaded.registry.defaults.chunk.size, loaded.registry.embedding.provider) == (7000, "local")
 
 
+def test_a_token_for_a_server_on_this_machine_needs_no_encryption(load: Load) -> None:
+    assert load("gitlab: [{name: a, url: 'http://localhost:8080', token: '${T}'}]\n", T="x" * 8).warnings == ()
+
+
+def test_words_that_are_no_text_in_older_yaml_are_text(load: Load) -> None:
+    branches = "".join(f"  - {{name: a{n}, path: ., branch: {each}}}\n" for n, each in enumerate(OLDER_YAML))
+
+    assert [each.branch for each in load(f"repositories:\n{branches}").registry.repositories] == OLDER_YAML
+
+
 def test_the_environments_qdrant_wins_over_the_file(load: Load) -> None:
     text = "qdrant: {url: 'http://file:6333', api_key: '${K:-}', replication_factor: 3}\n"
 
@@ -321,6 +331,20 @@ def test_a_mistake_in_a_group_is_named(complaints: Complaints, keys: str, expect
     (complaint,) = complaints(GROUP % keys)
     assert complaint.startswith("3:")
     assert expected in complaint
+
+
+def test_one_group_under_two_spellings_is_a_mistake_and_one_path_on_two_servers_is_not(
+    complaints: Complaints, load: Load
+) -> None:
+    text = (
+        "gitlab: [{name: main, url: https://x}, {name: same, url: https://x/}, {name: other, url: https://y}]\n"
+        "groups:\n  - {gitlab: main, group: platform}\n  - {gitlab: %s, group: %s}\n"
+    )
+
+    for second in (("main", "Platform"), ("same", "platform")):
+        (complaint,) = complaints(text % second)
+        assert complaint.endswith("is there already: groups[0]")
+    assert len(load(text % ("other", "platform")).registry.groups) == 2
 
 
 def test_secrets_of_webhooks_come_from_variables_and_are_shown_to_nobody(load: Load) -> None:

@@ -50,6 +50,8 @@ MISTAKES = [
     ("qdrant: {zzz: 1}\n", "1:10: unknown key `zzz` in qdrant; known here: api_key, "),
     (ONE % "<<: x", "2:26: `<<` takes an alias of a different mapping (`<<: *name`), or a list"),
     ("gitlab:\n  - {name: a}\n", "2:5: gitlab[0]: `url` is missing"),
+    ("x-a: &a {max_file_bytes: 0}\n" + ONE % "<<: *a", "1:26: repositories[0].max_file_bytes must be at least 1"),
+    (ONE % "<<: &a {branch: '${NO}'}", "2:42: the environment variable NO is not set"),
     # Types
     ("qdrant: {on_disk_payload: 1}\n", "1:27: qdrant.on_disk_payload must be true or"),
     (ONE % "schedule: false", "2:36: repositories[0].schedule must be a schedule; write `never`"),
@@ -143,6 +145,12 @@ embedding: {provider: lokal}
 
     places = [each.split(" ")[0] for each in found]
     assert places == ["2:23:", "2:34:", "2:40:", "3:12:", "3:41:", "5:53:", "6:40:", "7:24:", "8:23:"]
+
+
+def test_contradictions_between_valid_entries_are_reported_at_once(complaints: Complaints) -> None:
+    text = "repositories:\n  - {name: a, path: .}\n  - {name: a, gitlab: m, project: g/p, chunk: {overlap: 7000}}\n"
+
+    assert [each.split(" ")[0] for each in complaints(text)] == ["3:12:", "3:23:", "3:57:"]
 
 
 def test_hostile_files_are_refused(complaints: Complaints) -> None:

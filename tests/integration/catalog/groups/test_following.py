@@ -72,6 +72,25 @@ async def test_a_repository_of_a_group_that_left_the_registry_gives_its_name_to_
         assert {(each["repository"], each["path"]) for each in await world.metadata()} == {(former.name, "old.py")}
 
 
+async def test_a_group_that_was_renamed_is_followed_when_the_registry_says_so(closed_world: GroupWorld) -> None:
+    world = closed_world
+    project = world.project("platform/a")
+    async with world.opened():
+        await world.discover()
+        before = await world.row_of(project)
+        project.move("infra/a")
+        world.server.groups.clear()
+        world.register("{gitlab: main, group: infra}")
+        await world.reload()
+        await world.declare()
+        assert not (await world.row_of(project)).is_active
+
+        assert await world.run_due() == 1
+
+        row = await world.row_of(project)
+        assert (row.id, row.name, row.is_active) == (before.id, "infra/a", True)
+
+
 async def test_names_in_an_index_wait_for_a_run_that_began_under_the_former_name(world: GroupWorld) -> None:
     project = world.project("platform/a", {"a.py": b"a = 1\n"})
     await world.discover()

@@ -118,6 +118,17 @@ async def test_a_listing_that_lost_more_than_half_pauses_nothing_until_a_person_
     assert (await world.group()).error_code is None
 
 
+async def test_a_listing_that_lost_half_is_believed(world: GroupWorld) -> None:
+    projects = [world.project(f"platform/service-{number}") for number in range(30)]
+    await world.discover()
+    for project in projects[:15]:
+        project.deleted = True
+
+    report = await world.discover()
+
+    assert (report.problem, len(report.paused)) == (None, 15)
+
+
 async def test_a_group_that_is_suddenly_empty_pauses_nothing(world: GroupWorld) -> None:
     project = world.project("platform/a")
     await world.discover()

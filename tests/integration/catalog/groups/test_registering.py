@@ -70,6 +70,47 @@ async def test_projects_that_cannot_be_synced_yet_are_left_out_and_counted(world
     assert report.problem is None
 
 
+async def test_archived_projects_are_registered_if_configured(closed_world: GroupWorld) -> None:
+    world = closed_world
+    world.register("{gitlab: main, group: platform, archived: true}")
+    world.project("platform/old", archived=True)
+
+    async with world.opened():
+        assert (await world.discover()).added == ("platform/old",)
+
+
+async def test_without_a_token_public_projects_are_registered_but_no_archived_ones(closed_world: GroupWorld) -> None:
+    world = closed_world
+    world.register(PLATFORM, token=False)
+    world.project("platform/hidden")
+    world.project("platform/open", visibility="public")
+    old = world.project("platform/old", visibility="public", archived=True)
+
+    async with world.opened():
+        assert (await world.discover()).added == ("platform/open",)
+        old.archived = False
+        await world.discover()
+        assert await world.active() == {"platform/open", "platform/old"}
+        old.archived = True
+        assert len((await world.discover()).paused) == 1
+
+
+@pytest.mark.parametrize(("schedule", "cron"), [("every 2 hours", "0 */2 * * *"), ("never", None)])
+async def test_a_change_of_the_groups_schedule_reaches_its_repositories(
+    world: GroupWorld, schedule: str, cron: str | None
+) -> None:
+    world.project("platform/a")
+    await world.discover()
+    world.register(f"{{gitlab: main, group: platform, schedule: {schedule}}}")
+    await world.reload()
+
+    reports = [await world.discover() for _ in range(2)]
+
+    row = (await world.rows())["platform/a"]
+    assert (row.cron_expression, row.is_active) == (cron, True)
+    assert [(each.added, each.renamed, each.unchanged) for each in reports] == [((), (), 0), ((), (), 1)]
+
+
 # Whose project it is -----------------------------------------------------------------------------------------------
 
 
@@ -94,6 +135,17 @@ async def test_a_project_that_is_listed_by_name_or_path_is_left_to_its_entry(
 
         assert report.added == ("platform/a",)
         assert list(report.skipped.values()) == [("platform/payments",)]
+
+
+async def test_a_project_that_was_registered_by_a_request_is_left_to_that_wherever_it_moves(world: GroupWorld) -> None:
+    project = world.project("platform/payments")
+    place = {"location": f"{world.server.url}/{project.path}", "source": "gitlab", "project_id": project.id}
+    await world.app.repositories.register(Registration(name="mine", origin="http", collection="code", **place))
+
+    for path in ("platform/payments", "platform/billing"):
+        project.path = path
+        assert (await world.discover()).skipped == {"is listed under `repositories` as mine": (path,)}
+    assert await world.names() == {"mine"}
 
 
 async def test_a_repository_that_is_listed_by_name_from_now_on_is_paused_in_the_group(world: GroupWorld) -> None:

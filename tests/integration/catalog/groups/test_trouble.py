@@ -12,7 +12,7 @@ import pytest
 
 from reposync.errors import RepoSyncError, SourceError
 from tests.integration.api.serving import eventually
-from tests.integration.catalog.groups.conftest import TOKEN, GroupWorld, other_worker
+from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
 
 pytestmark = pytest.mark.full
 
@@ -83,6 +83,30 @@ async def test_rows_that_are_no_projects_are_named_and_nothing_is_paused(world: 
     assert await world.active() == {"platform/a2", "platform/b", "platform/new"}
 
 
+async def test_a_group_that_is_not_there_is_an_error_of_the_group_alone(closed_world: GroupWorld) -> None:
+    world = closed_world
+    world.register("{gitlab: main, group: nobody}", PLATFORM)
+    world.project("platform/a")
+    async with world.opened():
+        await world.declare()
+
+        assert await world.run_due() == 2
+
+        assert await world.names() == {"platform/a"}
+        assert [(await world.group(number)).error_code for number in range(2)] == ["SOURCE_GONE", None]
+
+
+async def test_pages_that_link_in_a_circle_are_given_up(world: GroupWorld) -> None:
+    link = f'<{world.server.url}/api/v4/groups/platform/projects?id_after=1>; rel="next"'
+    row = json.dumps([{"id": 1, "path_with_namespace": "platform/a"}])
+    world.server.faults.answer(200, row, path=LIST, headers={"Link": link}, media_type="application/json", times=None)
+
+    with pytest.raises(SourceError, match="in a circle"):
+        await world.discover()
+
+    assert await world.names() == set()
+
+
 # Several pods ------------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +133,21 @@ async def test_a_listing_that_takes_longer_than_its_lease_is_finished_by_the_pod
     assert await slow == 1
     assert (await world.group()).attempt == 1
     assert await world.active() == {"platform/a"}
+
+
+async def test_a_person_does_not_wait_for_a_pod_that_looks_through_the_group(world: GroupWorld) -> None:
+    world.project("platform/a")
+    await world.declare()
+    gate = world.server.faults.hold(path=LIST)
+    slow = asyncio.create_task(other_worker(world, "pod").run_due(world.app.configuration.registry))
+    await asyncio.to_thread(gate.arrived.wait, 30)
+
+    report = await world.discover()
+    gate.open()
+
+    assert report.added == ("platform/a",)
+    assert await slow == 1
+    assert world.results == ["ok"], "the pod found its claim gone, and wrote nothing"
 
 
 async def test_a_pod_that_ends_leaves_the_group_to_the_next_one(world: GroupWorld) -> None:
