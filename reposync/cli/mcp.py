@@ -68,14 +68,14 @@ def mcp(context: click.Context) -> None:
 @click.option("--print", "only_print", is_flag=True, help="Print the entry, and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 def install(client: str, url: str | None, token_variable: str, file: Path | None, only_print: bool, yes: bool) -> None:
-    """Add reposync to the configuration of the agent CLIENT, after showing the entry.
+    """Add reposync to the configuration of the agent CLIENT, after showing the difference.
 
     claude: .mcp.json, and vscode: .vscode/mcp.json in this folder; codex: ~/.codex/config.toml, cursor:
     ~/.cursor/mcp.json, gemini: ~/.gemini/settings.json. All other entries stay. A token is never written: the entry
     refers to a variable (VS Code asks for it). Afterwards it prints what to add to the agent's instructions.
     """
     from reposync.errors import ConfigError
-    from reposync.mcp.clients import CLIENTS, GUIDE, address, command_entry, http_entry, with_entry, write
+    from reposync.mcp.clients import CLIENTS, GUIDE, address, command_entry, difference, http_entry, with_entry, write
 
     if url is not None:
         entry = http_entry(client, address(url), token_variable or None)
@@ -84,10 +84,9 @@ def install(client: str, url: str | None, token_variable: str, file: Path | None
         entry = command_entry(client, _own_command(), paths, (each for each in _SECRETS if os.environ.get(each)))
     path = file or CLIENTS[client].path(Path.home(), Path.cwd())
     guide = f"For the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}"
-    shown = with_entry(client, "", entry)
     if only_print:
         click.echo(f"For {path}:", err=True)
-        click.echo(shown, nl=False)
+        click.echo(with_entry(client, "", entry), nl=False)
         click.echo(f"\n{guide}", nl=False, err=True)
         return
     try:
@@ -96,7 +95,7 @@ def install(client: str, url: str | None, token_variable: str, file: Path | None
         if after == before:
             click.echo(f"{path} has this entry already.")
             return
-        click.echo(f"To add to {path}:\n{shown}", nl=False)
+        click.echo(f"{path}:\n{difference(client, before, entry)}")
         if not yes:
             if not sys.stdin.isatty():
                 raise click.UsageError("There is no terminal for the question. --yes writes it.")

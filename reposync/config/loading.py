@@ -34,6 +34,11 @@ Clear = Mapping[str, SecretStr]
 Finding = tuple[Loc, str]
 """The path to a value, and a sentence about it."""
 
+_KEYS_OF_OTHER_PROGRAMS = {
+    "cron": ("schedule", "write `schedule`, which takes a crontab, `@every 10m`, `every 6 hours` or `never`"),
+    "url": ("git", "write `git` for an https:// address, or `gitlab` and `project` for a project of a listed server"),
+}
+"""Unknown key -> the key that is meant, if it is known at that place, and how to write it."""
 _SECRET_KEYS = frozenset({"token", "webhook_secret", "webhook_signing", "api_key", "password"})
 _KINDS = {
     "tuple_type": "must be a list, such as [one, two]",
@@ -237,7 +242,9 @@ def unknown_key(loc: Loc, within: Loc, model: type[BaseModel]) -> str:
     # A whole line pasted in the wrong place may be the key: it is cut, because a secret may follow a space.
     shown = key if re.fullmatch(r"[\w.-]{1,40}", key) else f"{key.split()[0][:20] if key.split() else ''}…"
     known = known_keys((*within, *loc[:-1]), model)
-    return f"unknown key `{shown}`{f' in {around}' if around else ''}{suggestion(key, known)}"
+    meant, how = _KEYS_OF_OTHER_PROGRAMS.get(key, ("", ""))
+    hint = f"; {how}" if meant in known else suggestion(key, known)
+    return f"unknown key `{shown}`{f' in {around}' if around else ''}{hint}"
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

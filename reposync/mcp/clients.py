@@ -4,6 +4,7 @@ public documentation (docs/agents.md says what was tried). No file of another pr
 
 from __future__ import annotations
 
+import difflib
 import json
 import secrets
 import tomllib
@@ -98,6 +99,27 @@ def with_entry(name: str, text: str, entry: Mapping[str, Any]) -> str:
     """The content of the client's file with the entry, which replaces one of the same name in JSON. Raises ConfigError
     if the content cannot be changed without a risk for the rest of it."""
     return _with_table(text, entry) if name == "codex" else _with_json(name, text, entry)
+
+
+def difference(name: str, text: str, entry: Mapping[str, Any]) -> str:
+    """What the entry changes in the client's file: a diff of our entry alone, because others may hold secrets. Headers
+    and variables of a former one are masked, unless they stay. `text`: accepted by `with_entry`."""
+    # A different entry of Codex is never replaced.
+    former = None if name == "codex" else json.loads(text or "{}").get(CLIENTS[name].key, {}).get(NAME)
+    before = ""
+    if isinstance(former, dict):
+        masked = {key: _masked(former[key], entry.get(key)) for key in ("headers", "env") if key in former}
+        before = with_entry(name, "", former | masked)
+    lines = difflib.unified_diff(before.splitlines(), with_entry(name, "", entry).splitlines(), lineterm="", n=100)
+    return "\n".join(map(escape_unprintable, list(lines)[3:]))
+
+
+def _masked(values: Any, new: Any) -> Any:
+    """The values that stay, and `***` for all others."""
+    if not isinstance(values, dict):
+        return "***"
+    stay = new if isinstance(new, dict) else {}
+    return {key: value if stay.get(key) == value else "***" for key, value in values.items()}
 
 
 def address(url: str) -> str:

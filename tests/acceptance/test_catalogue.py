@@ -85,6 +85,22 @@ def test_an_unapplied_file_is_named_in_errors_about_its_repositories(folders: Fo
         assert f"{folders.person.home / 'repositories.yaml'} was not applied yet" in reported.stderr
 
 
+def test_a_plan_shows_what_an_apply_would_change_and_writes_nothing(folders: Folders) -> None:
+    person = folders.person
+    person.types("apply")
+    person.configures(registry(f"name: alpha, path: '{folders.alpha.path}', schedule: '@daily', exclude: ['*.lock']"))
+
+    shown, plan = person.types("apply", "--dry-run").stdout, person.asks("apply", "--dry-run")
+
+    for words in ("~ repository alpha", "schedule: @every 1s -> 0 0 * * *", "exclude: (none) -> *.lock"):
+        assert words in shown
+    keys = {"exclude": [[], ["*.lock"]], "schedule": ["@every 1s", "0 0 * * *"]}
+    assert plan["changes"] == [{"kind": "changed", "what": "repository alpha", "keys": keys}]
+    assert (plan["applied"], person.asks("repos", "show", "alpha")["schedule"]) == (False, "every second")
+    assert person.asks("apply")["applied"] is True
+    assert person.asks("repos", "show", "alpha")["schedule"] == "at 00:00 every day"
+
+
 def _conflict(pod: Pod) -> str:
     """What the pod says of its registry file on /readyz."""
 

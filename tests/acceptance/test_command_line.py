@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
@@ -156,6 +157,7 @@ def test_what_is_not_possible_is_explained_in_a_sentence_and_has_its_exit_code(
     repository.commit({b"evil\x1b[2J\n.py": b"\x1b[31mred = 'sessions'\x1b[0m\n# sessions sessions\n"})
     assert configured.types("history").stdout.startswith("No run yet.")
     (plan,) = configured.asks("sync", "--plan")
+    assert "3 to store" in configured.types("sync", "--plan").stdout
     assert (plan["files_to_store"], plan["chunks_to_embed"], configured.asks("history")) == (3, 3, [])
     configured.types("sync")
     (run,) = configured.asks("history")
@@ -165,7 +167,9 @@ def test_what_is_not_possible_is_explained_in_a_sentence_and_has_its_exit_code(
         done = configured.types(*[places.get(word, word) for word in words], exit_code=exit_code)
         assert message in done.stderr, words
         assert "secret" not in done.stderr and done.stdout == ""
-    assert len(configured.asks("history")) == 1
+    assert len(configured.asks("history")) == len(configured.asks("repos", "list")) == 1, (
+        "mistakes leave nothing behind"
+    )
     for words in (("search", "red sessions"), ("runs", "show", run["id"])):
         assert "\x1b" not in configured.types(*words).stdout, "control characters are escaped"
 
@@ -228,6 +232,41 @@ def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_only_what_was_in_
     assert not configured.asks("sync")[0]["files_processed"]
     twice = len(embeddings.inputs) - len(set(embeddings.inputs))
     assert twice <= IN_FLIGHT, f"{twice} texts were embedded twice"
+
+
+@pytest.mark.full
+def test_an_engine_killed_in_the_middle_of_a_sync_is_started_again_and_the_run_goes_on(
+    configured: Person, repository: GitRepository, embeddings: EmbeddingServer
+):
+    configured.types("sync")
+    repository.many(100)
+    with embeddings.holding():
+        process = configured.starts("sync", "--json")
+        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        (record,) = configured.home.rglob("engine.json")
+        os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+    reported, _ = process.communicate(timeout=60)
+    (run,) = json.loads(reported)
+    assert (run["status"], run["files_processed"]) == ("completed", 100)
+    assert configured.asks("repos", "show", "payments")["chunks"] == 102
+    assert configured.asks("sync")[0]["files_processed"] == 0, "the index is whole"
+
+
+@pytest.mark.full
+def test_a_repository_that_is_never_due_is_synced_with_all_others_and_one_synced_by_path_is_not(
+    configured: Person, repository: GitRepository
+):
+    by_hand = GitRepository.create(configured.home / "scratch.git")
+    by_hand.commit({"b.py": b"y = 2\n"})
+
+    added = configured.types("repos", "add", "second", "--path", str(repository.path), "--schedule", "never").stdout
+    configured.types("sync", str(by_hand.path))
+    runs = configured.asks("sync")
+    listed = {each["name"]: (each["schedule"], each["cron_expression"]) for each in configured.asks("repos", "list")}
+
+    assert added == "second: registered, on request only\n"
+    assert {(run["repository"], run["status"]) for run in runs} == {("payments", "completed"), ("second", "completed")}
+    assert (listed["second"], listed["scratch"]) == (("on request only", None), (None, None))
 
 
 def test_an_unexpected_error_is_reported_without_the_statement(person: Person, repository: GitRepository):

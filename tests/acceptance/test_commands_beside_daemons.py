@@ -137,6 +137,23 @@ def test_ctrl_c_withdraws_only_the_request_of_the_command(
     assert first.id in [run.id for run in log.ended("app")]
 
 
+def test_everything_is_queued_at_once_beside_a_daemon_and_taken_back_at_once(
+    registered: Person, worker: Pod, log: ExecutionLog, embeddings: EmbeddingServer, repository: GitRepository
+):
+    text = (registered.home / "repositories.yaml").read_text()
+    registered.configures(f"{text}  - {{name: other, path: '{repository.path}', schedule: yearly}}\n")
+    worker.start()
+    until(lambda: log.ended("app") and log.ended("other"), details=worker.log_tail)
+    with embeddings.holding():
+        repository.many(10, content=lambda number: b"def again_%d(): pass\n" % number)
+        typed = registered.starts("sync")
+        embeddings.wait_for_waiting(2, timeout_seconds=60)  # the worker executes both
+        interrupted(typed)
+        until(
+            lambda: {log.runs(name)[-1].status for name in ("app", "other")} == {"cancelled"}, details=worker.log_tail
+        )
+
+
 def test_a_run_with_other_requests_outlives_the_command_that_executes_it(
     registered: Person, door: Pod, worker: Pod, log: ExecutionLog, embeddings: EmbeddingServer
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -145,6 +146,24 @@ def test_every_option_that_is_named_exists() -> Iterator[str]:
                     yield f"{span.at}: no command has the option {option}"
 
 
+@reports_all
+def test_every_module_and_make_target_that_is_named_exists() -> Iterator[str]:
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for span in code():
+        for module, options in re.findall(r"python -m (benchmarks[\w.]*)([^`#]*)", span.text):
+            path = ROOT / module.replace(".", "/")
+            is_package = (path / "__main__.py").exists()
+            if not is_package and not path.with_suffix(".py").exists():
+                yield f"{span.at}: there is no module {module}"
+            source = "".join(each.read_text() for each in (path if is_package else path.parent).glob("*.py"))
+            for option in re.findall(r"--[a-z-]+", options):
+                if f'"{option}"' not in source:
+                    yield f"{span.at}: {module} has no option {option}"
+        for target in re.findall(r"^(?:\$ )?make ([a-z][\w-]*)", span.text):
+            if target not in targets:
+                yield f"{span.at}: the Makefile has no target {target}"
+
+
 # Snippets ----------------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +185,18 @@ def test_a_snippet_is_accepted_as_it_stands(fence: Fence, tmp_path: Path):
     except YAMLError as error:
         pytest.fail(f"{fence.at}: {error}")
     failures(check(fence, documents, tmp_path))
+
+
+@reports_all
+def test_json_and_python_that_is_shown_can_be_parsed() -> Iterator[str]:
+    for fence in (fence for page in pages() for fence in page.fences):
+        try:
+            if fence.words[:1] == ("json",):
+                json.loads(fence.text)
+            elif fence.words[:1] == ("python",):
+                compile(fence.text, str(fence.at), "exec")
+        except (ValueError, SyntaxError) as error:
+            yield f"{fence.at}: {error}"
 
 
 # Names -------------------------------------------------------------------------------------------------------------

@@ -85,3 +85,32 @@ def test_what_is_asked_by_command_and_over_http_is_the_same_document(person: Per
     assert person.asks("index", "status", "payments") == gets("/repositories/payments/index")
     assert person.asks("locks", "list") == gets("/locks")["items"] != []
     assert person.asks("search", "expired sessions") == gets("/search?q=expired+sessions")["items"] != []
+
+
+def test_what_is_done_by_command_and_over_http_has_the_same_keys(
+    person: Person, client: httpx.Client, repository: GitRepository
+) -> None:
+    def does(method: str, path: str, **options: Any) -> set[str]:
+        answer = client.request(method, path, **options)
+        assert answer.status_code in (200, 201, 202), answer.text
+        return set(answer.json())
+
+    path = str(repository.path)
+    added = does("POST", "/repositories", json={"name": "two", "path": path})
+    assert set(person.asks("repos", "add", "one", "--path", path)) == added
+    for command, is_active in (("pause", False), ("resume", True)):
+        changed = does("PATCH", "/repositories/two", json={"is_active": is_active})
+        assert set(person.asks("repos", command, "one")) == changed
+        (shown,) = person.asks("index", command, "payments")
+        assert set(shown) == does("POST", f"/repositories/payments/index/{command}")
+    asked = does("POST", "/repositories/two/sync")
+    (synced,) = person.asks("sync", "payments")
+    assert set(synced) == asked
+    (waiting,) = (each["id"] for each in person.asks("history", "--repository", "two", "--status", "queued"))
+    cancelled = does("POST", f"/runs/{waiting}/cancel")
+    assert set(person.asks("runs", "retry", waiting)) == cancelled
+    assert set(person.asks("runs", "cancel", waiting)) == cancelled == does("POST", f"/runs/{waiting}/retry")
+    claimed(person)
+    released = set(person.asks("locks", "release", "two", "--force"))
+    assert released == does("DELETE", "/locks/two?force=true")
+    assert set(person.asks("repos", "remove", "one", "--yes")) == does("DELETE", "/repositories/two") == asked

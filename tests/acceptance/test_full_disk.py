@@ -11,6 +11,7 @@ from benchmarks.storm.volumes import Volume
 from tests.acceptance.conftest import Person
 from tests.acceptance.test_command_line import BILLING, CONFIGURATION
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
 pytestmark = pytest.mark.full
@@ -46,3 +47,26 @@ def test_a_command_says_that_the_disk_is_full_and_the_next_one_goes_on(
     (run,) = person.asks("sync")
     assert run["status"] == "completed"
     assert person.asks("repos", "show", "payments")["files"] == 1
+
+
+def test_the_history_of_a_daemon_says_that_the_disk_was_full_as_soon_as_there_is_room(
+    repository: GitRepository, embeddings: EmbeddingServer, disk: Volume
+) -> None:
+    repository.commit({"billing/sessions.py": BILLING})
+    home = disk.folder / "pod"
+    home.mkdir()
+    (home / "repositories.yaml").write_text(CONFIGURATION.format(url=embeddings.url, path=repository.path))
+    log = ExecutionLog(f"sqlite:///{home}/state/reposync.db")
+    with Pod("full", home) as pod:
+        with embeddings.holding():
+            embeddings.wait_for_waiting(1, timeout_seconds=120)
+            disk.fill()
+            (lost, *_) = until(lambda: pod.events("run lost"), 180, pod.log_tail)
+            disk.make_room()
+        (run,) = until(lambda: log.ended("payments"), 180, pod.log_tail)
+
+        reasons = until(
+            lambda: list(filter(None, (each.error_message for each in log.attempts(run)))), 60, pod.log_tail
+        )
+    assert "the disk is full" in lost["reason"]
+    assert "the disk is full" in reasons[0]

@@ -140,7 +140,11 @@ def test_a_database_that_goes_away_is_waited_for(
     repository.commit({"a.py": b"x = 1\n"})
     cluster.configures(app(repository, "every second"))
     with TcpProxy(postgresql.server_url) as proxy:
+        proxy.down()
         pod = cluster.pod("pod", DATABASE_URL=proxy.in_front_of(cluster.log.url))
+        until(lambda: pod.health()["components"]["database"]["status"] == "down", details=pod.log_tail)
+        assert pod.metric("reposync_build_info") == 1, "it waits for its database, and says so"
+        proxy.up()
         until(lambda: len(cluster.log.ended("app")) > 1, details=pod.log_tail)
 
         proxy.down()

@@ -102,8 +102,8 @@ async def test_a_running_daemon_answers_in_its_place(indexed: Person) -> None:
 
 
 async def test_an_agent_is_configured_by_a_command_that_then_works(indexed: Person) -> None:
-    for _ in range(2):
-        indexed.types("mcp", "install", "claude", "--yes")
+    shown, again = (indexed.types("mcp", "install", "claude", "--yes").stdout for _ in range(2))
+    assert '+    "reposync": {' in shown and "has this entry already" in again
     refused = indexed.types("mcp", "install", "cursor", exit_code=2)
 
     (entry,) = json.loads((indexed.home / ".mcp.json").read_text())["mcpServers"].values()

@@ -190,6 +190,25 @@ def test_a_source_that_fails_is_tried_again_then_given_up_and_can_be_sent_back(
 
 
 @pytest.mark.full
+def test_old_history_is_deleted_and_what_is_indexed_stays(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository
+):
+    repository.commit({"a.py": b"x = 1\n"})
+    entry = f"name: app, path: '{repository.path}', {QUIET}"
+    person.configures(registry(entry))
+    pod.start()
+    (first,) = until(lambda: log.ended("app"), details=pod.log_tail)
+    assert pod.terminate() == 0
+
+    tenth_of_a_second = f"{0.1 / 86_400:.9f}"
+    more = f"embedding: {{provider: none}}\ndaemon: {{history_days: {tenth_of_a_second}}}"
+    person.configures(registry(entry, more=more))
+    pod.start()
+    until(lambda: first.id not in {run.id for run in log.runs("app")}, details=pod.log_tail)
+    assert person.asks("repos", "show", "app")["last_commit"] == repository.head()
+
+
+@pytest.mark.full
 def test_one_huge_repository_lets_small_ones_go_first_and_then_goes_on(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, tmp_path, embeddings: EmbeddingServer
 ):

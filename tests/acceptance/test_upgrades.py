@@ -66,10 +66,13 @@ def qdrant_url() -> Generator[str, None, None]:
         yield server.url
 
 
-def test_what_the_first_release_made_is_taken_over(person: Person, repository: GitRepository, tmp_path: Path):
+@pytest.mark.parametrize("release", [FIRST_RELEASE, RELEASE_BEFORE], ids=["0.1.0", "0.2.0"])
+def test_what_a_release_made_is_taken_over(person: Person, repository: GitRepository, tmp_path: Path, release: str):
     repository.commit({"a.py": b"def first(): pass\n", "b.py": b"def second(): pass\n"})
     person.configures(f"embedding: {{provider: none}}\nrepositories: [{{name: app, path: '{repository.path}'}}]\n")
-    person.environment["PYTHONPATH"] = str(earlier_version(FIRST_RELEASE, tmp_path / "earlier"))
+    person.environment["PYTHONPATH"] = str(earlier_version(release, tmp_path / "earlier"))
+    if release == RELEASE_BEFORE:
+        person.types("apply")
     (earlier,) = person.asks("sync", "app")
 
     del person.environment["PYTHONPATH"]

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from reposync.app.daemon import Daemon, Roles
+from reposync.catalog.targets import Catalog, SyncTarget
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
+from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
@@ -79,6 +81,44 @@ async def serving(settings: Settings, metrics: Metrics, health: Health) -> Async
                 await running
 
 
+async def completed(daemon: Daemon) -> int:
+    app = daemon.app
+    return 0 if app is None else len(await app.runs.history("app", RunStatus.COMPLETED, limit=1_000))
+
+
+async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_with_its_lease(
+    configured: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = asyncio.Event()
+
+    class FlawedCatalog(Catalog):
+        """Cannot make a target of the first row that it is asked for."""
+
+        def of_row(self, row: Repository) -> SyncTarget:
+            if not failed.is_set():
+                failed.set()
+                raise TypeError("a defect in the catalogue")
+            return Catalog.of_row(self, row)
+
+    async with serving(configured, Metrics(version="1"), Health()) as daemon:
+        await eventually(lambda: completed(daemon), LONG_SECONDS)  # it has adopted the registry
+        app = daemon.app
+        assert app is not None
+        app.catalog = FlawedCatalog(app.configuration.registry, app.repositories, {})
+        await eventually(failed.is_set, LONG_SECONDS)
+        before = await completed(daemon)
+
+        async def goes_on() -> bool:
+            return await completed(daemon) > before
+
+        await eventually(goes_on, LONG_SECONDS)
+        runs = await app.runs.history("app", limit=1_000)
+        outcomes = [(each.outcome, each.error_code) for run in runs for each in await app.runs.attempts(run.id)]
+        assert ("retrying", "INTERNAL_ERROR") in outcomes
+        assert "lost" not in [outcome for outcome, _ in outcomes]
+        assert "a defect in the catalogue" in caplog.text
+
+
 @pytest.mark.parametrize(("method", "task"), [("ticks", "cron"), ("workers", "workers")])
 async def test_a_task_that_a_defect_ends_is_said_and_started_again(
     configured: Settings, method: str, task: str, caplog: pytest.LogCaptureFixture
@@ -91,17 +131,13 @@ async def test_a_task_that_a_defect_ends_is_said_and_started_again(
 
     async with serving(configured, metrics, health) as daemon:
 
-        async def completed() -> int:
-            app = daemon.app
-            return 0 if app is None else len(await app.runs.history("app", RunStatus.COMPLETED, limit=1_000))
-
         async def goes_on() -> bool:
-            return await completed() >= before + 2
+            return await completed(daemon) >= before + 2
 
         await eventually(lambda: not metrics.left and said(), LONG_SECONDS)
         assert said().startswith("degraded: It ended by a defect and is started again: TypeError; the log has the ")
         assert health.snapshot().status == "degraded"
         assert f"a defect in {method}" in caplog.text
         assert said().split()[-1].rstrip(".") in caplog.text
-        before = await completed()
+        before = await completed(daemon)
         await eventually(goes_on, LONG_SECONDS)

@@ -47,6 +47,12 @@ MISTAKES = [
     ("repositorys: []\n", "1:1: unknown key `repositorys`; did you mean `repositories`?"),
     (ONE % "shedule: '@daily'", "2:26: unknown key `shedule` in repositories[0]; did you mean `schedule`?"),
     (ONE % "chunk: {siez: 3}", "2:34: unknown key `siez` in repositories[0].chunk; did you mean `size`?"),
+    (ONE % "cron: '@daily'", "2:26: unknown key `cron` in repositories[0]; write `schedule`, which takes a crontab, "),
+    (
+        ONE % "url: https://x/y",
+        "2:26: unknown key `url` in repositories[0]; write `git` for an https:// address, or `g",
+    ),
+    ("daemon: {cron: 1}\n", "1:10: unknown key `cron` in daemon; known here: concurrency, "),
     ("qdrant: {zzz: 1}\n", "1:10: unknown key `zzz` in qdrant; known here: api_key, "),
     (ONE % "<<: x", "2:26: `<<` takes an alias of a different mapping (`<<: *name`), or a list"),
     ("gitlab:\n  - {name: a}\n", "2:5: gitlab[0]: `url` is missing"),

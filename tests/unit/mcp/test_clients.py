@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reposync.errors import ConfigError, UsageError
-from reposync.mcp.clients import CLIENTS, address, command_entry, http_entry, with_entry, write
+from reposync.mcp.clients import CLIENTS, address, command_entry, difference, http_entry, with_entry, write
 
 PATHS = {"REPOSYNC_STATE_DIR": "/var/lib/reposync"}
 every_client = pytest.mark.parametrize("name", CLIENTS)
@@ -48,6 +48,26 @@ def test_all_other_entries_of_a_json_file_stay() -> None:
     before = {"theme": "ümlaut", "mcpServers": {"other": {"url": "x"}, "reposync": {"url": "old"}}, "n": [1, None, {}]}
     after = json.loads(with_entry("cursor", json.dumps(before), server("cursor")))
     assert after == {**before, "mcpServers": {"other": {"url": "x"}, "reposync": server("cursor")}}
+
+
+def test_the_difference_shows_our_entry_alone_and_no_secret_of_it() -> None:
+    before: dict[str, Any] = {
+        "reposync": {"url": "https://old", "headers": {"Authorization": "Bearer s3cret", "a": "b$"}}
+    }
+    before["other"] = {"url": "x", "headers": {"Authorization": "other-s3cret"}}
+
+    shown = difference("cursor", json.dumps({"mcpServers": before}), server("cursor"))
+
+    assert '-      "url": "https://old",' in shown
+    assert '+      "url": "https://sync.example.com/mcp",' in shown
+    assert "s3cret" not in shown and "b$" not in shown and "other" not in shown
+
+
+@every_client
+def test_the_difference_of_a_new_entry_is_the_entry(name: str) -> None:
+    shown = difference(name, "", server(name))
+    assert [line[1:] for line in shown.splitlines()] == with_entry(name, "", server(name)).splitlines()
+    assert {line[0] for line in shown.splitlines()} == {"+"}
 
 
 def test_all_lines_of_a_toml_file_stay() -> None:
