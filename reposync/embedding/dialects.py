@@ -99,6 +99,8 @@ def _matrix(rows: object) -> NDArray[np.float32]:
 def _openai_rows(document: Any) -> list[Any]:
     items = document["data"]
     by_index = {item.get("index", position): item["embedding"] for position, item in enumerate(items)}
+    if set(by_index) != set(range(len(items))):
+        raise MalformedResponse('an "index" twice, or one that no input has')
     return [by_index[position] for position in range(len(items))]
 
 

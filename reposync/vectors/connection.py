@@ -174,7 +174,7 @@ class QdrantConnection:
     ) -> None:
         self._is_embedded = settings.is_embedded
         config = settings.qdrant
-        headers = _HEADERS | ({"api-key": config.api_key.get_secret_value()} if config.api_key else {})
+        key = {"api-key": config.api_key.get_secret_value()} if config.url and config.api_key else {}
         server = f"Qdrant at {', '.join(addresses(settings))}"
         self.where = f"The embedded engine in {settings.state_dir}" if self._is_embedded else server
         """In messages."""
@@ -198,7 +198,7 @@ class QdrantConnection:
                     max_wait_seconds=ATTEMPTS * LONGEST_WAIT_SECONDS,
                     within_seconds=START_SECONDS if self._is_embedded else None,
                 ),
-                headers=headers,
+                headers=_HEADERS | key,
                 ca_file=config.ca_file,
                 transport=transport,
             )

@@ -198,7 +198,12 @@ def _point(schema: Schema, *, id: int | str, vector: dict[str, Json], payload: J
     return edge.Point(id, {name: schema.vector(each, name) for name, each in vector.items()}, payload)
 
 
-def delete(schema: Schema, *, filter: Json) -> Operations:
+def delete(schema: Schema, *, points: Json = None, filter: Json = None) -> Operations:
+    """By ids or by a filter. A server accepts both and uses one of them; here that is refused."""
+    if (points is None) == (filter is None):
+        raise ValueError("either points or filter is needed")
+    if filter is None:
+        return [edge.UpdateOperation.delete_points(points)]
     if not _restricts(filter):
         raise ValueError("an empty filter would select every point of the collection; name a condition")
     return [edge.UpdateOperation.delete_points_by_filter(edge_filter(filter))]
