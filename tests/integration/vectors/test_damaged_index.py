@@ -8,7 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from reposync.vectors.engine.collections import DAMAGED
+from reposync.errors import IndexUnavailable, VectorIndexError
+from reposync.vectors.engine.collections import AGAIN_SECONDS, DAMAGED, KEPT_SECONDS
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import CollectionMissing
 from tests.fixtures.engine import Engine
@@ -97,3 +98,50 @@ async def test_the_collections_beside_a_damaged_one_stay(state_dir: Path) -> Non
         assert await read(other) == 20
         with pytest.raises(CollectionMissing):
             await read(code)
+
+
+async def test_damage_that_comes_back_within_a_day_is_an_error_and_after_a_week_its_files_go(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reposync.vectors.connection.ATTEMPTS", 1)
+    folder = state_dir / "index"
+
+    async def count() -> int:
+        await asyncio.to_thread(Engine(state_dir).stop)
+        async with index_in(state_dir) as index:
+            return await index.count()
+
+    def age(seconds: float) -> None:
+        os.utime(folder / DAMAGED, (0, (folder / DAMAGED).stat().st_mtime - seconds))
+
+    await stored(state_dir)
+    cut(folder / "catalogue.json")
+    await stored(state_dir)
+    for again in (next(folder.glob("collection-*/edge_config.json")), folder / "catalogue.json"):
+        cut(again)
+        with pytest.raises(VectorIndexError, match=f"damaged again within a day.*Remove the folder {folder} and sync"):
+            await count()
+    assert len(list(folder.glob("collection-*"))) == 1, "nothing more is set aside"
+
+    age(AGAIN_SECONDS)
+    with pytest.raises(CollectionMissing, match="set aside"):
+        await count()
+    await stored(state_dir)
+    age(KEPT_SECONDS)
+    assert await count() == 20
+    assert not (folder / DAMAGED).exists()
+
+
+async def test_a_folder_that_cannot_be_read_is_not_damaged(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reposync.vectors.connection.ATTEMPTS", 1)
+    await stored(state_dir)
+    catalogue = state_dir / "index" / "catalogue.json"
+    aside = catalogue.rename(catalogue.with_name("aside"))
+    catalogue.mkdir()  # as a wrong mount makes it; the tests may run as root, whom no mode keeps out
+    async with index_in(state_dir) as index:
+        with pytest.raises(IndexUnavailable, match="ended with status 1 while starting"):
+            await index.count()
+        catalogue.rmdir()
+        aside.rename(catalogue)
+        assert await index.count() == 20
+    assert not (state_dir / "index" / DAMAGED).exists()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -25,7 +26,7 @@ from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
-from tests.fixtures.points import SPEC, file, scope
+from tests.fixtures.points import SPARSE_ALONE, SPEC, file, scope
 from tests.integration.vectors.conftest import index_in
 
 pytestmark = pytest.mark.full
@@ -341,3 +342,70 @@ def test_secrets_of_the_command_are_not_handed_to_the_engine(engine: Engine, mon
     monkeypatch.setenv("GITLAB_TOKEN", "glpat-secret")
     engine.find()
     assert b"glpat-secret" not in Path(f"/proc/{pid_of(engine)}/environ").read_bytes()
+
+
+async def test_an_engine_that_is_killed_while_it_tidies_up_loses_nothing(engine: Engine, state_dir: Path) -> None:
+    texts = [f"text {number}" for number in range(3_000)]
+    async with index_in(state_dir) as index:
+        await index.ensure(SPARSE_ALONE)
+        await index.replace_files(scope(), [file("a.py", *texts, spec=SPARSE_ALONE)])
+        await index.replace_files(scope(epoch=2), [file("a.py", *texts[:1_000], spec=SPARSE_ALONE)])
+    await asyncio.to_thread(engine.stop)
+    (folder,) = engine.folder.glob("collection-*")
+    half_made = folder / "temp_segments" / "half-made"  # by an optimization that was killed
+    half_made.mkdir(parents=True)
+    (half_made / "rubbish").write_bytes(b"\0" * 100)
+    brief = Engine(state_dir, idle_seconds=0.05)
+    await brief.address()
+    assert not half_made.exists()
+    pid = pid_of(brief)
+    await asyncio.to_thread(wait_until, lambda: (folder / "temp_segments").exists() or not is_alive(pid))
+    if is_alive(pid):
+        kill(pid)
+    async with index_in(state_dir) as index:
+        assert await index.count() == 1_000
+
+
+HURRIED_ENGINE = """
+import faulthandler, runpy
+end_later = faulthandler.dump_traceback_later
+faulthandler.dump_traceback_later = lambda seconds, exit: end_later(seconds / 40, exit=exit)
+runpy.run_module("reposync.vectors.engine", run_name="__main__")
+"""
+
+
+async def test_an_engine_without_memory_ends_and_the_next_one_answers(engine: Engine, state_dir: Path) -> None:
+    """It ends by itself also if it hangs: after 3 s here, and not after 120."""
+    process = python(HURRIED_ENGINE, str(engine.folder), "--idle", "0")
+    await asyncio.to_thread(wait_until, (engine.folder / RECORD).exists)
+    texts = [f"text {number} " * 300 for number in range(300)]
+    async with index_in(state_dir) as index:
+        await index.ensure(SPARSE_ALONE)
+        used = psutil.Process(process.pid).memory_info().vms + 10_000_000
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (used, used))
+        number = 0
+        while process.poll() is None:
+            # Allocations that fail end a call, or stop the whole process in the middle of one.
+            await index.replace_files(scope(), [file(f"{number}.py", *texts, spec=SPARSE_ALONE)])
+            number += 1
+            assert number < 200, "it never ran out of memory"
+        assert await index.count() == number * len(texts)
+        assert pid_of(engine) != process.pid
+    process.communicate()
+
+
+def test_the_log_of_an_engine_does_not_grow_for_ever(engine: Engine) -> None:
+    engine.folder.mkdir(mode=0o700)
+    log = engine.folder / LOG
+    log.write_bytes(b"old line\n" * 300_000)
+    engine.find()
+    assert log.stat().st_size < 200_000
+    with log.open("ab") as still_written_to:
+        still_written_to.write(b"newer line\n" * 300_000)
+    wait_until(lambda: log.stat().st_size < 200_000)
+
+
+def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(IndexUnavailable, match="cannot be started: Not a directory"):
+        Engine(tmp_path / "file").find()

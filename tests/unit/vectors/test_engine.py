@@ -90,7 +90,7 @@ async def test_operations_of_a_batch_are_carried_out_in_order(code: httpx.AsyncC
     operations = [
         {"upsert": {"points": [{"id": 4, "vector": {"dense": [1, 0]}, "payload": {"a": {"b": 1}}}]}},
         {"set_payload": {"payload": {"c": 2}, "key": "a", "points": [4]}},
-        {"delete": {"filter": {"must": [{"has_id": [3, 99]}]}}},
+        {"delete": {"points": [3, 99]}},
         {"delete": {"filter": {"must_not": [{"has_id": [4, ONE]}]}}},
     ]
     results = await done(code, "POST", "/collections/code/points/batch?wait=true", {"operations": operations})
@@ -161,7 +161,7 @@ async def test_a_filter_that_the_engine_does_not_know_is_refused(code: httpx.Asy
     "empty", [{}, {"must": []}, {"should": [], "must_not": None}, {"must": [{"should": []}]}], ids=json.dumps
 )
 async def test_an_empty_filter_deletes_nothing(code: httpx.AsyncClient, empty: Any) -> None:
-    batch = {"operations": [{"upsert": {"points": [POINTS[2] | {"id": 4}]}}, {"delete": {"filter": empty}}]}
+    batch = {"operations": [{"delete": {"points": [3]}}, {"delete": {"filter": empty}}]}
     for path, body in (("/points/delete", {"filter": empty}), ("/points/batch", batch)):
         assert "every point" in await refused(code, "POST", path + "?wait=true", body)
 
@@ -186,7 +186,7 @@ async def test_a_vector_that_does_not_fit_stores_nothing_of_its_request(code: ht
     await refused(code, "PUT", "/points?wait=true", {"points": [good, wrong]})
     operations = [
         {"upsert": {"points": [good]}},
-        {"delete": {"filter": {"must": [{"has_id": [3]}]}}},
+        {"delete": {"points": [3]}},
         {"upsert": {"points": [wrong]}},
     ]
     await refused(code, "POST", "/points/batch?wait=true", {"operations": operations})
@@ -201,7 +201,7 @@ async def test_a_vector_that_does_not_fit_stores_nothing_of_its_request(code: ht
         ("PUT", "/points", {"points": [{"id": -1, "vector": {}}]}, 400),
         ("PUT", "/points", {"points": [{"id": 9, "vector": {}, "paylod": {}}]}, 400),
         ("POST", "/points/delete", {}, 400),
-        ("POST", "/points/delete", {"points": [3]}, 400),
+        ("POST", "/points/delete", {"points": [3], "filter": {"must": [{"has_id": [2]}]}}, 400),
         ("POST", "/points/batch", {"operations": [{"sync_points": {}}]}, 400),
         ("POST", "/points/scroll", {"order_by": "a"}, 400),
         ("POST", "/points/scroll", None, 400),
