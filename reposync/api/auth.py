@@ -34,7 +34,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SESSION = "reposync-session"
 _PRINCIPAL = "reposync.principal"
 """Key of the request's scope for its Principal."""
-_MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
+_MAX_NEXT_CHARS = 2_000
 # Clocks of pods differ: a session may have begun on another pod a moment from now.
 _SKEW_SECONDS = 60.0
 
@@ -167,8 +167,8 @@ class Access:
 
     def session(self, cookie: str) -> Session | None:
         """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
-        key_id, _, signed = cookie[: _MAX_COOKIE_CHARS + 1].partition(".")
-        token = self._tokens.get(key_id) if len(cookie) <= _MAX_COOKIE_CHARS else None
+        key_id, _, signed = cookie.partition(".")
+        token = self._tokens.get(key_id)
         return token.session(signed) if token is not None else None
 
     def _cookie(self, request: Request) -> str:
@@ -267,7 +267,7 @@ def login_address(root: str, onward: str, **reason: str) -> str:
 
 def digest(secret: str) -> bytes:
     """Of the same length for every secret, so that comparing two does not reveal their lengths."""
-    return hashlib.sha256(_bytes(secret)).digest()
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def _client(request: Request) -> str:
@@ -277,7 +277,3 @@ def _client(request: Request) -> str:
 def _derived(secret: bytes, purpose: str) -> bytes:
     """32 bytes for one purpose, as in the last step of HKDF (RFC 5869) for a strong secret."""
     return hmac.digest(secret, f"reposync {purpose} 1".encode(), hashlib.sha256)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")

@@ -145,6 +145,8 @@ def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator:
         keep_picture(page, "a-real-run-under-way")
     expect(status(page)).to_have_text("completed", timeout=60_000)
     expect(page.locator(".facts")).to_contain_text(f"{FILES} stored")
+    commits = page.locator(".facts").get_by_role("link")
+    expect(commits.last).to_have_attribute("href", f"{daemon.gitlab_url}/{APP}/-/commit/{daemon.repository.head()}")
     assert page.evaluate("window.stayed")
 
     page.get_by_role("link", name="Runs").click()

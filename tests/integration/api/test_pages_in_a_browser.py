@@ -211,6 +211,14 @@ def test_pages_of_one_browser_share_a_few_streams_and_close_them(
             each.close()
         until(lambda: proxy.under_way("/events") == 0)
 
+        page = context.new_page()
+        page.goto(f"{proxy.url}/runs/{live.id}")
+        until(lambda: proxy.under_way("/events") == 1)
+        page.goto(f"{proxy.url}/locks")
+        until(lambda: proxy.under_way("/events") == 0)
+        page.go_back()
+        until(lambda: proxy.under_way("/events") == 1)
+
 
 def test_without_events_the_page_polls_and_a_broken_stream_is_opened_again(
     browser: Browser, showcase: Showcase, url: str, live: Run
@@ -317,8 +325,14 @@ def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, ur
     expect(hit.locator(".code .k").first).to_have_text("def")  # highlighted
     expect(hit.locator(".code .linenos").first).to_have_text("2")
     expect(hit.locator("mark", has_text="gizmo").last).to_be_in_viewport()
+    page.keyboard.press("/")
+    expect(page.get_by_label("By description")).to_be_focused()
+    expect(page.get_by_label("By description")).to_have_value("gizmo")
 
-    for path in (f"/search?q={HOSTILE}&repository={HOSTILE}", f"/repositories/{HOSTILE}", f"/?name={HOSTILE}"):
+    for path in (
+        *(f"/search?q={HOSTILE}&repository={HOSTILE}", f"/repositories/{REAL}?folder=src", f"/repositories/{HOSTILE}"),
+        *(f"/runs?repository={HOSTILE}", f"/?name={HOSTILE}"),
+    ):
         page.goto(url + path)
         expect(page.locator("main")).to_contain_text(" ")
         assert page.locator("main img").count() == 0, path

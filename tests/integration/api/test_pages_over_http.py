@@ -287,6 +287,16 @@ def test_all_that_failed_is_retried_with_one_button(showcase: Showcase, open_url
     assert "Retry all failed" not in ask("GET", f"{open_url}/", headers=BROWSER).text
 
 
+def test_a_reused_name_does_not_inherit_failed_runs(showcase: Showcase, open_url: str) -> None:
+    showcase.register("reborn/service")
+    ended = showcase.past_run("reborn/service", RunStatus.FAILED, timedelta(minutes=1), 1.0)
+    showcase.add_history([{**ended, "repository_id": "00000000-0000-0000-0000-00000000000a"}])
+
+    assert "No repository matches." in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
+    showcase.end(showcase.begin(showcase.queue("reborn/service")), RunStatus.FAILED)
+    assert "reborn/service" in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
+
+
 def test_what_does_not_work_is_on_every_page_and_no_page_of_a_stranger(showcase: Showcase) -> None:
     with showcase.served(f"read:{READER}") as url, logged_in(url, READER) as client:
         showcase.health.report("registry", "degraded", "repositories.yaml:3:7: unknown key `nmae`; <b>")
@@ -359,6 +369,21 @@ def test_a_run_has_the_button_that_fixes_it(showcase: Showcase, open_url: str, g
         assert answer.headers["location"] == f"/runs/{run.id}?done={action}"
         row = showcase.call(showcase.app.repositories.get(name))
         assert row.is_active and row.index_hold is None
+
+
+def test_a_repository_has_its_next_ticks_charts_and_requesters_and_the_locks_name_its_run(
+    showcase: Showcase, open_url: str
+) -> None:
+    page = ask("GET", f"{open_url}/repositories/{LIVE}", headers=BROWSER).text
+    assert page.partition("<dt>Next ticks</dt>")[2].partition("</dd>")[0].count("data-relative") == 3
+    assert re.findall(r"<figcaption>(\w+)", page) == ["Duration", "Files", "Chunks"]
+    assert page.count('class="bars"') == 3
+    assert f"push to {LIVE}, delivery" in page
+
+    locks = ask("GET", f"{open_url}/locks", headers=BROWSER).text
+    row = locks.partition(f">{LIVE}<")[2].partition("</tr>")[0]
+    run = showcase.run_of(LIVE, RunStatus.RUNNING)
+    assert "database" in row and f'href="/runs/{run.id}"' in row
 
 
 def test_what_costs_is_a_run_and_a_removed_repository_leads_to_its_history(showcase: Showcase, open_url: str) -> None:

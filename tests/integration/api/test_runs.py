@@ -130,7 +130,7 @@ async def test_files_of_any_name_are_paged_and_a_blocked_run_has_the_counts_of_i
 
     page = await rest.get(f"/runs/{run.id}/problems", limit=1)
     seen = [each["path"] for each in page["items"]]
-    while page["next_cursor"]:
+    while page["next_cursor"] and len(seen) < 20:
         page = await rest.get(f"/runs/{run.id}/problems", limit=1, cursor=page["next_cursor"])
         seen += [each["path"] for each in page["items"]]
 

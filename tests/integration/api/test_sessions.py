@@ -90,9 +90,11 @@ async def test_a_wrong_token_leads_back_to_the_form_that_says_so(browser: httpx.
 async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
     throttle = Throttle(max_failures=2, monotonic=lambda: 1_000.0)
     async with server(Access(TOKENS, throttle=throttle)) as browser:
+        await log_in(browser, READER)
         for number in range(2):
             await log_in(browser, f"{WRONG}{number}")
         answer = await log_in(browser, OPERATOR)
+        assert (await browser.get("/test/page")).json()["who"][:2] == ["READ", "session"], "who is in stays in"
 
         assert answer.headers["location"] == "/login?failed=attempts&wait=60"
         assert "reposync-session" not in cookies_set(answer)

@@ -50,7 +50,7 @@ async def test_each_change_is_reported_once_also_after_the_database_was_away() -
     telling = asyncio.create_task(report_progress(progress, tell, seconds=0))
     for done, count in ((1, 2), (2, 3)):
         progress.files_done = done
-        async with asked:
+        async with asyncio.timeout(20), asked:
             await asked.wait_for(lambda count=count: len(reported) == count)
         for _ in range(100):
             await asyncio.sleep(0)

@@ -34,12 +34,9 @@ def test_a_known_secret_is_not_left_in_basic_credentials_whatever_the_user(secre
     assert len(after.rstrip("=")) <= 1
 
 
-@given(secrets=st.lists(SECRETS, min_size=2, max_size=6), glue=st.text(max_size=3))
-def test_secrets_that_overlap_or_contain_each_other_are_all_gone(secrets: list[str], glue: str) -> None:
-    secrets = [*secrets, secrets[0] + secrets[1], secrets[0][2:] + "tail"]
-    redacted = Secrets(secrets).redact(glue.join(secrets))
-
-    assert [secret for secret in secrets if len(secret) >= 6 and secret in redacted] == []
+@given(secret=SECRETS, more=st.text(min_size=1, max_size=20))
+def test_a_secret_that_begins_with_another_one_is_gone_as_a_whole(secret: str, more: str) -> None:
+    assert Secrets([secret, secret + more]).redact(secret + more) == MASK
 
 
 @given(secret=SECRETS, limit=st.integers(0, 200), before=st.text(max_size=200))
