@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -118,9 +118,6 @@ class IndexOverview:
     def can_roll_back(self) -> bool:
         return self.live is not None and any(each.live_at is not None for each in self.retired)
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class CollectionChange:
@@ -141,9 +138,6 @@ class CollectionChange:
     @property
     def is_under_way(self) -> bool:
         return any(self.repositories[state] for state in ("building", "waiting", "held"))
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 async def index_overviews(app: Application, names: Collection[str] | None = None) -> list[IndexOverview]:

@@ -54,9 +54,6 @@ class Overview:
     last_status: str | None
     last_error: str | None
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 async def late_repositories(states: Sequence[RepositoryState], now: datetime) -> list[str]:
     """Names of repositories that were not synced at the last two ticks of their schedule."""

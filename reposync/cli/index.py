@@ -41,9 +41,8 @@ async def status(app: Application, name: str | None) -> Result:
     nothing = {"version": None, "state": "nothing yet"}
     rows += [{"repository": each.repository, **nothing} for each in found if not each.versions]
     versions = table(rows, fold=("repository", "model", "in"))
-    items = [each.as_json() for each in found]
     return Result(
-        items[0] if name is not None else {"items": items, "collections": [each.as_json() for each in changes]},
+        found[0] if name is not None else {"items": found, "collections": changes},
         [versions, *_notes(found), *(words for each in changes if (words := change_words(each)))],
     )
 
@@ -62,7 +61,7 @@ async def rollback(app: Application, name: str) -> Result:
     assert found.live is not None  # noqa: S101 - it was just made live
     shown = escape_unprintable(name)
     line = f"{shown}: version {found.live.number} is live, at {short(found.live.commit)}"
-    return Result(found.as_json(), [line], f"  `reposync index resume {shown}` builds what is configured again.")
+    return Result(found, [line], f"  `reposync index resume {shown}` builds what is configured again.")
 
 
 @index.command()
@@ -93,7 +92,7 @@ async def _held(app: Application, rows: Any, what: str) -> Result:
 
     found = await index_overviews(app, rows)
     lines = [f"{escape_unprintable(each.repository)}: {what}" for each in found]
-    return Result([each.as_json() for each in found], lines or ["No repository yet."])
+    return Result(found, lines or ["No repository yet."])
 
 
 def _row(repository: str, version: VersionOverview) -> dict[str, Any]:

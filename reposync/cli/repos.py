@@ -34,7 +34,7 @@ async def list_(database: Database) -> Result:
 
     found = await overviews(Repositories(database), Manifests(database), Runs(database))
     rows = table(list(map(_row, found)), fold=("name", "source", "schedule")) if found else NO_REPOSITORY
-    return Result([each.as_json() for each in found], [rows])
+    return Result(found, [rows])
 
 
 @repos.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
@@ -18,12 +18,14 @@ _SEVERITY: Mapping[ShownStatus, int] = {"ok": 0, "degraded": 1, "starting": 2, "
 _LEVEL: Mapping[ShownStatus, int] = {"ok": logging.INFO, "degraded": logging.WARNING, "down": logging.ERROR}
 
 LONGEST_REASON_CHARS = 500
+_REQUIRED = "database"
+"""Everything needs it; a pod without any other component is degraded at worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
     """The last report on one dependency. `since`: start of this status; `reason`: a sentence if it is not `ok`.
-    `starting`: it is required, and there is no report yet."""
+    `starting`: of the database, until there is a report."""
 
     status: ShownStatus
     reason: str | None
@@ -33,31 +35,19 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """`status`: the worst of all; only required components make it `down` or `starting`."""
+    """`status`: the worst of all; only the database makes it `down` or `starting`."""
 
     status: ShownStatus
     components: Mapping[str, Component]
 
 
 class Health:
-    """The last report on every component. Its methods return at once and raise nothing.
+    """The last report on every component. Its methods return at once and raise nothing. A pod is not ready before it
+    has reached its database."""
 
-    A required component without a report is `starting`: a pod is not ready before it has reached its database. The
-    others count as `degraded` at worst.
-    """
-
-    def __init__(
-        self,
-        required: Collection[str] = ("database",),
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._required = frozenset(required)
+    def __init__(self, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now
-        began = now()
-        self._components: dict[str, Component] = {
-            name: Component("starting", "It has not been checked yet.", began) for name in sorted(self._required)
-        }
+        self._components = {_REQUIRED: Component("starting", "It has not been checked yet.", now())}
 
     def report(
         self,
@@ -79,17 +69,17 @@ class Health:
             _log_change(component, before, after)
 
     def forget(self, component: str) -> None:
-        """Remove a dependency, such as a GitLab server that left the registry. A required one stays."""
-        if component not in self._required:
+        """Remove a dependency, such as a GitLab server that left the registry. The database stays."""
+        if component != _REQUIRED:
             self._components.pop(component, None)
 
     def snapshot(self) -> HealthSnapshot:
         components = dict(sorted(self._components.items()))
         counted = (self._counted(name, found.status) for name, found in components.items())
-        return HealthSnapshot(max(counted, key=_SEVERITY.__getitem__, default="ok"), components)
+        return HealthSnapshot(max(counted, key=_SEVERITY.__getitem__), components)
 
     def _counted(self, name: str, status: ShownStatus) -> ShownStatus:
-        return "degraded" if status == "down" and name not in self._required else status
+        return "degraded" if status == "down" and name != _REQUIRED else status
 
 
 def _log_change(name: str, before: Component | None, after: Component) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 import httpx
+import pytest
 
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.run import RunFigures
@@ -14,6 +15,7 @@ from tests.fixtures.world import World
 from tests.integration.api.serving import code, running, serving
 
 NAME = "platform/api"
+BROWSER = {"Accept": "text/html"}
 
 
 async def test_without_redis_the_runs_at_work_are_shown_and_force_ends_one(world: World, client: httpx.AsyncClient):
@@ -42,8 +44,9 @@ async def test_without_redis_the_runs_at_work_are_shown_and_force_ends_one(world
     assert (await world.app.runs.get(run.id)).cancel_requested
 
 
+@pytest.mark.parametrize("way", ["API", "page"])
 async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
-    world: World, redis_server: RedisServer
+    world: World, redis_server: RedisServer, way: str
 ):
     locks = RedisLocks(redis_server.url, world.app.runs)
     world.app.locks = locks
@@ -58,12 +61,19 @@ async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
                 await world.app.runs.finish(run, RunStatus.FAILED, RunFigures(), "X", "gone")
                 (stale,) = (await client.get("/api/v1/locks")).json()["items"]
                 assert stale["state"] == "stale"
-                done = (await client.delete(f"/api/v1/locks/{NAME}")).json()
-                assert (done["released"], done["cancel_requested"], done["state"]) == (True, False, "stale")
-            assert (await client.get("/api/v1/locks")).json()["items"] == []
+                if way == "page":
+                    assert 'action="/actions/release"' in (await client.get("/locks", headers=BROWSER)).text
+                    pressed = await client.post("/actions/release", data={"name": NAME}, headers=BROWSER)
+                    assert pressed.headers["location"] == "/locks?done=release"
+                else:
+                    done = (await client.delete(f"/api/v1/locks/{NAME}")).json()
+                    assert (done["released"], done["cancel_requested"], done["state"]) == (True, False, "stale")
+                assert (await client.get("/api/v1/locks")).json()["items"] == []
 
             redis_server.stop()
             assert code(await client.get("/api/v1/locks")) == (503, "REDIS_UNAVAILABLE")
             assert code(await client.delete(f"/api/v1/locks/{NAME}")) == (503, "REDIS_UNAVAILABLE")
+            page = await client.get("/locks", headers=BROWSER)
+            assert (page.status_code, 'class="reason failed"' in page.text) == (200, True)
     finally:
         await locks.close()

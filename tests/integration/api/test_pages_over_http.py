@@ -331,7 +331,9 @@ def test_the_page_of_a_cancelled_run_names_requesters_and_canceller(showcase: Sh
     assert all(each.endswith(" by token 1, in a browser") for each in (command, http))
 
 
-def test_a_blocked_run_links_to_the_run_that_waits_for_an_approval(showcase: Showcase, open_url: str) -> None:
+def test_a_blocked_run_links_to_the_run_that_waits_for_an_approval_and_a_button_gives_it(
+    showcase: Showcase, open_url: str
+) -> None:
     showcase.register("stopped/service")
     first = showcase.end(showcase.begin(showcase.queue("stopped/service")), RunStatus.BLOCKED)
     second = showcase.end(
@@ -343,6 +345,10 @@ def test_a_blocked_run_links_to_the_run_that_waits_for_an_approval(showcase: Sho
 
     assert left.endswith(f"taken over by run {first.id[:8]}")
     assert [each.split()[0] for each in taken] == ["http", "ann@laptop"]
+
+    approved = ask("POST", f"{open_url}/actions/approve", data={"run": first.id}, headers=BROWSER)
+    assert approved.headers["location"] == f"/runs/{first.id}?done=approve"
+    assert showcase.run_of("stopped/service", RunStatus.QUEUED).id == first.id
 
 
 def test_a_run_has_the_button_that_fixes_it(showcase: Showcase, open_url: str, guarded_url: str) -> None:

@@ -33,16 +33,14 @@ def test_it_is_starting_until_the_first_report_on_the_database(health: Health) -
     assert (before.status, between.status, health.snapshot().status) == ("starting", "starting", "ok")
     assert before.components["database"].reason == "It has not been checked yet."
     assert health.snapshot().components["database"].latency_seconds == 0.002
-    assert (set(before.components), Health(required=()).snapshot().status) == ({"database"}, "ok")
+    assert set(before.components) == {"database"}
 
 
 @pytest.mark.parametrize(
     ("component", "status", "whole"),
     [("database", "down", "down"), ("database", "degraded", "degraded"), ("redis", "down", "degraded")],
 )
-def test_only_a_required_component_makes_the_whole_down(
-    component: str, status: str, whole: str, health: Health
-) -> None:
+def test_only_the_database_makes_the_whole_down(component: str, status: str, whole: str, health: Health) -> None:
     for name in ("database", "redis", "registry"):
         health.report(name, "ok")
     health.report(component, status, "It refuses connections." + "x" * 1_000)  # type: ignore[arg-type]
@@ -82,7 +80,7 @@ def test_each_change_is_logged_once(health: Health, clock: Clock, configure: Con
     assert (recovered["was"], recovered["was_for_seconds"]) == ("degraded", 10)
 
 
-def test_a_component_can_be_removed_unless_it_is_required(health: Health) -> None:
+def test_a_component_can_be_removed_but_the_database(health: Health) -> None:
     health.report("database", "ok")
     health.report("gitlab:old", "down")
     for component in ("gitlab:old", "database", "unknown"):
