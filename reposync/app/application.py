@@ -14,7 +14,7 @@ from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, SyncTarget
 from reposync.clock import Clock
 from reposync.config.loading import Clear
-from reposync.config.references import MissingSecret
+from reposync.config.references import known_text
 from reposync.config.registry import Registry
 from reposync.config.sections import EmbeddingConfig
 from reposync.config.settings import Configuration, Settings, make_state_dir
@@ -147,9 +147,9 @@ class Application:
     def source(self, target: SyncTarget, row: Repository | None) -> Source:
         from reposync.sources.factory import open_source
 
-        spec, password = target.source(row), target.repository.password
-        if password is not None and not isinstance(password, MissingSecret):
-            self.secrets.know([password.get_secret_value()])
+        spec = target.source(row)
+        if password := known_text(target.repository.password):
+            self.secrets.know([password])
         return open_source(spec, observer=self.observer)
 
     def _gate(self, repository: str) -> Gate | None:

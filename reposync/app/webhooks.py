@@ -14,10 +14,10 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reposync.app.application import Application
-from reposync.config.references import MissingSecret
+from reposync.config.references import known_text
 from reposync.config.registry import GitLabInstance, signing_key
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.store.repository import Repository
@@ -69,7 +69,7 @@ class Credentials:
 
 def listening(servers: Sequence[GitLabInstance]) -> list[GitLabInstance]:
     """The servers whose deliveries can be authenticated. Raises WebhooksOff if there is none."""
-    found = [each for each in servers if _known(each.webhook_secret) or _known(each.webhook_signing)]
+    found = [each for each in servers if known_text(each.webhook_secret) or known_text(each.webhook_signing)]
     if not found and any(each.webhook_secret or each.webhook_signing for each in servers):
         raise WebhookSecretMissing(
             "This pod lacks the environment variables with the webhook secrets; a different pod may have them."
@@ -82,22 +82,18 @@ def listening(servers: Sequence[GitLabInstance]) -> list[GitLabInstance]:
     return found
 
 
-def _known(secret: SecretStr | None) -> str:
-    """Empty if there is none, or this pod does not have it."""
-    return "" if secret is None or isinstance(secret, MissingSecret) else secret.get_secret_value()
-
-
 def needs_body(servers: Sequence[GitLabInstance], given: Credentials) -> bool:
     """Whether there is a signature to verify; otherwise the headers decide."""
-    return bool(given.signature) and any(_known(server.webhook_signing) for server in servers)
+    return bool(given.signature) and any(known_text(server.webhook_signing) for server in servers)
 
 
 def senders_by_token(servers: Sequence[GitLabInstance], given: Credentials) -> list[GitLabInstance]:
     """The servers that have this secret token, compared in constant time. If the delivery has a signature, servers that
     sign are left out: the signature must be valid then, as GitLab recommends for the transition to signatures."""
     token = given.token.encode("latin-1", "replace")
-    found = [each for each in servers if hmac.compare_digest(_known(each.webhook_secret).encode(), token) and token]
-    return [each for each in found if not (given.signature and _known(each.webhook_signing))]
+    secrets = [(each, (known_text(each.webhook_secret) or "").encode()) for each in servers]
+    found = [each for each, secret in secrets if hmac.compare_digest(secret, token) and token]
+    return [each for each in found if not (given.signature and known_text(each.webhook_signing))]
 
 
 def senders_by_signature(
@@ -110,7 +106,7 @@ def senders_by_signature(
     offered = [each.encode("latin-1", "replace") for each in given.signature.split(" ")[:_MAX_SIGNATURES]]
     found = []
     for server in servers:
-        secret = _known(server.webhook_signing)
+        secret = known_text(server.webhook_signing)
         if not secret or (key := signing_key(secret)) is None:
             continue
         made = hmac.new(key, head, sha256)

@@ -143,6 +143,7 @@ WRONG = [
     (("runs", "retry", "RUN"), 4, ""),
     (("repos", "pause", "paymets"), 3, "Did you mean 'payments'?"),
     (("repos", "add", "payments", "--path", "SOURCE"), 4, ""),
+    (("repos", "add", "other", "--path", "./plain"), 2, "plain is not a git repository on this machine"),
     (("repos", "remove", "payments"), 2, "--yes"),  # there is no terminal for the question
     (("repos", "remove", "payments", "--yes"), 4, ""),
     (("search", " "), 2, "empty"),
