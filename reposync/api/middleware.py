@@ -109,6 +109,9 @@ class Gate:
                 added.update({**SECURITY_HEADERS, REQUEST_ID: request_id})
                 added.setdefault("Cache-Control", "no-store")
                 added.setdefault("Date", formatdate(usegmt=True))
+                if message["status"] == 304:
+                    # As the response with a body has it: caches take the headers of a 304 over.
+                    added.add_vary_header("Accept-Encoding")
                 # Below a path of a host there are other services, for which https is not ours to require.
                 if scope["scheme"] == "https" and not self._root:
                     added["Strict-Transport-Security"] = "max-age=31536000"

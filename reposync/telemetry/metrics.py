@@ -239,8 +239,13 @@ class _Gauges(Collector):
             text, labels = GAUGES[name]
             family = GaugeMetricFamily(f"reposync_{name}", text, labels=labels)
             for key, value in values.items():
-                family.add_metric(key, value)
+                family.add_metric(tuple(map(_encodable, key)), value)
             yield family
+
+
+def _encodable(text: str) -> str:
+    # A lone surrogate in one name, as JSON can contain it, would cost the whole scrape.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 async def watch_loop(metrics: Metrics, interval_seconds: float = LAG_INTERVAL_SECONDS) -> None:

@@ -47,6 +47,7 @@ def test_head_and_unchanged_responses_have_the_headers_of_the_compressed_one(url
             again = ask("GET", url + path, headers={**BROWSER, "If-None-Match": got.headers["etag"]})
             assert (again.status_code, again.content, "content-encoding" in again.headers) == (304, b"", False)
             assert again.headers["etag"] == got.headers["etag"]
+            assert "Accept-Encoding" in again.headers["vary"]
 
 
 def test_a_page_of_another_site_learns_nothing_from_the_size_of_a_page(url: str) -> None:

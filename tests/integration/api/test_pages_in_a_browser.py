@@ -211,6 +211,14 @@ def test_pages_of_one_browser_share_a_few_streams_and_close_them(
             each.close()
         until(lambda: proxy.under_way("/events") == 0)
 
+        page = context.new_page()
+        page.goto(f"{proxy.url}/runs/{live.id}")
+        until(lambda: proxy.under_way("/events") == 1)
+        page.goto(f"{proxy.url}/locks")
+        until(lambda: proxy.under_way("/events") == 0)
+        page.go_back()
+        until(lambda: proxy.under_way("/events") == 1)
+
 
 def test_without_events_the_page_polls_and_a_broken_stream_is_opened_again(
     browser: Browser, showcase: Showcase, url: str, live: Run

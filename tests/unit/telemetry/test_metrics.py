@@ -137,12 +137,13 @@ def test_a_degraded_dependency_is_up_and_says_that_it_is_degraded(metrics: Metri
     assert (sum(samples(metrics)[each] for each in statuses), len(statuses)) == (3, 9)
 
 
-@given(st.dictionaries(st.text(max_size=20) | st.sampled_from(['a"b', "a\nb", "a\\"]), st.none(), max_size=8))
+@given(st.dictionaries(st.text(max_size=20) | st.sampled_from(['a"b', "a\nb", "a\\", "\udc80"]), st.none(), max_size=8))
 def test_any_name_of_a_repository_can_be_scraped(last_sync: Mapping[str, datetime | None]) -> None:
     metrics = Metrics(version="1")
     metrics.freshness(last_sync, NOW)
 
-    assert set(series(metrics, "repository_freshness_seconds")) == set(last_sync)
+    names = {name.encode("utf-8", "backslashreplace").decode() for name in last_sync}
+    assert set(series(metrics, "repository_freshness_seconds")) == names
 
 
 def test_version_and_process_are_described(metrics: Metrics) -> None:
