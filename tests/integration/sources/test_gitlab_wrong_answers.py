@@ -72,11 +72,13 @@ async def test_a_file_over_the_limit_costs_one_request_more_whatever_its_name(si
     [
         (200, {}, "GitLab does not confirm that"),
         (200, {"X-Gitlab-Size": "300000", "X-Gitlab-Blob-Id": "7" * 40}, "GitLab does not confirm that"),
+        (200, {"X-Gitlab-Size": "300000"}, "GitLab does not confirm that"),
+        (200, {"X-Gitlab-Size": "many", "X-Gitlab-Blob-Id": "its"}, "GitLab does not confirm that"),
         (200, {"X-Gitlab-Size": "9" * 5000, "X-Gitlab-Blob-Id": "its"}, "GitLab does not confirm that"),
         (200, {"X-Gitlab-Size": "1999", "X-Gitlab-Blob-Id": "its"}, "GitLab knows 1,999"),
         (403, {}, "GitLab does not confirm that"),
     ],
-    ids=["nothing", "another blob", "no size", "within the limit", "403"],
+    ids=["nothing", "another blob", "no blob", "no number", "no size", "within the limit", "403"],
 )
 async def test_a_file_is_too_large_only_if_gitlab_says_so_of_that_very_blob(
     site: Site, status: int, headers: dict[str, str], words: str

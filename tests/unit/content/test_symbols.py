@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reposync.content.chunking import chunk_text
 from reposync.content.grammars import GRAMMAR_LANGUAGES
-from reposync.content.symbols import KINDS, MAX_NAME_CHARS, MAX_SYMBOLS, MAX_TEXT_CHARS, symbols_of
+from reposync.content.symbols import KINDS, MAX_NAME_CHARS, MAX_SYMBOLS, MAX_TEXT_CHARS, _parse, symbols_of
 
 # Language -> a sample, and its definitions as `kind name first-last`.
 SAMPLES = {
@@ -501,20 +501,29 @@ def test_a_chunk_that_starts_and_ends_inside_a_definition_keeps_the_others(langu
 
 DEEP = 20_000
 HOSTILE = {
+    "brackets": "(" * DEEP,
     "closed brackets": "[" * DEEP + "]" * DEEP,
+    "blocks": "function f() {" * DEEP,
     "classes": "class A { " * DEEP,
+    "functions": "def a():" * DEEP,
     "indentation": "\n".join(" " * depth + "def f():" for depth in range(300)),
     "one line": "x = 1; " * 500_000,
     "a name": "def " + "a" * 100_000 + "(): pass",
     "names": "def a(): pass\n" * 10_000,
     "NULs": "def a():\0\0\0 pass\n" * 100,
     "lone surrogates": "def \ud800a(): pass\ndef b(): pass",
+    "invalid bytes": bytes(range(256)).decode("utf-8", "replace") * 100,
     "open strings": "\"\"\"'''`${" * 5_000,
     "heredocs": "".join(f"<<A{number}\n" for number in range(5_000)),
     "templates": "`${" * 10_000,
     "comments": "/*" * 10_000,
     "generics": "a<" * 20_000,
+    "spaces": " " * 400_000 + "x",
+    "modifiers": "public static " * 30 + "\n" + "public " * 10_000,
+    "operators": "a " + "- " * 20_000,
+    "semicolons": ";" * 100_000,
     "ends": "end\n" * 30_000,
+    "guards": "f x | " * 10_000,
 }
 
 
@@ -532,6 +541,11 @@ def test_hostile_texts_cost_a_bounded_time_and_no_more(language):
     """)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+
+
+@pytest.mark.parametrize("language", sorted(GRAMMAR_LANGUAGES))
+def test_a_parser_is_stopped_after_a_bounded_number_of_steps(language):
+    assert _parse(HOSTILE["generics"][:8_000].encode(), language) is None
 
 
 fragments = st.sampled_from([

@@ -48,6 +48,7 @@ pack.close()
 @pytest.fixture(scope="module", params=["--delta-base-offset", "--no-reuse-object"], ids=["by offset", "by name"])
 def pack(request: pytest.FixtureRequest) -> bytes:
     """A pack of CONTENTS, its deltas naming their base in one way or the other."""
+    assert _made_by_git("--delta-base-offset") != _made_by_git("--no-reuse-object"), "git made no deltas"
     return _made_by_git(request.param)
 
 
