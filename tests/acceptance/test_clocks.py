@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from reposync.config.database_url import sqlite_url
 from reposync.store.database import Database
 from reposync.store.run import Run
 from reposync.store.tables import Worker
@@ -97,3 +98,24 @@ def test_a_pod_whose_clock_is_a_day_ahead_reports_it_and_stops_no_schedule(
         assert abs(right.metric("reposync_clock_skew_seconds")) < 30
         now = datetime.now(UTC)
         assert all(run.scheduled_for <= now + timedelta(seconds=5) for run in installation.ticks())
+
+
+def test_a_single_daemon_goes_on_when_its_clock_is_set_back_by_two_hours(tmp_path: Path, repository: GitRepository):
+    with installed(tmp_path, repository, sqlite_url(tmp_path / "reposync.db")) as installation:
+        pod = installation.pod("pod", ahead_seconds=TWO_HOURS)
+        until(lambda: len(installation.ticks()) >= 2, details=pod.log_tail)
+
+        installation.sets_clock("pod", 0.0)
+
+        def since() -> list[Run]:
+            return [run for run in installation.ticks() if run.scheduled_for <= datetime.now(UTC)]
+
+        until(lambda: len([run for run in since() if run.status == "completed"]) >= 2, details=pod.log_tail)
+        assert pod.events("a clock was set")
+        assert pod.health()["status"] == "ok"
+
+        pod.kill()
+        before = len(since())
+        again = installation.pod("pod")
+        until(lambda: len(since()) >= before + 2, details=again.log_tail)
+        assert again.health()["status"] == "ok"

@@ -97,3 +97,27 @@ def test_daemons_go_on_at_the_standby_once_it_is_promoted(
         syncs(alone, after)
         each_tick_ran_once(after)
         ended_well(both, alone)
+
+
+def test_daemons_wait_while_their_database_is_read_only(
+    clusters: Callable[[str], Cluster], primary: PostgresqlServer, repository: GitRepository
+):
+    """Also one that is started meanwhile."""
+    repository.commit({"a.py": b"x = 1\n"})
+    cluster = clusters(primary.url)
+    cluster.configures(app(repository, "every second"))
+    pod = cluster.pod("pod")
+    until(lambda: cluster.log.ended("app"), LONG_SECONDS, pod.log_tail)
+
+    primary.executes("ALTER SYSTEM SET default_transaction_read_only = on", RELOAD)
+    waits(pod)
+    late = cluster.pod("late")
+    waits(late)
+    primary.executes(
+        "SET default_transaction_read_only = off", "ALTER SYSTEM RESET default_transaction_read_only", RELOAD
+    )
+
+    syncs(pod, cluster)
+    syncs(late, cluster)
+    each_tick_ran_once(cluster)
+    ended_well(pod, late)

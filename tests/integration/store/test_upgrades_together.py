@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from reposync.config.database_url import sqlite_url
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.schema import HEAD, MIGRATION_LOCK
+from tests.fixtures import pods
 from tests.fixtures.databases import PostgresqlDatabases
+from tests.fixtures.pods import Pod
 from tests.fixtures.released_schemas import RELEASED, execute, make, rows
 
 pytestmark = pytest.mark.full
@@ -143,6 +145,23 @@ async def test_a_wait_for_a_different_process_that_migrates_ends_with_a_clear_er
         with pytest.raises(StoreUnavailable, match=r"within 0\.1 s: waiting for a different process"):
             await database.upgrade(wait_seconds=0.1)
         assert (await database.schema()).revision == RELEASED
+
+
+async def test_readyz_says_that_a_daemon_waits_for_the_schema(empty_postgresql: str, tmp_path: Path) -> None:
+    await make(empty_postgresql, RELEASED)
+    (tmp_path / "repositories.yaml").write_text("embedding: {provider: none}\n")
+
+    def database() -> tuple[str, str]:
+        component = daemon.gets("/readyz").json()["components"]["database"]
+        return component["status"], component["reason"] or ""
+
+    with ExitStack() as stack:
+        async with connected(empty_postgresql) as migrating, migrating.transaction():
+            await migrating.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            daemon = stack.enter_context(Pod("laptop", tmp_path, {"DATABASE_URL": empty_postgresql}))
+            pods.until(lambda: "a different process, which upgrades it" in database()[1], details=daemon.log_tail)
+            assert database()[0] == "down"
+        pods.until(lambda: database()[0] == "ok", details=daemon.log_tail)
 
 
 async def test_a_process_that_is_killed_while_it_changes_an_sqlite_schema_leaves_it_to_the_next(
