@@ -7,12 +7,14 @@ import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import PostgresqlDatabases, installed_programs
-from tests.fixtures.pods import ExecutionLog, Pod, end_engines, until
+from tests.fixtures.pods import ExecutionLog, Pod, until
+from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 
 pytestmark = pytest.mark.full
@@ -46,12 +48,6 @@ def test_a_backup_that_was_made_beside_a_working_daemon_brings_registry_and_hist
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def rest(person: Person) -> None:
-    """The files of the embedded engine are as it left them."""
-    end_engines(person.home)
-    until(lambda: not list(person.home.rglob("engine.json")))
-
-
 @pytest.mark.parametrize(
     ("database", "index"),
     [
@@ -66,32 +62,39 @@ def test_the_next_sync_after_a_loss_or_a_restore_makes_the_index_exact(
     person: Person, repository: GitRepository, tmp_path: Path, database: str, index: str
 ):
     """`of friday`: as it was; `of monday`: it is restored from a backup of then."""
-    state, backup = person.home / "state", tmp_path / "monday"
-    person.environment["REPOSYNC_STATE_DIR"] = str(state)
-    repository.commit({"a.py": b"first = 1\n", "b.py": b"second = 2\n", "c.py": b"third = 3\n"})
-    person.applies(REGISTRY.format(path=repository.path, schedule="yearly"))
-    person.types("sync", "app")
-    rest(person)
-    shutil.copytree(state, backup)
-    repository.commit({"a.py": b"first = 10\n", "b.py": None, "d.py": b"fourth = 4\n"})
-    person.types("sync", "app")
-    rest(person)
-    for kept, pattern in ((database, "reposync.db*"), (index, "index")):
-        for path in [] if kept == "of friday" else list(state.glob(pattern)):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if kept == "of monday":
-            for path in backup.glob(pattern):
-                copy = shutil.copytree if path.is_dir() else shutil.copyfile
-                copy(path, state / path.name)
-    person.types("apply")
+    disk, monday = tmp_path / "disk", tmp_path / "monday"
+    person.environment["REPOSYNC_STATE_DIR"] = str(disk / "state")
+    person.configures(REGISTRY.format(path=repository.path, schedule="yearly"))
 
-    (run,) = person.asks("sync", "app")
+    def syncs(*more: str) -> dict[str, Any]:
+        with QdrantServer(disk / "index") as server:
+            person.environment["QDRANT_URL"] = server.url
+            person.types("apply")
+            (run,) = person.asks("sync", "app")
+            for command in more:
+                (found,) = person.asks(command, "app", "--source")["repositories"]
+                assert (found["exact"], found["files"]) == (True, 3)
+            server.stop()
+        return run
+
+    repository.commit({"a.py": b"first = 1\n", "b.py": b"second = 2\n", "c.py": b"third = 3\n"})
+    syncs()
+    shutil.copytree(disk, monday)
+    for number in (10, 20):  # these write under two later epochs
+        repository.commit({"a.py": b"first = %d\n" % number, "b.py": None, f"d{number}.py": b"fourth = 4\n"})
+        syncs()
+    for kept, folder in ((database, "state"), (index, "index")):
+        if kept != "of friday":
+            shutil.rmtree(disk / folder)
+        if kept == "of monday":
+            shutil.copytree(monday / folder, disk / folder)
+    repository.commit({"d20.py": None})
+
+    run = syncs("verify")
 
     assert run["status"] == "completed"
     assert index == "of friday" or run["error_code"] == "INDEX_REBUILT"
-    (checked,) = person.asks("verify", "app", "--source")["repositories"]
-    assert (checked["exact"], checked["files"]) == (True, 3)
-    assert len(person.asks("history")) == {"lost": 1, "of monday": 2, "of friday": 3}[database]
+    assert len(person.asks("history")) == {"lost": 1, "of monday": 2, "of friday": 4}[database]
 
 
 def test_pg_dump_and_pg_restore_bring_registry_and_history_back(
