@@ -130,7 +130,10 @@ async def test_no_page_link_leads_to_a_different_host(site: Site) -> None:
 
 
 @pytest.mark.parametrize("path", ["commits/HEAD", "repository/tree", r"blobs/.*/raw", r"\.git/"])
-async def test_the_event_loop_ticks_while_an_answer_is_withheld_and_cancelling_is_prompt(site: Site, path: str) -> None:
+@pytest.mark.parametrize("after_bytes", [None, 10])
+async def test_the_event_loop_ticks_while_an_answer_is_withheld_and_cancelling_is_prompt(
+    site: Site, path: str, after_bytes: int | None
+) -> None:
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     source = site.gitlab()
@@ -140,7 +143,7 @@ async def test_the_event_loop_ticks_while_an_answer_is_withheld_and_cancelling_i
         await contents(source, entries[:2] if path == r"blobs/.*/raw" else entries)
 
     for _ in range(MAX_CALLS + 1):
-        gate = site.server.faults.hold(path=path, times=None)
+        gate = site.server.faults.hold(path=path, after_bytes=after_bytes, times=None)
         work = asyncio.create_task(everything())
         assert await asyncio.to_thread(gate.arrived.wait, 10)
         for _ in range(100):  # each turn of the loop is a tick; a blocked loop would hang here until the time-out
