@@ -34,7 +34,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SESSION = "reposync-session"
 _PRINCIPAL = "reposync.principal"
 """Key of the request's scope for its Principal."""
-_MAX_NEXT_CHARS = 2_000
+_MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
 # Clocks of pods differ: a session may have begun on another pod a moment from now.
 _SKEW_SECONDS = 60.0
 
@@ -167,8 +167,8 @@ class Access:
 
     def session(self, cookie: str) -> Session | None:
         """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
-        key_id, _, signed = cookie.partition(".")
-        token = self._tokens.get(key_id)
+        key_id, _, signed = cookie[: _MAX_COOKIE_CHARS + 1].partition(".")
+        token = self._tokens.get(key_id) if len(cookie) <= _MAX_COOKIE_CHARS else None
         return token.session(signed) if token is not None else None
 
     def _cookie(self, request: Request) -> str:

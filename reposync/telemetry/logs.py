@@ -110,8 +110,11 @@ class Sanitize:
         self._pod = pod
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        event.pop("color_message", None)  # uvicorn repeats the message with terminal colours
         event.setdefault("pod", self._pod)
-        return {self._text(key): self._value(value, key) for key, value in event.items()}
+        plain = {self._text(key): self._value(value, key) for key, value in event.items()}
+        plain["event"] = str(plain.get("event", "")).rstrip()  # uvicorn ends some messages with a line break
+        return plain
 
     def _value(self, value: object, key: str = "") -> PlainValue:
         if value is None or isinstance(value, bool):

@@ -189,6 +189,9 @@ async def test_every_answer_has_the_headers_that_browsers_go_by(door: httpx.Asyn
         assert {"default-src 'none'", "script-src 'self'", "base-uri 'none'", "frame-ancestors 'none'"} <= set(policy)
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert {key: answer.headers[key] for key in SECURITY_HEADERS} == SECURITY_HEADERS
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        names = ("referrer-policy", "cross-origin-opener-policy", "cross-origin-resource-policy")
+        assert {answer.headers[name] for name in names} == {"same-origin"}
         assert answer.headers["cache-control"] in ("no-store", "private, no-cache")
         assert "strict-transport-security" not in answer.headers
         assert "server" not in answer.headers

@@ -32,8 +32,9 @@ async def test_the_filters_of_the_pages_work_on_every_database(rest: Rest) -> No
 
     assert await shown(rest, "/runs") == ["platform/wait", "platform/api", "platform/api", "payments"]
     assert await shown(rest, "/runs?status=failed&trigger=webhook") == ["payments"]
-    assert await shown(rest, "/runs?until=2000-01-01") == []
-    assert len(await shown(rest, "/runs?since=2000-01-01")) == 4
+    assert await shown(rest, "/runs?until=2000-01-01&zone=Asia/Tokyo") == []
+    for query in ("since=2000-01-01", "since=2000-01-01&zone=nowhere/at-all", "since=yesterday", "until=9999-12-31"):
+        assert len(await shown(rest, f"/runs?{query}")) == 4, query
 
 
 async def test_the_first_page_counts_the_runs_of_the_last_day(rest: Rest) -> None:
@@ -45,4 +46,6 @@ async def test_the_first_page_counts_the_runs_of_the_last_day(rest: Rest) -> Non
     page = (await rest.client.get("/", headers={"Accept": "text/html"})).text
     figures = dict(re.findall(r"<dt>([^<]*)</dt><dd[^>]*>([^<]*)", page))
     assert (figures["Success, last 24 h"].strip(), figures["Queued"].strip()) == ("67%", "1")
+    for kind, runs in (("completed", 2), ("failed", 1)):
+        assert sum(map(int, re.findall(rf"UTC: (\d+) {kind}", page))) == runs
     assert "of 3 runs" in page

@@ -15,7 +15,7 @@ from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.workers import StoredEndedSessions
 from tests.fixtures.databases import database_kind  # noqa: F401
-from tests.integration.api.serving import OPERATOR, READER, TOKENS, code, log_in, server
+from tests.integration.api.serving import OPERATOR, READER, TOKENS, code, log_in, server, status_of
 
 WRONG = "this-token-nobody-has"
 BEHIND_TLS = {"X-Forwarded-Proto": "https"}
@@ -85,6 +85,7 @@ async def test_a_wrong_token_leads_back_to_the_form_that_says_so(browser: httpx.
         assert (answer.status_code, answer.headers["location"]) == (303, "/login?failed=token&next=%2Ftest%2Fpage")
         assert "reposync-session" not in cookies_set(answer)
     assert (await browser.get("/test/page")).status_code == 303
+    assert code(await log_in(browser, "x" * 20_000)) == (413, "BODY_TOO_LARGE")
 
 
 async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
@@ -97,6 +98,8 @@ async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
         assert (await browser.get("/test/page")).json()["who"][:2] == ["READ", "session"], "who is in stays in"
 
         assert answer.headers["location"] == "/login?failed=attempts&wait=60"
+        head = "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+        assert await status_of(browser.base_url, head) == 303, "the form is not even read"
         assert "reposync-session" not in cookies_set(answer)
         shown = await browser.get(answer.headers["location"])
         assert shown.status_code == 200

@@ -240,6 +240,13 @@ async def test_what_is_no_reason_for_a_run_is_answered_with_200_and_the_reason(s
             assert (answer.status_code, answer.json()["ignored"][0]["reason"]) == (200, reason)
         tag = await site.posts(PUSH | {"ref": "refs/tags/v1"})
         assert (tag.status_code, tag.json()["ignored"][0]["reason"]) == (200, "tag_push")
+        await site.app.repositories.pause("app", "being moved")
+        assert await site.push(after=site.repository.commit({"b.py": b"2\n"})) == (200, [], [("app", "paused")])
+        (site.folder / "repositories.yaml").write_text(
+            (site.folder / "repositories.yaml").read_text().replace(f"  - {{{APP}}}\n", "")
+        )
+        await apply_again(site.app)
+        assert await site.push(after=site.repository.head()) == (200, [], [("app", "inactive")])
         assert [run.trigger for run in await site.runs()] == [RunTrigger.COMMAND]
 
 
