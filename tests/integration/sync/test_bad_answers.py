@@ -1,5 +1,6 @@
 """What cannot be read or embedded is no deletion: it keeps its points, the history says so, and it is read later."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +13,7 @@ from reposync.store.tables import IndexVersion
 from tests.fixtures.missing_blobs import unreadable
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import CODE, module
+from tests.integration.sync.test_index_versions import another_chunk_size, another_collection
 
 pytestmark = pytest.mark.full
 
@@ -86,6 +88,19 @@ async def test_a_file_that_cannot_be_read_keeps_its_points_and_is_read_by_the_ne
     assert not any(hit.outdated for hit in await world.app.searching.search("answer", limit=50))
 
 
+async def test_half_a_file_that_cannot_be_read_again_is_taken_out(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    of_b = [key for key, point in (await world.points()).items() if point["payload"]["metadata"]["path"] == "b.py"]
+    assert len(of_b) > 1
+    await world.delete_points(of_b[:1])
+    world.repository.commit({"c.py": b"c = 2\n"})
+    with unreadable(world.repository, "b.py"):
+        await failing(world, "b.py")
+        assert set(await world.indexed()) == {"a.py", "c.py"}
+    await exact(world)
+
+
 async def test_a_text_that_the_model_refuses_keeps_the_files_old_points(world: World):
     world.repository.commit(FILES)
     await world.completed()
@@ -145,6 +160,47 @@ async def test_all_or_over_twenty_and_half_of_what_is_read_is_a_failure_of_the_s
         assert {path: now[path] for path in names} == {path: before[path] for path in names}
         assert now.keys() == before.keys()
     await exact(world)
+
+
+async def test_a_file_that_is_known_to_fail_is_no_sign_of_a_source_that_fails(world: World):
+    world.repository.commit(some(4))
+    await world.completed()
+    world.repository.commit(some(3, value=2))
+    with unreadable(world.repository, "f00.py", "f01.py"):
+        await failing(world, "f00.py", "f01.py")
+        world.repository.commit({"f02.py": b"value = 3\n"})
+        assert (await failing(world, "f00.py", "f01.py")).files_processed == 1
+        world.repository.commit({"f02.py": b"value = 4\n"})
+        with unreadable(world.repository, "f02.py"):
+            run = await world.sync()
+            assert (run.status, run.error_code) == ("failed", "SOURCE_CORRUPT"), "all that is new cannot be read"
+    await exact(world)
+
+
+# Beside the live index -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [another_chunk_size, another_collection])
+async def test_an_index_that_is_built_beside_keeps_what_the_live_one_has_of_a_file_that_cannot_be_read(
+    closed_world: World, change: Callable[[World], None]
+):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        old = await world.indexed()
+        world.repository.commit({"a.py": b"def answer():\n    return 43\n", "c.py": b"c = 2\n"})
+        new = await world.expected()
+        with unreadable(world.repository, "a.py"):
+            await failing(world, "a.py")
+    change(world)
+    async with world.opened():
+        with unreadable(world.repository, "a.py"):
+            await failing(world, "a.py")
+            assert await world.indexed() == new | {"a.py": old["a.py"]}
+            (hit,) = [hit for hit in await world.app.searching.search("answer return", limit=50) if hit.path == "a.py"]
+            assert hit.outdated
+        await exact(world)
 
 
 # In a daemon ---------------------------------------------------------------------------------------------------------

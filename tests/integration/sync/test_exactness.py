@@ -46,6 +46,22 @@ async def test_a_renamed_file_costs_no_embedding_call_and_its_old_path_is_gone(w
     assert await world.indexed() == await world.expected()
 
 
+async def test_identical_files_are_embedded_once_and_both_are_found(world: World):
+    world.repository.commit({"a.py": CODE, "copy/a.py": CODE})
+    run = await world.completed()
+    assert set(await world.indexed()) == {"a.py", "copy/a.py"}
+    assert (run.chunks_embedded, run.chunks_reused) == (1, 1)
+
+
+async def test_skipped_files_are_not_read_and_not_reported_again(world: World):
+    world.repository.commit({"data.bin2": b"\x00\x01" * 50, "empty.py": b"", "yarn.lock": b"x 1\n", "a.py": CODE})
+    assert (await world.completed()).files_skipped == 3
+    world.repository.commit({"b.py": b"print(1)\n"})
+    run = await world.completed()
+    assert (run.files_processed, run.files_skipped) == (1, 0)
+    assert world.watched[-1]["bytes_read"] == len(b"print(1)\n")
+
+
 async def test_a_symlink_is_never_followed_and_a_dangling_one_hurts_nobody(world: World, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("the launch code is 0000")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from reposync.app.verification import Verification
 from tests.fixtures.gitlab_world import TOKEN, GitLabWorld
 from tests.fixtures.repositories import Content
 from tests.integration.sync.test_bad_answers import failing, kept, some
@@ -92,8 +93,32 @@ async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_
     assert await world.indexed() == old | {"f00.py": new["f00.py"]}
     assert (await world.app.searching.search("value_3", limit=1))[0].outdated, "nobody knows"
 
-    await failing(world, *lacking)
-    world.server.faults.clear()
+    verdict = await Verification(world.app, against_source=True, report=lambda _: None).verify("project")
+    doubted = {each.path for each in verdict.differences if "cannot be proven" in each.what}
+    assert doubted == set(lacking)
+    world.configure(more="chunk: {size: 300, overlap: 50}")
+    async with world.opened():
+        for _ in range(2):
+            # The rows of files without points are not taken over.
+            assert (await world.completed()).error_code == "FILES_FAILED"
+            assert await world.indexed() == old | {"f00.py": new["f00.py"]}, "what is built beside keeps them too"
+        world.server.faults.clear()
+        await world.completed()
+        assert (await kept(world)).failed == set()
+        assert set(await world.indexed()) == {"f00.py", "f01.py", "f02.py"}
+
+
+async def test_a_root_folder_that_comes_with_different_rows_the_second_time_is_corrupt(world: GitLabWorld):
+    world.repository.commit(some(4))
     await world.completed()
-    assert (await kept(world)).failed == set()
-    assert set(await world.indexed()) == {"f00.py", "f01.py", "f02.py"}
+    before = await world.indexed()
+    world.repository.commit({"new.py": b"new = 1\n"})
+    world.repository.sign()
+    world.server.faults.refuse_git(403)
+    world.server.faults.edit_rows(lambda rows: [row for row in rows if row["path"] != "new.py"], times=1)
+
+    run = await world.sync()
+
+    assert (run.status, run.error_code) == ("failed", "SOURCE_CORRUPT")
+    assert "root folder" in str(run.error_message)
+    assert await world.indexed() == before

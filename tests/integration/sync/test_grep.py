@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncGenerator
 
 import pytest
 
+from reposync.errors import NothingIndexed
 from reposync.search.grep import Found, grep
 from reposync.search.pattern import Pattern
+from reposync.search.reading import read_file
 from tests.fixtures.world import World
 from tests.integration.sync.test_index_versions import another_collection
 from tests.integration.sync.test_searching import Meanwhile
@@ -118,6 +121,43 @@ async def test_hostile_patterns_and_texts_are_inert(world: World):
     assert lines(await grep(world.app, "^(a|aa)+!$", max_seconds=60)) == [("hostile.txt", 1, 1)]
     (file,) = (await grep(world.app, "red", path_glob="hostile.txt")).files
     assert file.matches[0].text == "\x1b[31mred"
+
+
+async def test_lines_of_a_notebook_are_near_those_of_its_file(world: World):
+    cells = [{"cell_type": "code", "source": [f"value_{n} = {n}\n", "print()\n"], "outputs": []} for n in range(40)]
+    notebook = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1)
+    world.repository.commit({"book.ipynb": notebook.encode()})
+    await world.completed()
+
+    ((path, line, column),) = lines(await grep(world.app, "^value_30 = 30$"))
+
+    actual = 1 + next(number for number, text in enumerate(notebook.split("\n")) if "value_30" in text)
+    assert (path, column) == ("book.ipynb", 1)
+    assert abs(line - actual) < 60
+
+
+async def test_nothing_indexed_is_an_error_and_not_an_empty_answer(closed_world: World):
+    async with closed_world.opened() as world:
+        for names in ([], ["project"]):
+            with pytest.raises(NothingIndexed):
+                await grep(world.app, "x", repositories=names)
+        with pytest.raises(NothingIndexed, match="sync project"):
+            await read_file(world.app, "project", "a.py")
+
+
+async def test_a_commit_that_is_synced_during_a_search_is_found_as_it_is_before_or_after(closed_world: World):
+    world = closed_world
+    world.repository.commit({path: text.encode() for path, text in TEXTS.items()})
+    async with world.opened():
+        await world.completed()
+    async with world.opened():
+        world.repository.commit({"src/session.py": b"class SessionStore:\n    pass\n\nclass SessionStore2: ...\n"})
+        world.app.index_transport = meanwhile = Meanwhile(world.completed, "/points/scroll")
+
+        found = lines(await grep(world.app, "class SessionStore", max_seconds=60))
+
+        assert meanwhile.searches
+        assert found in ([("src/session.py", 1, 1)], [("src/session.py", 1, 1), ("src/session.py", 4, 1)])
 
 
 async def test_a_version_that_is_replaced_during_a_search_is_searched_in_the_next(closed_world: World):
