@@ -4,7 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from reposync.app.command_runs import sync
+from reposync.runs.execution import ExecutionPolicy
+from reposync.store.run import STOPPING, Run
+from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import IndexHold
 from reposync.sync.progress import RunProgress
@@ -129,6 +134,99 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
     async with world.opened():
         await world.completed()
         assert {path for path, _ in await chunks(world)} == {"right.py"}
+
+
+@pytest.mark.parametrize("what", ["rollback", "pause"])
+async def test_a_build_that_a_person_overtakes_does_not_become_live(closed_world: World, what: str):
+    world = closed_world
+    world.repository.commit(FILES)
+    kept = "index: {keep_retired: 1h}\n"
+    for size in (400, 900):
+        world.configure(size=size, extra=kept)
+        async with world.opened():
+            await world.completed()
+    world.configure(size=800, extra=kept)
+    requested: list[Awaitable[object]] = []
+
+    def overtake(progress: RunProgress) -> None:
+        if progress.phase == "indexing" and not requested:
+            store = world.app.versions
+            person = store.roll_back("project") if what == "rollback" else store.set_hold(["project"], PAUSED)
+            requested.append(asyncio.ensure_future(person))
+
+    async with world.opened():
+        target = await world.app.catalog.find("project")
+        run = await sync(world.app, target, full=False, approved=False, watch=overtake)
+        await asyncio.gather(*requested)
+        assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
+        assert (await live(world)).number == (1 if what == "rollback" else 2)
+        assert await found(world, "alpha") >= {"a.py"}
+
+
+async def handed_back_after_a_file(world: World, *, full: bool = False) -> Run:
+    """As if the process stopped once the run has stored a file more."""
+    target = await world.app.catalog.find("project")
+    await world.app.repositories.register(target.registration())
+    await world.app.runs.enqueue("project", RunTrigger.COMMAND, full=full)
+    claimed = await world.app.claim((await world.app.repositories.get("project")).id)
+    assert claimed is not None
+    execution = world.app.execution(claimed, ExecutionPolicy())
+
+    def watch(progress: RunProgress) -> None:
+        if progress.files_done:
+            execution.interrupt(STOPPING)
+
+    return await world.app.execute(execution, target, watch)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["full", "chunks", "model", "remade"])
+async def test_what_is_handed_back_goes_on_where_it_was(closed_world: World, how: str):
+    world = closed_world
+    # More than one batch, so that a part of it is stored before the run is handed back.
+    world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(300)})
+    async with world.opened():
+        await world.completed()
+        if how == "remade":
+            await world.drop_collection()
+    if how == "chunks":
+        another_chunk_size(world)
+    elif how == "model":
+        another_model(world)
+    async with world.opened():
+        done = []
+        for _ in range(20):
+            run = await handed_back_after_a_file(world, full=how == "full")
+            done.append(run.files_processed)
+            if run.status is RunStatus.COMPLETED:
+                break
+        assert run.status is RunStatus.COMPLETED
+        assert len(done) > 2, "it was never interrupted"
+        assert done == sorted(done)
+        assert run.files_processed == 300
+        assert len({path for path, _ in await chunks(world)}) == 300
+
+
+async def test_an_index_without_prefixes_is_searched_without_until_one_with_them_is_live(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    # As a program before 0.2 used the model.
+    world.edit_registry("model: test/words", 'model: nomic-embed-text, query_prefix: "", document_prefix: ""')
+    world.embeddings.model = "nomic-embed-text"
+    async with world.opened():
+        await world.completed()
+        before, plain = await chunks(world), world.embeddings.inputs[:]
+    world.edit_registry(', query_prefix: "", document_prefix: ""', "")
+    async with world.opened():
+        world.embeddings.forget()
+        assert await found(world, "alpha") >= {"a.py"}
+        assert world.embeddings.inputs == ["alpha"]
+        await world.completed()
+        assert world.embeddings.inputs[1:] == [f"search_document: {text}" for text in plain]
+        world.embeddings.forget()
+        assert await found(world, "alpha") >= {"a.py"}
+        assert world.embeddings.inputs[-1] == "search_query: alpha"
+        assert await chunks(world) == before, "a prefix is no part of a chunk"
 
 
 async def test_a_paused_change_waits_and_pushes_are_still_followed(closed_world: World):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -15,6 +16,8 @@ from reposync.errors import (
 from reposync.search.reading import FileText, read_file
 from reposync.words import escape_unprintable
 from tests.fixtures.world import World
+from tests.integration.sync.test_index_versions import another_chunk_size
+from tests.integration.sync.test_searching import Meanwhile
 
 LINES = "".join(f"line {number} of the file\n" for number in range(1, 101))
 TEXTS = {
@@ -78,6 +81,92 @@ async def test_a_file_that_is_not_indexed_says_why_and_which_one_may_be_meant(wo
         assert said in str(missing.value)
     with pytest.raises(RepositoryNotFound):
         await read_file(world.app, "projekt", "logo.png")
+
+
+async def test_what_decoding_changes_is_all_that_differs(world: World):
+    contents = {
+        "mark.txt": (b"\xef\xbb\xbf" + LINES.encode(), LINES),
+        "wide.txt": (LINES.encode("utf-16"), LINES),
+        "latin.txt": ("caf\xe9, cr\xe8me\n".encode("latin-1") * 60, "caf\xe9, cr\xe8me\n" * 60),
+        "nul.txt": (b"text\n" * 2_000 + b"a NUL: \0\n", "text\n" * 2_000 + "a NUL: \ufffd\n"),
+    }
+    world.repository.commit({path: content for path, (content, _) in contents.items()})
+    await world.completed()
+
+    assert {path: (await read(world, path)).text for path in contents} == {
+        path: text for path, (_, text) in contents.items()
+    }
+
+
+async def test_lines_have_the_definitions_that_they_are_part_of(world: World):
+    body = "    x = 1\n" * 200
+    world.repository.commit({"a.py": f"class A:\n  def f(self):\n{body}\ndef last():\n    pass\n".encode()})
+    await world.completed()
+
+    assert [each.name for each in (await read(world, "a.py")).symbols] == ["A", "f", "last"]
+    assert [each.name for each in (await read(world, "a.py", 204)).symbols] == ["last"]
+
+
+async def test_lines_of_a_notebook_are_whole_chunks_of_its_cells(world: World):
+    cells = [{"cell_type": "code", "source": [f"x = {n}\n", "print(x)"], "outputs": []} for n in range(60)]
+    content = json.dumps({"cells": cells, "nbformat": 4}, indent=1)
+    world.repository.commit({"a.ipynb": content.encode()})
+    await world.completed()
+
+    whole = await read(world, "a.ipynb")
+    assert (whole.is_notebook, whole.text) == (True, "".join(f"x = {n}\nprint(x)\n\n" for n in range(60)))
+    line = 1 + content[: content.index("x = 30")].count("\n")
+    part = await read(world, "a.ipynb", line, line)
+    assert "x = 30\n" in part.text and len(part.text) <= 400
+    assert part.start_line <= line <= part.end_line < whole.total_lines
+
+
+async def test_points_of_01_which_do_not_say_where_they_start_are_joined_if_that_is_certain(world: World):
+    texts = {"lines.txt": LINES, "zeros.txt": "0, " * 250 + "\n" + LINES, "latin.txt": "\xe9" + "0, " * 2_000}
+    world.repository.commit({path: text.encode("latin-1") for path, text in texts.items()})
+    await world.completed()
+    stored = await world.points()
+    for point in stored.values():
+        del point["payload"]["metadata"]["start_index"]
+    await world.put_points(list(stored.values()))
+
+    assert (await read(world, "lines.txt")).text == LINES
+    for path in ("zeros.txt", "latin.txt"):
+        with contextlib.suppress(FileIncomplete):
+            assert (await read(world, path)).text == texts[path]
+
+
+# While a run replaces it ---------------------------------------------------------------------------------------------
+
+
+async def test_a_file_whose_version_is_replaced_while_it_is_read_is_that_of_the_next(closed_world: World):
+    world = closed_world
+    world.repository.commit({"a.txt": LINES.replace("file", "old file").encode()})
+    async with world.opened():
+        await world.completed()
+    another_chunk_size(world)
+    async with world.opened():
+        world.repository.commit({"a.txt": LINES.encode()})
+        world.app.index_transport = Meanwhile(world.completed, "/points/scroll")
+        assert (await read(world, "a.txt")).text == LINES
+
+
+async def test_a_text_whose_row_is_not_written_yet_is_read_and_the_one_before_is_not(world: World):
+    world.repository.commit({"a.txt": b"old\n"})
+    await world.completed()
+    before = await points_of(world, "a.txt")
+    world.repository.commit({"a.txt": LINES.encode()})
+    await world.completed()
+    after = await points_of(world, "a.txt")
+
+    await world.put_points(before)
+    assert (await read(world, "a.txt")).text == LINES
+    await world.delete_points([each["id"] for each in after])
+    # The row is of the other blob: the blob's name proves that this is all of it.
+    assert (await read(world, "a.txt")).text == "old\n"
+
+
+# Points that are missing or changed ----------------------------------------------------------------------------------
 
 
 async def points_of(world: World, path: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import itertools
 
 import pytest
 
@@ -64,6 +65,15 @@ async def test_points_of_another_run_under_the_same_ids_are_noticed_and_stored_a
     assert "a worker that was killed" in str(run.error_message)
     assert comparable(await world.points()) == comparable(before)
     assert (await world.completed()).error_code is None
+
+
+async def test_two_syncs_at_once_make_one_index_and_never_overlap(world: World):
+    world.repository.many(50)
+    first, second = await asyncio.gather(world.sync(), world.sync())
+    assert {first.status, second.status} == {"completed"}
+    assert await world.indexed() == await world.expected()
+    runs = sorted(await world.app.runs.history(), key=lambda run: run.started_at)
+    assert all(earlier.completed_at <= later.started_at for earlier, later in itertools.pairwise(runs))
 
 
 async def test_a_worker_that_lost_its_run_writes_nothing_more(world: World):

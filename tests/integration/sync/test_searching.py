@@ -10,9 +10,17 @@ import httpx
 import pytest
 
 from reposync.errors import EmbeddingError, RepositoryNotFound
+from reposync.store.status import RunTrigger
+from reposync.store.tables import VersionState
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
-from tests.integration.sync.test_index_versions import another_chunk_size, another_collection, another_model, live
+from tests.integration.sync.test_index_versions import (
+    another_chunk_size,
+    another_collection,
+    another_model,
+    live,
+    versions,
+)
 
 FILES = {f"f{number}.py": module("alpha", 4) for number in range(12)}
 
@@ -69,10 +77,35 @@ async def test_a_version_that_becomes_live_during_a_search_is_what_it_answers_fr
     async with world.opened():
         # Its own run removes the version before; the search has not read a point of it.
         world.app.index_transport = meanwhile = Meanwhile(world.completed)
-        versions = await searched(world, repository=repository)
+        found = await searched(world, repository=repository)
         after = await live(world)
+        assert await versions(world) == [after], "the one before is gone"
+        assert {each["repository_id"] for each in await world.metadata()} == {after.id}
 
-    assert (versions, after.id != before.id, meanwhile.searches > 1) == ({after.id}, True, True)
+    assert (found, after.id != before.id, meanwhile.searches > 1) == ({after.id}, True, True)
+
+
+async def test_a_version_that_begins_to_be_built_during_a_search_is_not_found(world: World) -> None:
+    world.repository.commit(FILES)
+    await world.completed()
+    now, there = await live(world), await world.points()
+    run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND)
+    claimed = await world.app.claim(run.repository_id)
+    assert claimed is not None
+    built: list[str] = []
+
+    async def begins() -> None:
+        version = await world.app.versions.add(
+            claimed, VersionState.BUILDING, collection=now.collection, physical=now.physical
+        )
+        built.append(version.id)
+        await world.put_points(copies(there, version.id))
+
+    world.app.index_transport = Meanwhile(begins)
+    world.app.indexes.clear()
+
+    assert await searched(world, limit=12) == {now.id}
+    assert built and built != [now.id]
 
 
 async def test_points_of_a_second_installation_in_the_same_collection_are_found(world: World) -> None:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from tests.fixtures.missing_blobs import unreadable
 from tests.fixtures.repositories import Content, Symlink
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
+from tests.integration.sync.test_searching import Meanwhile
 
 KEYS = ("path", "blob_sha", "chunk_index")
 Points = dict[str, dict[str, Any]]
@@ -36,6 +38,7 @@ FILES: dict[str | bytes, Content] = {
     b"caf\xe9\n.py": b"broken = 1\n",
     "link": Symlink("a.py"),
 }
+SKIPPED: dict[str | bytes, Content] = {"empty.py": b"", "data.bin2": b"\x00\x01" * 9, "yarn.lock": b"x 1\n"}
 
 
 def verification(world: World, *, source: bool = False, logged: list[str] | None = None) -> Verification:
@@ -159,7 +162,7 @@ async def damage(world: World, way: Damage, chance: random.Random) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("some", range(4))
 async def test_each_kind_of_damage_is_reported_and_repaired(world: World, some: int):
-    world.repository.commit(FILES)
+    world.repository.commit(FILES | SKIPPED)
     await world.completed()
     before = await world.points()
     for way in list(WAYS)[some::4]:
@@ -338,6 +341,48 @@ async def test_a_verification_waits_for_an_active_sync_and_reports_no_difference
     assert found.exact, found
     assert found.commit == run.commit_after
     assert logged == [f"project: waits for run {run.id}"]
+
+
+@pytest.mark.parametrize("source", [False, True])
+async def test_a_sync_while_it_reads_is_no_difference(closed_world: World, source: bool):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+    async with world.opened():
+        head = world.repository.commit({"a.py": b"a = 2\n", "docs/c.md": None})
+        world.app.index_transport = meanwhile = Meanwhile(world.completed, "/points/scroll")
+        found = await verdict(world, source=source)
+        assert meanwhile.searches > 1
+        assert (found.exact, found.commit) == (True, head), found
+
+
+async def test_an_index_that_does_not_answer_proves_nothing(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+    async with world.opened():
+        world.app.index_transport = httpx.MockTransport(lambda request: httpx.Response(403, text="no"))
+        found = await verification(world).verify("project")
+        assert not found.exact
+        assert "403" in str(found.trouble)
+
+
+async def test_points_that_a_removal_left_do_not_affect_a_new_repository_of_that_name(closed_world: World):
+    """Their epochs are later than the first ones of the new repository."""
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        for number in range(4):
+            world.repository.commit({"a.py": b"a = %d\n" % number})
+            await world.completed()
+        await world.app.repositories.remove("project")
+    world.repository.commit({b"b.py": None, b"a.py": CODE, b"caf\xe9\n.py": None})
+    async with world.opened():
+        await world.completed()
+        assert await world.indexed() == await world.expected()
+        assert (await verdict(world, source=True)).exact
 
 
 async def test_a_repair_that_finds_nothing_wrong_writes_nothing(world: World):

@@ -10,6 +10,7 @@ from reposync.content.model import content_hash
 from reposync.embedding.windows import readable_windows
 from tests.fixtures.repositories import Content
 from tests.fixtures.world import World
+from tests.integration.sync.test_index_versions import handed_back_after_a_file
 
 pytestmark = pytest.mark.full
 
@@ -58,6 +59,33 @@ async def test_a_changed_line_embeds_its_windows_alone(windowed: World, commit: 
         assert run.chunks_embedded >= 1
         assert 1 <= len(embedded) <= 6, "a chunk has eleven"
         assert any("answer = 42" in each for each in embedded)
+        assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
+
+
+async def test_an_interrupted_run_ends_with_the_vectors_of_a_sync_from_nothing(windowed: World):
+    world = windowed
+    # More than one batch, so that a part of it is stored before the run is handed back.
+    world.repository.commit({f"f{n}.py": lines(40, n3=f"name = {n}") for n in range(300)})
+    async with world.opened():
+        await world.completed()
+        world.repository.commit({f"f{n}.py": lines(40, n3=f"name = {n}", n30=f"again = {n}") for n in range(300)})
+        assert (await handed_back_after_a_file(world)).files_processed < 300
+        await world.completed()
+        assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
+
+
+async def test_the_local_model_gives_the_same_vectors_whether_windows_are_reused_or_not(closed_world: World):
+    world = closed_world
+    world.configure(size=2000, overlap=400)
+    registry = world.folder / "repositories.yaml"
+    of_server = next(line for line in registry.read_text().splitlines() if "test/words" in line)
+    world.edit_registry(of_server, "embedding: {provider: local}")
+    hangul = "".join(f"{n}: 한국어 문장입니다 정말로\n" for n in range(60)).encode()
+    world.repository.commit({"a.py": lines(80), "korean.txt": hangul})
+    async with world.opened():
+        await world.completed()
+        world.repository.commit({"a.py": lines(80, n40="answer = 42"), "korean.txt": hangul + b"the end\n"})
+        await world.completed()
         assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
 
 

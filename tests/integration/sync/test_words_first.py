@@ -6,15 +6,12 @@ import pytest
 
 from reposync.app.index_overview import index_overview
 from reposync.app.verification import Verification
-from reposync.runs.execution import ExecutionPolicy
-from reposync.store.run import STOPPING, Run
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState
-from reposync.sync.progress import RunProgress
 from reposync.vectors.port import DENSE, SPARSE
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
-from tests.integration.sync.test_index_versions import versions
+from tests.integration.sync.test_index_versions import handed_back_after_a_file, versions
 
 pytestmark = pytest.mark.full
 
@@ -66,22 +63,6 @@ async def test_a_first_sync_counts_and_reads_each_file_once(world: World) -> Non
     world.embeddings.forget()
     assert (await world.completed()).files_processed == 0
     assert world.embeddings.inputs == []
-
-
-async def handed_back_after_a_file(world: World) -> Run:
-    """As if the process stopped once the run has stored a file more."""
-    target = await world.app.catalog.find("project")
-    await world.app.repositories.register(target.registration())
-    await world.app.runs.enqueue("project", RunTrigger.COMMAND)
-    claimed = await world.app.claim((await world.app.repositories.get("project")).id)
-    assert claimed is not None
-    execution = world.app.execution(claimed, ExecutionPolicy())
-
-    def watch(progress: RunProgress) -> None:
-        if progress.files_done:
-            execution.interrupt(STOPPING)
-
-    return await world.app.execute(execution, target, watch)
 
 
 async def test_a_first_sync_that_is_interrupted_goes_on_where_it_was(world: World) -> None:

@@ -104,6 +104,16 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     assert verdict.exact
 
 
+async def test_a_first_sync_reads_what_killed_its_worker_once_more_in_a_worker(world: World, monkeypatch):
+    world.repository.commit({f"f{n:03}.py": f"value = {n}\n".encode() for n in range(PROCESS_FROM_FILES)})
+    monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", PROCESS_FROM_FILES)
+    monkeypatch.setattr("reposync.sync.prepare.ThreadPoolExecutor", None)  # only a worker may read it
+    # While words are indexed: the batch, and the first file of it twice.
+    run = await sync_with_killed_workers(world, 3)
+    assert (run.status, run.error_code, run.files_failed) == ("completed", None, 0)
+    assert await world.indexed() == await world.expected()
+
+
 PARENT = """
 import asyncio, os, sys
 from reposync.sync.prepare import ContentWorkers, PROCESS_FROM_FILES
