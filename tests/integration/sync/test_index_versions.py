@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from reposync.app.command_runs import sync
+from reposync.embedding.factory import open_embedder
+from reposync.embedding.local import DIMENSION
+from reposync.embedding.port import EmbeddingSpec
+from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, LOCAL_WINDOW, former_config
 from reposync.runs.execution import ExecutionPolicy
 from reposync.store.run import STOPPING, Run
 from reposync.store.status import RunStatus, RunTrigger
@@ -227,6 +231,37 @@ async def test_an_index_without_prefixes_is_searched_without_until_one_with_them
         assert await found(world, "alpha") >= {"a.py"}
         assert world.embeddings.inputs[-1] == "search_query: alpha"
         assert await chunks(world) == before, "a prefix is no part of a chunk"
+
+
+@pytest.mark.full
+async def test_an_index_of_the_local_model_of_01_is_searched_by_meaning_until_the_new_one_is_live(
+    closed_world: World, caplog: pytest.LogCaptureFixture
+):
+    world = closed_world
+    registry = (world.folder / "repositories.yaml").read_text()
+    of_server = next(line for line in registry.splitlines() if "test/words" in line)
+    world.edit_registry(of_server, "embedding: {provider: local}")
+    fruit = b"apples, pears and cherries grow on trees in an orchard\n"
+    world.repository.commit({"fruit.txt": fruit, "net.py": b"def connect(host):\n    return socket(host)\n"})
+
+    async def first_by_meaning() -> tuple[str, str]:
+        hits = await world.app.searching.search("plums harvested by a farmer")  # words that are in no file
+        return (await live(world)).settings["spec"]["model"], hits[0].path
+
+    async with world.opened():
+        configured = world.app.configuration.registry.embedding
+        former = former_config(configured, EmbeddingSpec("local", FORMER_LOCAL_MODEL, DIMENSION, LOCAL_WINDOW))
+        assert former is not None
+        world.app._embedders[configured] = open_embedder(former)  # as 0.1 did, with the same registry
+        await world.completed()
+        assert await first_by_meaning() == (FORMER_LOCAL_MODEL, "fruit.txt")
+        await world.app._embedders[configured].close()
+    async with world.opened():
+        assert await first_by_meaning() == (FORMER_LOCAL_MODEL, "fruit.txt")
+        assert "searching words only" not in caplog.text
+        run = await world.completed()
+        assert (run.chunks_embedded, run.chunks_reused) == (2, 0)
+        assert await first_by_meaning() == (LOCAL_MODEL, "fruit.txt")
 
 
 async def test_a_paused_change_waits_and_pushes_are_still_followed(closed_world: World):

@@ -6,11 +6,24 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reposync.config.settings import api_tokens
-from tests.fixtures.chart import CUSTOM, LATEST, NAMESPACE, OLDEST, VERSIONS, Refused, complaints, render, together
+from tests.fixtures.chart import (
+    CUSTOM,
+    LATEST,
+    NAME,
+    NAMESPACE,
+    OLDEST,
+    VERSIONS,
+    Refused,
+    complaints,
+    render,
+    together,
+)
 from tests.fixtures.chart import Rendered as Rendering
-from tests.unit.chart.matrix import FENCED, GITLAB, INSTALLATIONS, QDRANT, SERVERS
+from tests.unit.chart.matrix import DATABASE, FEATURES, FENCED, GITLAB, INGRESS, INSTALLATIONS, QDRANT, SERVERS
 
 pytestmark = pytest.mark.full
 
@@ -33,6 +46,17 @@ def test_kubernetes_accepts_every_document(values: dict[str, Any], version: str)
     names = [(each["kind"], each["metadata"]["name"]) for each in rendered.documents]
     assert len(names) == len(set(names))
     assert {each["metadata"]["namespace"] for each in rendered.documents} == {NAMESPACE}
+    assert_parts_fit(rendered)
+
+
+@given(st.sets(st.sampled_from(sorted(FEATURES)), max_size=8))
+def test_any_set_of_features_is_rendered_or_refused_in_words(names: set[str]):
+    try:
+        rendered = render(together(*(FEATURES[name] for name in sorted(names))))
+    except Refused as refusal:
+        assert "\n- " in str(refusal) and "nil pointer" not in str(refusal)
+        return
+    assert wrong(rendered, LATEST) == []
     assert_parts_fit(rendered)
 
 
@@ -109,6 +133,39 @@ def test_with_servers_there_are_pods_that_are_replaced_one_by_one_and_spread():
     assert rendered.environment()["DATABASE_URL"] == {"secretKeyRef": {"name": "postgresql", "key": "uri"}}
     assert rendered.environment()["REDIS_URL"] == {"secretKeyRef": {"name": "redis", "key": "REDIS_URL"}}
     assert rendered.environment()["QDRANT_URL"] == QDRANT["qdrant"]["url"]
+
+
+def test_a_fence_lets_in_the_port_and_out_what_was_named():
+    policy = render(together(FENCED, SERVERS, {"replicas": 2})).one("NetworkPolicy", NAME)["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": "http"}], "from": FENCED["networkPolicy"]["ingress"]["from"]}
+    ]
+    assert [{port["port"] for port in rule["ports"]} for rule in policy["egress"]] == [{53}, {443}, {5432}]
+    closed = {"networkPolicy": {"enabled": True, "egress": {"dns": False, "ports": [], "rules": []}}}
+    assert render(closed).one("NetworkPolicy")["spec"]["egress"] == []
+
+
+def test_the_registry_is_mounted_as_a_folder_so_that_a_change_arrives():
+    rendered = render()
+    (mount,) = (each for each in rendered.container["volumeMounts"] if each["name"] == "registry")
+    (volume,) = (each for each in rendered.pod["volumes"] if each["name"] == "registry")
+    assert "subPath" not in mount
+    assert volume["configMap"]["name"] == rendered.one("ConfigMap")["metadata"]["name"]
+    assert rendered.environment()["REPOSYNC_CONFIG"] == f"{mount['mountPath']}/repositories.yaml"
+
+
+@pytest.mark.parametrize(
+    ("values", "warning"),
+    [
+        ({"persistence": {"enabled": False}}, "history, registrations and index are lost"),
+        (together(DATABASE, {"persistence": {"enabled": False}}), "the index is lost"),
+        (together(INGRESS, {"registry": {"http": {"trusted_proxies": []}}}), "trusted_proxies is empty"),
+    ],
+)
+def test_the_notes_warn_of_what_is_allowed_and_unwise(values: dict[str, Any], warning: str):
+    assert warning in render(values).notes.partition("WARNING: ")[2]
+    assert "WARNING" not in render(together(SERVERS, INGRESS)).notes
 
 
 # Upgrades -----------------------------------------------------------------------------------------------------------

@@ -102,6 +102,25 @@ def test_a_mistake_is_refused_with_what_to_do(values: dict[str, Any], said: list
     assert [each for each in said if each not in str(refusal.value)] == []
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        together(THREE, DATABASE, QDRANT, {"redis": {"required": False}}),
+        together(THREE, DATABASE, QDRANT, {"redis": {"url": "redis://redis:6379/0"}}),
+        together({"registry": GITLAB["registry"]}, {"envFrom": [{"secretRef": {"name": "tokens"}}]}),
+        {"registry": {"defaults": {"exclude": ["$${NOT_A_VARIABLE}"]}}},
+        {"terminationGracePeriodSeconds": 30, "registry": {"daemon": {"shutdown_grace_seconds": 5}}},
+        together(INGRESS, {"registry": {"http": {"allowed_hosts": ["*.example.com"]}}}),
+        together(MONITORED, BY_TOKEN),
+        {"podDisruptionBudget": {"minAvailable": 1, "maxUnavailable": None}},
+        {"registry": None},
+    ],
+    ids=str,
+)
+def test_what_is_no_mistake_is_rendered(values: dict[str, Any]):
+    assert render(values).has("Deployment")
+
+
 # The registry ----------------------------------------------------------------------------------------------------
 
 EXAMPLE = (ROOT / "config" / "repositories.yaml").read_text()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reposync.config.document import RegistryErrors
 from reposync.errors import ConfigError, IndexUnavailable
@@ -176,6 +178,14 @@ def figures(recall: float = 0.9, mrr: float = 0.7, ndcg: float = 0.8) -> Scores:
 def test_a_version_that_is_as_good_or_a_little_worse_does_not_fall():
     assert falls(figures(), figures(1.0, 1.0, 1.0), 0) is None
     assert falls(figures(), figures(recall=0.88, mrr=0.68, ndcg=0.78), 0.02) is None
+
+
+@given(st.lists(st.none() | st.integers(1, 10), min_size=1, max_size=60), st.data())
+def test_an_answer_that_moves_up_makes_no_figure_lower_in_any_order(ranks: list[int | None], data: st.DataObject):
+    better = ranks.copy()
+    better[data.draw(st.integers(0, len(ranks) - 1))] = 1
+
+    assert falls(scores(ranks), scores(data.draw(st.permutations(better))), 0) is None
 
 
 @pytest.mark.parametrize(

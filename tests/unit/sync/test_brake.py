@@ -78,6 +78,10 @@ def test_which_files_count_as_lost(
     assert losses_of(rows(100), entries, decide, count_missing=count_missing).counts == counts
 
 
+def test_a_file_without_points_is_no_loss():
+    assert losses_of(rows(3, chunks=0), [], keep, count_missing=True).counts == {}
+
+
 # When it stops -------------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +148,12 @@ def test_an_approval_does_not_hold_for_more_files_other_reasons_or_a_different_c
     approval = facts({"vanished": 60}, {"vanished": 60})
     with pytest.raises(DeletionBlocked, match="What was approved is not what would be lost now"):
         brake(approved=True, approval=approval, commit=commit).check(losing(100, **now))
+
+
+def test_facts_of_a_newer_program_approve_nothing() -> None:
+    approval = BrakeFacts.read({"kind": "quota", "limit": 3})
+    with pytest.raises(DeletionBlocked, match="What was approved is not what would be lost now"):
+        brake(approved=True, approval=approval).check(losing(100, vanished=60))
 
 
 def test_an_approval_in_advance_covers_all_losses_of_the_attempt_and_is_recorded():

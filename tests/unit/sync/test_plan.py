@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.model import Skip, Skipped
-from reposync.sources.port import SYMLINK_MODE, Tree, TreeEntry
+from reposync.sources.port import SYMLINK_MODE, Tree, TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync import plan as planning
 from reposync.sync.plan import Plan
@@ -71,6 +71,22 @@ def test_a_listing_that_is_not_proven_deletes_nothing():
 def test_a_skipped_file_that_a_listing_lacked_is_settled_by_one_that_has_it():
     doubted = {"docs/a": row("1", size_bytes=None, chunks=0, skip_reason=Skip.EXCLUDED, wanted_sha="")}
     assert len(make_plan([entry("docs/a", "1")], doubted, exclude_docs).skip) == 1
+
+
+def test_a_file_that_becomes_skipped_loses_its_points_and_is_reported_once():
+    tree = [entry("docs/a", "1")]
+    first = make_plan(tree, {"docs/a": row("1")}, exclude_docs)
+    assert (first.delete_points, first.delete_rows) == (["docs/a"], [])
+    assert [each.skipped and each.skipped.reason for each in first.skip] == [Skip.EXCLUDED]
+    recorded = {"docs/a": row("1", size_bytes=None, chunks=0, skip_reason=Skip.EXCLUDED)}
+    assert make_plan(tree, recorded, exclude_docs).is_empty
+
+
+@given(st.binary(min_size=1, max_size=20), st.binary(min_size=1, max_size=20))
+def test_paths_survive_conversion_to_text_and_never_collide(one: bytes, other: bytes):
+    assert path_bytes(path_text(one)) == one
+    assert (path_text(one) == path_text(other)) == (one == other)
+    path_text(one).encode()
 
 
 paths = st.sampled_from(["a", "b", "docs/a", "docs/b", "c"])
