@@ -56,10 +56,15 @@ async def world(closed_world: World) -> AsyncGenerator[World, None]:
 
 
 @pytest.fixture
-async def gitlab_world(
-    request: pytest.FixtureRequest, tmp_path: Path, qdrant: Target, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[GitLabWorld, None]:
+def database_of_state(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Not in an asynchronous fixture: without workers, the first one makes the database in this process."""
     copy_upgraded_sqlite(request.config, tmp_path / "state" / "reposync.db")
+
+
+@pytest.fixture
+async def gitlab_world(
+    database_of_state: None, tmp_path: Path, qdrant: Target, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[GitLabWorld, None]:
     monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
     repository = GitRepository.create(tmp_path / "project.git")
     with EmbeddingServer() as embeddings, GitLabServer() as server, collections(qdrant) as collection:

@@ -168,6 +168,7 @@ async def test_a_file_that_is_known_to_fail_is_no_sign_of_a_source_that_fails(wo
     world.repository.commit(some(3, value=2))
     with unreadable(world.repository, "f00.py", "f01.py"):
         await failing(world, "f00.py", "f01.py")
+        await failing(world, "f00.py", "f01.py")
         world.repository.commit({"f02.py": b"value = 3\n"})
         assert (await failing(world, "f00.py", "f01.py")).files_processed == 1
         world.repository.commit({"f02.py": b"value = 4\n"})

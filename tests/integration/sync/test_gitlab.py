@@ -100,7 +100,10 @@ async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_
     async with world.opened():
         for _ in range(2):
             # The rows of files without points are not taken over.
-            assert (await world.completed()).error_code == "FILES_FAILED"
+            run = await world.completed()
+            assert run.error_code == "FILES_FAILED"
+            assert {"f01.py", "f03.py"} <= {each.path for each in await world.app.runs.problems(run.id)}
+            assert {"f01.py", "f03.py"} <= (await kept(world)).failed
             assert await world.indexed() == old | {"f00.py": new["f00.py"]}, "what is built beside keeps them too"
         world.server.faults.clear()
         await world.completed()

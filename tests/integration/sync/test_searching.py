@@ -99,7 +99,10 @@ async def test_a_version_that_begins_to_be_built_during_a_search_is_not_found(wo
             claimed, VersionState.BUILDING, collection=now.collection, physical=now.physical
         )
         built.append(version.id)
-        await world.put_points(copies(there, version.id))
+        points = [point for _ in range(5) for point in copies(there, version.id)]
+        for point in points:
+            point["payload"]["metadata"]["path"] = f"{point['id']}.py"
+        await world.put_points(points)
 
     world.app.index_transport = Meanwhile(begins)
     world.app.indexes.clear()
