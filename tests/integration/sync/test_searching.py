@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -26,20 +28,27 @@ FILES = {f"f{number}.py": module("alpha", 4) for number in range(12)}
 
 
 class Meanwhile(httpx.AsyncBaseTransport):
-    """Lets something happen once, between the database query of a search and its Qdrant query."""
+    """Lets something happen once, between the database query of a search and its Qdrant query. `holds`: also before its
+    second query, which is sent at the same time; what happens then sends none itself."""
 
-    def __init__(self, happens: Callable[[], Awaitable[object]], before: str = "/points/query") -> None:
+    def __init__(
+        self, happens: Callable[[], Awaitable[object]], before: str = "/points/query", *, holds: bool = False
+    ) -> None:
         self._before = before
         self._real = httpx.AsyncHTTPTransport()
+        self._held: contextlib.AbstractAsyncContextManager[object] = (
+            asyncio.Lock() if holds else contextlib.nullcontext()
+        )
         self._happens: Callable[[], Awaitable[object]] | None = happens
         self.searches = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith(self._before):
             self.searches += 1
-            if (happens := self._happens) is not None:
-                self._happens = None
-                await happens()
+            async with self._held:
+                if (happens := self._happens) is not None:
+                    self._happens = None
+                    await happens()
         return await self._real.handle_async_request(request)
 
     async def aclose(self) -> None:
@@ -104,7 +113,7 @@ async def test_a_version_that_begins_to_be_built_during_a_search_is_not_found(wo
             point["payload"]["metadata"]["path"] = f"{point['id']}.py"
         await world.put_points(points)
 
-    world.app.index_transport = Meanwhile(begins)
+    world.app.index_transport = Meanwhile(begins, holds=True)
     world.app.indexes.clear()
 
     assert await searched(world, limit=12) == {now.id}
