@@ -263,7 +263,7 @@ class _PointComparison:
             # In Python True == 1 == 1.0; in JSON they differ.
             if key not in metadata or type(metadata[key]) is not type(value) or metadata[key] != value:
                 yield key
-        # Every glob admits a point without tokens, and each run adds missing ones.
+        # Programs before 0.2 stored none, and every glob admits a point without them.
         if (tokens := metadata.get("path_tokens")) and tokens != path_tokens(row.path):
             yield "path_tokens"
         # Their names are not compared: a later grammar may find more.
