@@ -53,6 +53,24 @@ async def test_a_node_that_stays_away_is_missing_in_no_sync_and_gets_what_it_mis
     await assert_exact(world)
 
 
+async def test_with_as_many_confirmations_as_replicas_syncs_wait_for_a_node_that_is_away(
+    closed_world: World, cluster: QdrantCluster
+) -> None:
+    world = closed_world
+    world.target = dataclasses.replace(world.target, confirmations=2)
+    world.configure(extra=fresh(world))
+
+    async def kill() -> None:
+        cluster.nodes[1].kill()
+
+    async with world.opened():
+        run = await sync_with(world, kill)
+        assert (run.status, run.error_code) == ("failed", "INDEX_UNAVAILABLE"), run.error_message
+        await asyncio.to_thread(cluster.settle)
+        await brought_to_an_end(world, await world.sync())
+        await assert_exact(world)
+
+
 async def test_an_incremental_sync_sees_no_lost_points_in_replicas_that_recover(
     world: World, cluster: QdrantCluster
 ) -> None:

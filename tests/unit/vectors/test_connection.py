@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from reposync.vectors import collection, connection
 from reposync.vectors.connection import addresses
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import CollectionMissing, FileWrite, IndexSettings, WriteScope
+from tests.fixtures.points import SPARSE_ALONE, file
 
 KEY = "a-secret-key"
 SCOPE = WriteScope("7", "r", "c", 1)
@@ -75,8 +77,11 @@ class Qdrant:
         self.requests.append(request)
         if self.outcomes:
             return self.outcomes.pop(0)
-        is_count = request.url.path.endswith("/count")
-        return answer({"count": 3} if is_count else {"operation_id": 1, "status": "completed"})
+        if request.url.path.endswith("/count"):
+            return answer({"count": 3})
+        done = {"operation_id": 1, "status": "completed"}
+        is_batch = request.url.path.endswith("/batch")
+        return answer([done] * len(json.loads(request.content)["operations"]) if is_batch else done)
 
 
 OpenOn = Callable[..., QdrantIndex]
@@ -298,3 +303,56 @@ async def test_requests_stay_within_the_limits_of_strict_mode(index_on: OpenOn) 
     assert [each.url.params["timeout"] for each in qdrant.requests] == ["9"] * 3
     with pytest.raises(IndexUnsupported, match="filter_max_conditions: 2, and reposync needs 8"):
         await index_on(Qdrant(strict=strict | {"filter_max_conditions": 2})).count()
+
+
+@pytest.mark.parametrize(
+    ("limit", "most_points", "most_operations"),
+    [({}, 128, 2), ({"upsert_max_batchsize": 5}, 5, 2), ({"write_rate_limit": 40}, 10, 1)],
+    ids=str,
+)
+async def test_writes_stay_within_the_limits_of_strict_mode(
+    index_on: OpenOn, limit: dict[str, int], most_points: int, most_operations: int
+) -> None:
+    """A batch that meets a rate limit half-way would begin anew each time, and one above it would never be accepted."""
+    qdrant = Qdrant(strict={"enabled": True, **limit})
+    texts = [f"text {number}" for number in range(200)]
+    await index_on(qdrant).replace_files(SCOPE, [file("a.py", *texts, spec=SPARSE_ALONE)])
+    sent = [json.loads(each.content)["operations"] for each in qdrant.requests]
+    points = [len(each["upsert"]["points"]) for operations in sent for each in operations if "upsert" in each]
+    assert (sum(points), max(points), max(map(len, sent))) == (200, most_points, most_operations)
+
+
+async def test_points_are_counted_in_pages_if_exact_counts_are_refused(index_on: OpenOn) -> None:
+    pages = [answer({"points": [{"id": "1"}, {"id": "2"}], "next_page_offset": "3"})]
+    pages += [answer({"points": [{"id": "3"}], "next_page_offset": None})]
+    qdrant = Qdrant(pages, strict={"enabled": True, "search_allow_exact": False, "max_query_limit": 2})
+    assert await index_on(qdrant).count() == 3
+    assert [json.loads(each.content)["limit"] for each in qdrant.requests] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "second", "counted", "consistencies"),
+    [
+        (2, answer({"count": 3}), 3, [None, "majority"]),
+        (2, answer({"count": 2}), 2, [None, "majority"]),
+        (1, None, 2, [None]),
+    ],
+    ids=["a replica lags", "points are missing", "one replica"],
+)
+async def test_a_count_that_contradicts_the_manifest_is_asked_again_of_a_majority(
+    index_on: OpenOn, replicas: int, second: httpx.Response, counted: int, consistencies: list[str | None]
+) -> None:
+    qdrant = Qdrant([answer({"count": 2}), second], replicas=replicas)
+    assert await index_on(qdrant).count(expected=3) == counted
+    assert [each.url.params.get("consistency") for each in qdrant.requests] == consistencies
+
+
+async def test_points_that_a_lagging_replica_lacks_are_looked_for_again(
+    index_on: OpenOn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reposync.vectors.index._FIRST_DELAY_SECONDS", 0.001)
+    qdrant = Qdrant([answer([]), answer([{"id": "1"}]), answer([]), answer([])], replicas=2)
+    assert await index_on(qdrant).existing(["1", "2"]) == {"1"}
+    assert [json.loads(each.content)["ids"] for each in qdrant.requests] == [["1", "2"], ["1", "2"], ["2"], ["2"]]
+    alone = Qdrant()
+    assert (await index_on(alone).existing(["1"]), alone.requests) == (set(), [])

@@ -259,10 +259,16 @@ async def test_names_of_collections_may_be_odd_and_everything_is_there_after_a_r
                 for number, name in enumerate(names if start == 0 else []):
                     await done(http, "PUT", f"/collections/{name}", MADE_OF)
                     await done(http, "PUT", f"/collections/{name}/points", {"points": POINTS[:number]})
-                described.append([await done(http, "GET", f"/collections/{name}") for name in names])
+                if start == 0:
+                    index = {"field_name": "lang", "field_schema": INDEXES["lang"]}
+                    await done(http, "PUT", "/collections/code/index", index)
+                    alias = {"create_alias": {"collection_name": "code", "alias_name": "alias"}}
+                    await done(http, "POST", "/collections/aliases", {"actions": [alias]})
+                described.append([await done(http, "GET", f"/collections/{name}") for name in [*names, "alias"]])
             collections.close()
     assert described[0] == described[1]
-    assert [each["points_count"] for each in described[0]] == [0, 1, 2, 3, 3]
+    assert [each["points_count"] for each in described[0]] == [0, 1, 2, 3, 3, 3]
+    assert described[0][-1]["payload_schema"].keys() == {"lang"}
     assert {each["config"]["metadata"]["made_by"] for each in described[0]} == {"a test"}
 
 
