@@ -236,15 +236,21 @@ class CancelsItself(Writes):
         return Outcome()
 
 
-async def test_work_that_something_within_it_cancelled_is_a_failure_and_no_hand_back(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("work", "why"),
+    [(CancelsItself(), "it was cancelled from within; "), (Fails(TypeError("a defect")), "TypeError; ")],
+)
+async def test_work_that_a_defect_ended_or_cancelled_is_a_failure_and_no_hand_back(
+    database: Database, work: Writes, why: str
+) -> None:
     """Handed back it would be claimed again at once, without end: such an attempt does not count."""
     runs = Runs(database)
     run = await Store(database).running()
 
-    ended = await execution(runs, run).perform(CancelsItself().make)
+    ended = await execution(runs, run).perform(work.make)
 
     assert (ended.status, ended.error_code, ended.failures) == (RunStatus.RETRYING, "INTERNAL_ERROR", 1)
-    assert str(ended.error_message).startswith("it was cancelled from within; ")
+    assert str(ended.error_message).startswith(why)
 
 
 # The end of the process --------------------------------------------------------------------------------------------

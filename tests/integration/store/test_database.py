@@ -169,6 +169,16 @@ async def test_missing_tables_are_reported(empty_database_url: str) -> None:
     assert SECRET not in "".join(traceback.format_exception(caught.value)), "logs get what a query was about"
 
 
+async def test_what_only_reads_holds_no_transaction_and_sees_what_is_committed_meanwhile(store: Store) -> None:
+    await store.repository("one")
+    count = text("SELECT count(*) FROM repositories")
+
+    async with store.database.read() as connection:
+        assert await connection.scalar(count) == 1
+        await store.repository("two")
+        assert await connection.scalar(count) == 2
+
+
 async def test_a_cancelled_task_leaves_the_database_usable(store: Store) -> None:
     await store.repository()
     inside = asyncio.Event()

@@ -93,8 +93,10 @@ async def test_the_latest_run_of_each_repository_is_known_at_once(store: Store) 
     b = await finished(store, "b", RunStatus.FAILED)
     a = await finished(store, "a", RunStatus.BLOCKED)
     await store.repository("new")
-    await finished(store, "gone")
-    await store.repositories.remove("gone")
+    gone = await finished(store, "gone")
+    await store.renamed(await store.repositories.get("gone"), "renamed")
+    await store.repositories.remove("renamed")
+    assert await store.runs.past_names([gone.repository_id, "unheard of"]) == {gone.repository_id: "renamed"}
 
     assert await store.runs.latest() == {a.repository_id: a, b.repository_id: b}
     assert await store.runs.latest([b.repository_id, "nobody"]) == {b.repository_id: b}
@@ -126,6 +128,7 @@ async def test_history_is_narrowed_by_trigger_and_time_and_states_together(store
     assert await store.runs.history(since=since) == runs[:-2]
     assert await store.runs.history(until=until) == runs[3:]
     assert await store.runs.history(trigger=RunTrigger.WEBHOOK) == [run for run in runs if run.trigger == "webhook"]
+    assert await store.runs.history(status=set()) == []
     for repository, trigger, status in itertools.product(
         (None, "a"),
         (None, RunTrigger.HTTP, RunTrigger.SCHEDULE),
