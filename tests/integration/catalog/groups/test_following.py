@@ -49,6 +49,15 @@ async def test_a_renamed_project_keeps_its_index_and_embeds_nothing(closed_world
             assert embeddings.input_count == searched
 
 
+async def test_a_repository_that_was_never_synced_is_renamed_without_an_index(world: GroupWorld) -> None:
+    project = world.project("platform/a")
+    await world.discover()
+    project.move("platform/b")
+
+    assert (await world.discover()).renamed == (("platform/a", "platform/b"),)
+    assert (await world.row_of(project)).location == f"{world.server.url}/platform/b"
+
+
 async def test_a_repository_of_a_group_that_left_the_registry_gives_its_name_to_a_new_project(
     closed_world: GroupWorld,
 ) -> None:
