@@ -45,7 +45,7 @@ class RemoteGitSource(Source):
         """As the port says. Free after `head`."""
         if self._branch is not None:
             return self._branch
-        if self._symbolic_head is None:
+        if self._symbolic_head is None or fresh:
             with self._explained():
                 await self._head_ref()
         return branch_name(self._symbolic_head or b"")

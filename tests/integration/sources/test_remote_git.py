@@ -97,6 +97,8 @@ async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_
 
     assert (await source.branch(), await named.branch()) == ("main", "develop")
     assert len(site.server.log) == asked
+    site.repository.set_head("develop")
+    assert (await source.branch(), await source.branch(fresh=True)) == ("main", "develop")
 
 
 async def test_refused_credentials_are_tried_once_and_never_shown(site: Site) -> None:
