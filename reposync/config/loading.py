@@ -113,7 +113,7 @@ def checked_repository(registry: Registry, values: Mapping[str, object]) -> Reso
 
 
 def content_of(path: Path, what: str = "registry file", *, max_bytes: int = MAX_BYTES) -> bytes:
-    """At most one byte more than the limit, which shows that the file is too large. Raises ConfigError."""
+    """Raises ConfigError. One byte more than the limit shows that the file is too large, even if it is a pipe."""
     try:
         with path.open("rb") as file:
             return file.read(max_bytes + 1)

@@ -20,6 +20,7 @@ from reposync.search.query import read_query
 from reposync.vectors.port import SearchHit
 
 MAX_BYTES = 2_000_000
+MAX_QUESTIONS = 10_000
 DEPTH = 10
 """How many hits of each search count."""
 CUTOFFS = (1, 5, DEPTH)
@@ -98,6 +99,9 @@ def read_questions(content: bytes, file: str) -> tuple[Question, ...]:
     if not isinstance(document.data, list) or not document.data:
         message = "the file must be a list of questions, each with `question`, `repository` and `path`"
         raise RegistryErrors([document.problem(document.place_of(()), message), *problems])
+    if len(document.data) > MAX_QUESTIONS:
+        place = document.values[(MAX_QUESTIONS,)]
+        raise RegistryErrors([document.problem(place, f"more than {MAX_QUESTIONS:,} questions")])
     questions: tuple[Question, ...] = ()
     try:
         questions = TypeAdapter(tuple[Question, ...]).validate_python(document.data)
@@ -149,7 +153,9 @@ def rank(question: Question, hits: Sequence[SearchHit]) -> int | None:
 
 
 def scores(ranks: Sequence[int | None]) -> Scores:
-    """Of one question at least."""
+    """Raises ValueError without ranks."""
+    if not ranks:
+        raise ValueError("no questions, no scores")
     found = [each for each in ranks if each is not None]
 
     def mean(gains: Sequence[float]) -> float:

@@ -15,11 +15,12 @@ import re2  # type: ignore[import-untyped]
 from reposync.embedding.sparse import words
 from reposync.errors import Remedy, UsageError
 from reposync.search.required_words import required_words
-from reposync.search.snippets import cut_around
 
 MAX_PATTERN_CHARS: Final = 1_000
 LONGEST_LINE: Final = 400
 """Characters of a line that are shown."""
+_CHARS_BEFORE: Final = 100
+_ELLIPSIS: Final = "…"
 
 # RE2's own limit, of a compiled pattern with its states. If these fill it, each byte costs time for each instruction.
 _MEMORY_BYTES: Final = 8 * 2**20
@@ -100,7 +101,7 @@ class Pattern:
             counted = first
             further = content.count(b"\n", first, last)
             before = content[first:start].decode()
-            shown = cut_around(before + content[start:last].decode(), len(before), LONGEST_LINE)
+            shown = _shown(before, content[start:last].decode())
             yield LineMatch(line, line + further, len(before) + 1, shown)
             most -= 1
             at = last + 1
@@ -138,7 +139,13 @@ def _compiled(pattern: str, options: Any, *, fixed: bool) -> Any:
         raise UsageError("The pattern is not a text: it holds a lone surrogate.") from None
     except re2.error as error:
         reason = (error.args[0] if isinstance(error.args[0], bytes) else str(error).encode()).decode(errors="replace")
-        raise UsageError(f"The pattern is not valid: {reason.replace('(?m)', '', 1)}.", remedy=_REMEDY) from error
+        _, _, culprit = reason.rpartition(": ")
+        culprit = culprit.removeprefix("(?m)")
+        at = pattern.find(culprit) if culprit else -1
+        place = f", at character {at + 1}" if at >= 0 else ""
+        raise UsageError(
+            f"The pattern is not valid: {reason.replace('(?m)', '', 1)}{place}.", remedy=_REMEDY
+        ) from error
     finally:
         re2.purge()  # its cache would hold 128 patterns of other people, with 8 MB each
 
@@ -149,3 +156,15 @@ def _is_part_of_word(character: str) -> bool:
         return True
     # CJK characters are words of their own.
     return any(len(words(f"a{each}")) != len(words(f"a {each}")) for each in unicodedata.normalize("NFKC", character))
+
+
+def _shown(before: str, after: str) -> str:
+    """The text of lines before and after the start of a match, cut around it."""
+    if len(before) + len(after) <= LONGEST_LINE:
+        return before + after
+    room = LONGEST_LINE - 2
+    shown_before = before[-max(_CHARS_BEFORE, room - len(after)) :] if before else ""
+    shown_after = after[: room - len(shown_before)]
+    head = _ELLIPSIS if len(shown_before) < len(before) else ""
+    tail = _ELLIPSIS if len(shown_after) < len(after) else ""
+    return head + shown_before + shown_after + tail

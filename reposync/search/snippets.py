@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
@@ -16,12 +17,13 @@ from reposync.embedding.sparse import query_terms, terms_in_lines
 from reposync.symbol import Symbol
 
 _LONGEST_LINE: Final = 160
+_ELLIPSIS: Final = "…"
 _TAB: Final = "    "
 _LOOKED_AT: Final = 4000
 """Characters of a line that are tokenized: nobody reads longer lines."""
 
-_PIECE, _STEP = 96, 24
-"""Characters of a piece in which a match is looked for, and from one piece to the next: words are whole in one."""
+_PIECE: Final = 24
+_WORD: Final = re.compile(r"\w+")
 
 _NOT_PRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories: control characters, and those that reorder or hide text (bidirectional overrides, zero width),
@@ -131,19 +133,26 @@ def shown_line(line: str) -> str:
 
 def _shown(line: str, matched: frozenset[str]) -> str:
     line = line.removesuffix("\r").rstrip(" \t").replace("\t", _TAB)
-    position = 0
-    if matched and len(line) > _LONGEST_LINE:
-        pieces = range(0, min(len(line), _LOOKED_AT), _STEP)
-        position = max(pieces, key=lambda at: len(matched & query_terms(line[at : at + _PIECE])))
-    return _printable(cut_around(line, position, _LONGEST_LINE))
+    if len(line) <= _LONGEST_LINE:
+        return _printable(line)
+    middle = _position(line[:_LOOKED_AT], matched) if matched else 0
+    start = max(0, min(middle - _LONGEST_LINE // 3, len(line) - _LONGEST_LINE))
+    piece = line[start : start + _LONGEST_LINE]
+    head = _ELLIPSIS if start else ""
+    tail = _ELLIPSIS if start + _LONGEST_LINE < len(line) else ""
+    return head + _printable(piece[len(head) : _LONGEST_LINE - len(tail)]) + tail
 
 
-def cut_around(text: str, position: int, longest: int) -> str:
-    """At most `longest` characters, a third of them before `position`; `…` marks where the text was cut."""
-    start = max(0, min(position - longest // 3, len(text) - longest))
-    head = "…" if start else ""
-    tail = "…" if start + longest < len(text) else ""
-    return head + text[start + len(head) : start + longest - len(tail)] + tail
+def _position(line: str, matched: frozenset[str]) -> int:
+    """Offset of the words in `line` that have most of the matched terms."""
+    best, position = 0, 0
+    for word in _WORD.finditer(line):
+        # In scripts without spaces a sentence is one long word: check it in pieces.
+        for at in range(word.start(), word.end(), _PIECE):
+            terms = len(matched.intersection(query_terms(line[at : min(word.end(), at + 2 * _PIECE)])))
+            if terms > best:
+                best, position = terms, at
+    return position
 
 
 def _printable(text: str) -> str:

@@ -89,7 +89,7 @@ def test_what_is_not_possible_has_an_error_and_a_daemon_changes_nothing(indexed:
         (("cat", "app", "session.py"), 3, "Did you mean 'sessions.py'"),
         (("cat", "app", "sessions.py", "--lines", "5-9"), 2, "It has 1 line."),
         (("cat", "app", "sessions.py", "--lines", "a-b"), 2, "neither START-END"),
-        (("grep", "foo("), 2, "missing ): foo("),
+        (("grep", "foo("), 2, "missing ): foo(, at character 1"),
         (("grep", "foo", "--repository", "ap"), 3, "ap"),
     ]
 

@@ -14,6 +14,7 @@ from reposync.config.document import RegistryErrors
 from reposync.errors import ConfigError, IndexUnavailable
 from reposync.search.evaluation import (
     MAX_BYTES,
+    MAX_QUESTIONS,
     Question,
     Scores,
     falls,
@@ -91,6 +92,8 @@ def test_all_mistakes_of_a_file_are_reported_at_once():
 def test_a_file_that_is_too_large_is_refused():
     with pytest.raises(RegistryErrors, match=f"1:1: the file is larger than {MAX_BYTES:,} bytes"):
         read_questions(b"#" * (MAX_BYTES + 1), "questions.yaml")
+    with pytest.raises(RegistryErrors, match=r"questions.yaml:10001:3: more than 10,000 questions"):
+        read_questions(b"- {}\n" * (MAX_QUESTIONS + 1), "questions.yaml")
 
 
 def test_a_file_that_cannot_be_read_is_an_error_in_words(tmp_path: Path):

@@ -104,11 +104,11 @@ def test_a_text_is_searched_in_parts_without_losing_or_repeating_a_line(longest:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("foo(", "missing ): foo("),
-        ("ab**", "bad repetition operator: **"),
-        ("x(?=y)", "invalid perl operator: (?="),
-        (r"(a)\1", r"invalid escape sequence: \1"),
-        ("a{5000}", "invalid repetition size: {5000}"),
+        ("foo(", "missing ): foo(, at character 1"),
+        ("ab**", "bad repetition operator: **, at character 3"),
+        ("x(?=y)", "invalid perl operator: (?=, at character 2"),
+        (r"(a)\1", r"invalid escape sequence: \1, at character 4"),
+        ("a{5000}", "invalid repetition size: {5000}, at character 2"),
         (r"(?i)\pL{800}", "pattern too large"),
         ("", "The pattern is empty"),
         ("x" * 2_000, "at most 1,000"),
