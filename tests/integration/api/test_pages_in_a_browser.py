@@ -312,6 +312,7 @@ def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, ur
     page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
     page.goto(f"{url}/")
     page.get_by_role("link", name="Search").click()
+    page.wait_for_url(f"{url}/search")  # with its script, which suggests the names
     page.get_by_label("Repository").press_sequentially("bill")
     expect(page.locator("#names option")).to_have_count(1)
     expect(page.locator("#names option")).to_have_attribute("value", BLOCKED)
