@@ -253,9 +253,14 @@ def test_an_engine_that_clients_cannot_find_is_replaced(engine: Engine, lost: st
 async def test_an_engine_that_does_not_answer_is_waited_for_within_a_bound(
     engine: Engine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await engine.ping()
+    assert engines_on(engine.folder) == [], "a probe starts none"
     pid = await asyncio.to_thread(stopped, engine)
     with pytest.raises(IndexUnavailable, match="did not answer within"):
         await engine.address(timeout_seconds=0.1)
+    monkeypatch.setattr("reposync.vectors.embedded._PING_SECONDS", 0.1)
+    with pytest.raises(IndexUnavailable, match="does not answer: timed out"):
+        await engine.ping()
     monkeypatch.setattr("reposync.vectors.connection.START_SECONDS", 1.0)
     async with index_in(state_dir) as index:
         with pytest.raises(IndexUnavailable, match=r"count points failed: no answer within 1 s.*engine\.log"):

@@ -54,6 +54,7 @@ def test_an_identifier_is_found_in_every_convention_and_by_its_words(spelling: s
         ("हिन्दी", ["हिन्दी"]),
         ("ｆｕｌｌ", ["full"]),
         ("connection connecting", ["connect", "connect"]),
+        ("aB" * 70, ["ab" * 70]),  # data, and no name with parts
     ],
 )
 def test_every_script_has_words_or_pairs_of_characters(text: str, expected: list[str]) -> None:
@@ -77,6 +78,14 @@ def test_weights_are_bm25_of_the_terms(text: str, path: str | None) -> None:
     assert vector.indices.dtype == np.uint32
     assert vector.values.dtype == np.float32
     assert dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_two_words_with_one_id_share_one_weight() -> None:
+    """Qdrant refuses a vector with an index twice."""
+    words_with_one_id = "capukut dapakud"
+    assert len(query_terms(words_with_one_id)) == 2
+    assert document_vector(words_with_one_id).indices.size == 1
+    assert query_vector(words_with_one_id).values.tolist() == [1.0]
 
 
 @given(st.text(max_size=80))

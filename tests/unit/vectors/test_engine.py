@@ -287,6 +287,19 @@ async def test_points_are_ranked_by_their_original_vectors(http: httpx.AsyncClie
     assert answers[0] == answers[1]
 
 
+async def test_use_keeps_an_engine_alive_and_a_probe_does_not() -> None:
+    with quick_folder() as folder:
+        collections = Collections(folder)
+        app = EngineApp(collections)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine") as http:
+            made = app.last_used
+            await done(http, "GET", "/readyz")
+            assert app.last_used == made
+            await done(http, "GET", "/collections")
+            assert app.last_used > made
+        collections.close()
+
+
 async def test_an_exchange_that_breaks_the_contract_is_noticed() -> None:
     watched = ContractTransport(httpx.MockTransport(lambda _: httpx.Response(200, json={"result": {"count": "many"}})))
     async with httpx.AsyncClient(transport=watched, base_url="http://qdrant") as client:
