@@ -180,6 +180,8 @@ def test_a_repository_from_a_request_is_checked_like_one_in_the_file() -> None:
     registry = Registry.model_validate({"gitlab": [{"name": "main", "url": "https://x"}]})
 
     assert checked_repository(registry, {"name": "a", "gitlab": "main", "project": "g/p"}).location == "https://x/g/p"
+    for schedule, cron in ((None, "0 */6 * * *"), ("never", "never")):  # null is a key that is left out
+        assert checked_repository(registry, {"name": "a", "path": ".", "schedule": schedule}).schedule == cron
     with pytest.raises(ConfigError) as caught:
         checked_repository(registry, {"name": "a", "pth": ".", "schedule": "0 0 30 2 *", "chunk": {"siz": 1}})
     assert [line.split(";")[0] for line in str(caught.value).splitlines()] == [
