@@ -230,3 +230,17 @@ async def test_a_daemon_tries_files_that_failed_again_while_attempts_are_left(wo
     assert tries > 0
     assert states == [("retrying", "FILES_FAILED", 1)] * tries + [("completed", "FILES_FAILED", 1)]
     await exact(world)
+
+
+async def test_a_retry_that_reads_what_failed_ends_as_if_nothing_had_been(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    world.repository.commit({"a.py": b"a = 2\n", "c.py": b"c = 2\n"})
+    run, _ = await world.app.runs.enqueue("project", RunTrigger.SCHEDULE)
+    with unreadable(world.repository, "a.py"):
+        run = await executed(world, run)
+        assert run.status == "retrying"
+    run = await executed(world, run)
+    assert (run.status, run.error_code, run.error_message, run.files_failed) == ("completed", None, None, 0)
+    assert await world.app.runs.count_problems(run.id) == {}
+    assert await world.indexed() == await world.expected()

@@ -76,7 +76,57 @@ async def test_a_changed_collection_embeds_nothing(closed_world: World):
         run = await world.completed()
         assert sum(exchange.inputs for exchange in world.embeddings.log) == 0
         assert run.chunks_embedded == 0
+        assert world.watched[-1]["bytes_read"] == 0
         assert await chunks(world) == before
+
+
+async def test_settings_that_return_find_the_version_that_they_made(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    made = []
+    for size in (400, 900, 400):
+        world.configure(size=size, extra="index: {keep_retired: 1h}\n")
+        async with world.opened():
+            run = await world.completed()
+            made.append((await live(world)).id)
+    assert made[0] == made[2] != made[1]
+    assert (run.files_processed, run.chunks_embedded) == (0, 0)
+
+
+@pytest.mark.parametrize("change", [another_model, another_chunk_size, another_collection])
+async def test_a_source_that_is_away_leaves_the_living_index_as_it_is(closed_world: World, change: Change):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        before = await live(world)
+        points = await world.points(before.physical)
+    change(world)
+    away = world.repository.path.rename(world.folder / "away.git")
+    async with world.opened():
+        assert (await world.sync()).status == "failed"
+        assert await live(world) == before
+        assert await world.points(before.physical) == points
+        assert await found(world, "beta") >= {"b.py"}
+    away.rename(world.repository.path)
+    async with world.opened():
+        await world.completed()
+        assert (await live(world)).id != before.id
+
+
+@pytest.mark.full
+async def test_a_force_push_back_after_a_run_that_was_cut_off_is_not_taken_for_unchanged(world: World):
+    first = world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(300)})
+    await world.completed()
+    before = await chunks(world)
+    world.repository.commit({f"f{number}.py": module(f"other{number}", 4) for number in range(300)})
+    assert (await handed_back_after_a_file(world)).status is RunStatus.QUEUED
+    assert await chunks(world) != before
+
+    world.repository.git("update-ref", "refs/heads/main", first)
+    await world.completed()
+
+    assert await chunks(world) == before
 
 
 async def test_a_changed_chunk_size_embeds_only_new_texts(closed_world: World):

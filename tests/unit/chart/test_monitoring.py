@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.telemetry.metrics import HEALTH_STATUSES, Metrics
 from tests.fixtures.chart import NAME, NAMESPACE, ROOT, render, together
-from tests.unit.chart.matrix import REDIS, SCALED, SERVERS
+from tests.unit.chart.matrix import INGRESS, MONITORED, REDIS, SCALED, SERVERS
 
 pytestmark = pytest.mark.full
 
@@ -106,6 +106,44 @@ def test_every_alert_is_explained():
     page = (ROOT / "docs" / "deploy-on-kubernetes.md").read_text()
 
     assert [rule["alert"] for rule in rules() if "alert" in rule and f"`{rule['alert']}`" not in page] == []
+
+
+def test_thresholds_and_labels_are_the_values():
+    values = {
+        "staleSeconds": 10_000_000,
+        "queueWaitSeconds": 60,
+        "failedRunsPerHour": 0,
+        "eventLoopSeconds": 0.5,
+        "filesFailMinutes": 15,
+        "alertLabels": {"team": "search", "severity": "ignored"},
+        "disabled": ["ReposyncDown"],
+        "extra": [{"alert": "Mine", "expr": "vector(1)"}],
+    }
+    found = {rule.get("alert"): rule for rule in rules({"metrics": {"rules": values}})}
+
+    assert found["ReposyncRepositoryStale"]["expr"].endswith("> 10000000")
+    assert found["ReposyncQueueWaits"]["expr"].endswith("> 60")
+    assert found["ReposyncRunsFail"]["expr"].endswith("> 0")
+    assert found["ReposyncEventLoopLate"]["expr"].endswith("> 0.5")
+    assert found["ReposyncFilesFail"]["for"] == "15m"
+    assert found["ReposyncQueueWaits"]["labels"] == {"severity": "warning", "team": "search"}
+    assert "ReposyncDown" not in found
+    assert found["Mine"]["expr"] == "vector(1)"
+
+
+def test_metrics_are_scraped_and_behind_a_token_with_the_one_that_may_read():
+    (endpoint,) = render(together(MONITORED, INGRESS)).one("ServiceMonitor")["spec"]["endpoints"]
+    assert (endpoint["path"], endpoint["port"], endpoint["interval"]) == ("/metrics", "http", "30s")
+    assert "authorization" not in endpoint
+    by_token = together(MONITORED, {"registry": {"http": {"metrics": "token"}}})
+    rendered = render(by_token)
+    (endpoint,) = rendered.one("ServiceMonitor")["spec"]["endpoints"]
+    secret = rendered.one("Secret")
+    assert endpoint["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "read"}
+    assert "read" in secret["data"]
+    own = {"metrics": {"serviceMonitor": {"token": {"existingSecret": "prometheus", "key": "bare"}}}}
+    (endpoint,) = render(together(by_token, own)).one("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "prometheus", "key": "bare"}
 
 
 def test_pods_follow_the_series_that_the_rule_records():

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import click
+import helm_python
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reposync import __version__
+from reposync.cli.main import cli
 from reposync.config.settings import api_tokens
 from tests.fixtures.chart import (
+    CHART,
     CUSTOM,
     LATEST,
     NAME,
@@ -18,12 +23,25 @@ from tests.fixtures.chart import (
     OLDEST,
     VERSIONS,
     Refused,
+    chart,
     complaints,
     render,
     together,
 )
 from tests.fixtures.chart import Rendered as Rendering
-from tests.unit.chart.matrix import DATABASE, FEATURES, FENCED, GITLAB, INGRESS, INSTALLATIONS, QDRANT, SERVERS
+from tests.unit.chart.matrix import (
+    DATABASE,
+    FEATURES,
+    FENCED,
+    GITLAB,
+    INGRESS,
+    INSTALLATIONS,
+    MONITORED,
+    PRIVATE,
+    QDRANT,
+    SCALED,
+    SERVERS,
+)
 
 pytestmark = pytest.mark.full
 
@@ -135,6 +153,70 @@ def test_with_servers_there_are_pods_that_are_replaced_one_by_one_and_spread():
     assert rendered.environment()["QDRANT_URL"] == QDRANT["qdrant"]["url"]
 
 
+@pytest.mark.parametrize("values", [DATABASE, QDRANT], ids=["database", "index"])
+def test_what_is_not_elsewhere_lies_in_the_volume_of_one_pod(values: dict[str, Any]):
+    rendered = render(values)
+    assert rendered.has("PersistentVolumeClaim")
+    assert rendered.one("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    assert not rendered.has("PodDisruptionBudget"), "it would keep the node from being drained"
+    named = {"registry": {"qdrant": {"url": "http://qdrant:6333"}}}
+    assert render(together(DATABASE, named)).one("Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
+
+
+@pytest.mark.parametrize("version", [OLDEST, LATEST])
+@pytest.mark.parametrize("name", ["nothing set", "many pods, everything"])
+def test_the_linter_finds_nothing(name: str, version: str):
+    found = helm_python.lint(CHART, INSTALLATIONS[name], strict=True, kube_version=f"v{version}", namespace=NAMESPACE)
+    assert found["messages"] == []
+
+
+def test_a_private_authority_and_a_proxy_reach_the_program():
+    rendered = render(PRIVATE)
+    environment = rendered.environment()
+    (mount,) = (each for each in rendered.container["volumeMounts"] if each["name"] == "ca")
+    assert environment["SSL_CERT_FILE"] == f"{mount['mountPath']}/ca.crt"
+    assert environment["HTTPS_PROXY"] == "http://proxy:3128"
+    assert environment["NO_PROXY"].split(",")[-3:] == [".svc", ".cluster.local", "qdrant.example.com"]
+    image = f"registry.example.com:5000/tools/reposync@sha256:{'0' * 64}"
+    assert {container["image"] for pod in rendered.pods() for container in pod["spec"]["containers"]} == {image}
+    assert all(pod["spec"]["imagePullSecrets"] == [{"name": "pull"}] for pod in rendered.pods())
+
+
+@pytest.mark.parametrize("root_path", ["/reposync", ""])
+def test_the_ingress_leads_to_the_path_that_the_program_knows(root_path: str):
+    rendered = render(together(INGRESS, {"registry": {"http": {"root_path": root_path}}}))
+    (rule,) = rendered.one("Ingress")["spec"]["rules"]
+    assert rule["host"] == "tools.example.com"
+    assert [path["path"] for path in rule["http"]["paths"]] == [root_path or "/"]
+    assert f"https://tools.example.com{root_path}/" in rendered.notes
+
+
+def test_a_long_name_still_fits():
+    rendered = render({"fullnameOverride": "a" * 50, **together(MONITORED, SCALED, SERVERS, FENCED)})
+    assert all(len(each["metadata"]["name"]) <= 63 for each in rendered.documents)
+
+
+def test_the_chart_is_of_this_version():
+    assert chart().metadata["appVersion"] == __version__
+    assert render().container["image"] == f"reposync:{__version__}"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, SERVERS, {"server": {"workers": False, "scheduler": False, "logLevel": "DEBUG", "port": 9000, "host": "::"}}],
+    ids=["nothing set", "servers", "server"],
+)
+def test_the_program_accepts_the_arguments_of_its_pods(values: dict[str, Any]):
+    for pod in render(values).pods():
+        words = list(pod["spec"]["containers"][0].get("args", []))
+        command: click.Command | None = cli
+        while words and isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), words.pop(0))
+        assert command is not None
+        if command is not cli:
+            command.make_context("reposync", words)
+
+
 def test_a_fence_lets_in_the_port_and_out_what_was_named():
     policy = render(together(FENCED, SERVERS, {"replicas": 2})).one("NetworkPolicy", NAME)["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
@@ -189,10 +271,16 @@ def test_the_migration_goes_first_and_needs_nothing_that_the_chart_makes():
     spec = json.dumps(job["spec"]["template"]["spec"])
     assert [name for name in made if f'"{name}"' in spec] == []
     assert "GITLAB_TOKEN" not in spec, "it needs no more than the database"
+    assert not render(together(SERVERS, {"migration": {"enabled": False}})).has("Job")
 
 
 def pod_of(values: dict[str, Any]) -> dict[str, Any]:
     return render(values).one("Deployment")["spec"]["template"]
+
+
+def test_a_new_version_of_the_chart_alone_restarts_nothing():
+    assert "helm.sh/chart" not in pod_of({})["metadata"]["labels"]
+    assert "helm.sh/chart" in render().one("Deployment")["metadata"]["labels"]
 
 
 def test_a_change_of_repositories_restarts_nothing():
@@ -249,7 +337,26 @@ def test_every_pod_passes_the_restricted_profile(values: dict[str, Any], version
     assert not any(pod.get("initContainers") for pod in pods)
 
 
+def test_a_cluster_may_choose_the_user_itself():
+    values = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & render(values).pod["securityContext"].keys()
+
+
+def test_what_the_program_writes_lies_in_volumes():
+    for each in (render(), render(SERVERS)):
+        written = {mount["mountPath"]: mount["name"] for mount in each.container["volumeMounts"]}
+        assert written[each.environment()["REPOSYNC_STATE_DIR"]] == "state"
+        assert written["/tmp"] == "tmp"
+        assert all("readOnly" not in mount for mount in each.container["volumeMounts"] if mount["name"] != "registry")
+
+
 # Tokens -------------------------------------------------------------------------------------------------------------
+
+
+def test_with_a_secret_of_ones_own_the_chart_makes_none():
+    rendered = render({"auth": {"existingSecret": "mine", "key": "tokens"}})
+    assert not rendered.has("Secret")
+    assert rendered.environment()["REPOSYNC_API_TOKEN"] == {"secretKeyRef": {"name": "mine", "key": "tokens"}}
 
 
 def test_the_chart_makes_tokens_that_the_program_accepts_and_shows_them_nowhere():
