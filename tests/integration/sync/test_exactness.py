@@ -74,6 +74,16 @@ async def test_a_symlink_is_never_followed_and_a_dangling_one_hurts_nobody(world
     assert await world.app.runs.count_problems(run.id) == {"symlink": 3}
 
 
+async def test_hidden_files_are_indexed_and_blank_and_binary_files_are_not(world: World):
+    world.repository.commit({"blank.py": b" \n\n\t\n", "data.py": b"\x00\x01\x02\xff" * 100})
+    run = await world.completed()
+    assert (run.files_processed, await world.points()) == (0, {}), "nothing of it can be indexed"
+    assert await world.app.runs.count_problems(run.id) == {"empty": 1, "binary": 1}
+    world.repository.commit({".github/workflows/ci.yml": b"on: push\n", ".hidden": b"text\n"})
+    await world.completed()
+    assert set(await world.indexed()) == {".github/workflows/ci.yml", ".hidden"}
+
+
 async def test_a_submodule_and_an_lfs_pointer_are_skipped_with_their_reason(world: World):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64 + b"\nsize 12345\n"
     world.repository.commit(

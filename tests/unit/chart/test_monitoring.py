@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from reposync.store.status import RunStatus, RunTrigger
@@ -87,6 +88,12 @@ def test_a_rule_speaks_of_metrics_labels_and_values_that_the_program_exports(rul
     by = {label.strip() for found in re.findall(r"\bby \(([^)]*)\)", expression) for label in found.split(",")}
     known = ADDED_BY_PROMETHEUS.union(*(exported()[name] for name, _ in named))
     assert by <= known
+    if "alert" in rule:
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        for text in rule["annotations"].values():
+            for template in re.findall(r"\{\{(.*?)\}\}", text):
+                shown = re.fullmatch(r" \$(?:value|labels\.(\w+))(?: \| (?:humanize|humanizeDuration))? ", template)
+                assert shown is not None and shown[1] in {None, *by}
 
 
 def test_commands_in_alert_descriptions_exist():
@@ -158,4 +165,8 @@ def test_pods_follow_the_series_that_the_rule_records():
     assert recorded["record"] == "reposync:queue_depth"
     assert selected == {"job": NAME}
     assert all(f'{label}="{value}"' in recorded["expr"] for label, value in selected.items())
+    page = (ROOT / "docs" / "deploy-on-kubernetes.md").read_text()
+    (text,) = re.findall(r"```yaml prometheus\n(.*?)```", page, re.DOTALL)
+    (adapted,) = yaml.safe_load(text)["rules"]["external"]
+    assert (adapted["seriesQuery"], adapted["name"]["as"]) == (recorded["record"], metric["external"]["metric"]["name"])
     assert re.search(r"sum by \(namespace, job\)", recorded["expr"]), "the labels by which it is asked for stay"

@@ -131,6 +131,12 @@ def test_with_nothing_set_there_is_one_pod_with_a_volume_that_outlives_the_relea
     }
     assert not {"DATABASE_URL", "REDIS_URL", "QDRANT_URL"} & rendered.environment().keys()
     assert not rendered.has("Job"), "the program creates its own database"
+    assert rendered.environment()["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    context = rendered.pod["securityContext"]
+    assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (10001, 10001, 10001)
+    assert f"port-forward service/{NAME}" in rendered.notes
+    assert f"get secret {NAME}-token" in rendered.notes
+    assert "The registry is empty" in rendered.notes and "WARNING" not in rendered.notes
 
 
 def test_with_servers_there_are_pods_that_are_replaced_one_by_one_and_spread():

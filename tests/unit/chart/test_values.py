@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
+from reposync.config.document import read_document
 from reposync.config.loading import load_registry
 from reposync.config.sections import DaemonConfig
 from tests.fixtures.chart import CHART, ROOT, Refused, render, together
@@ -133,6 +134,21 @@ def test_a_file_arrives_as_it_is(text: str):
     values = {"registry": text, "secretEnv": {"GITLAB_TOKEN": {"secret": "gitlab", "key": "token"}}}
 
     assert render(values).registry.rstrip("\n") == text.rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [
+        # Helm reads numbers as floats: 1e+07 in a file would be no whole number.
+        {"defaults": {"max_file_bytes": 12_345_678, "exclude": ["*.snap", "a: b", "#x", "it's", "ü"]}},
+        {"daemon": {"history_days": 0.5}},
+        # A null that means something: not the default.
+        {"daemon": {"history_days": None}, "http": {"secure_cookies": None}},
+    ],
+    ids=["numbers and texts", "a fraction", "null"],
+)
+def test_values_of_the_registry_arrive_as_they_were(registry: dict[str, Any]):
+    assert read_document(render({"registry": registry}).registry.encode(), "registry", {}).data == registry
 
 
 @pytest.mark.parametrize("name", [name for name, values in INSTALLATIONS.items() if "existingRegistry" not in values])
