@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from reposync import __version__
 from reposync.cli.main import cli
-from reposync.config.settings import api_tokens
+from reposync.config.settings import Settings, api_tokens
+from reposync.outgoing import CA_VARIABLES
 from tests.fixtures.chart import (
     CHART,
     CUSTOM,
@@ -21,6 +23,7 @@ from tests.fixtures.chart import (
     NAME,
     NAMESPACE,
     OLDEST,
+    ROOT,
     VERSIONS,
     Refused,
     chart,
@@ -221,6 +224,31 @@ def test_the_program_accepts_the_arguments_of_its_pods(values: dict[str, Any]):
         assert command is not None
         if command is not cli:
             command.make_context("reposync", words)
+
+
+def test_the_program_knows_every_variable_of_its_pods():
+    class Asked(dict[str, str]):
+        def get(self, name: str, *default: Any) -> Any:
+            self.setdefault(name, "")
+            return super().get(name, *default)
+
+    asked = Asked()
+    Settings.from_environment(asked)
+    pods = render(together(SERVERS, GITLAB, PRIVATE)).pods()
+    named = {each["name"] for pod in pods for container in pod["spec"]["containers"] for each in container["env"]}
+    # The registry's own, what was added by hand (asyncpg reads it), and what the image's own health command reads.
+    others = {"GITLAB_TOKEN", "PGSSLROOTCERT", "REPOSYNC_HEALTH_URL"}
+    assert named - asked.keys() - {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", *CA_VARIABLES} == others
+    assert "REPOSYNC_HEALTH_URL" in (ROOT / ".ci" / "image" / "health.py").read_text()
+
+
+def test_the_package_holds_the_chart_and_nothing_else(tmp_path: Path):
+    archive = helm_python.package(CHART, destination=tmp_path)
+    with helm_python.Chart.load(archive) as packed, helm_python.Chart.load(CHART) as tree:
+        kept = {each["name"]: each["data"] for each in packed.templates}
+        assert kept == {each["name"]: each["data"] for each in tree.templates}
+        assert {each["name"] for each in packed.files} == {"README.md", ".helmignore"}
+        assert packed.schema == tree.schema
 
 
 def test_a_fence_lets_in_the_port_and_out_what_was_named():

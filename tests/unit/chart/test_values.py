@@ -191,6 +191,12 @@ def test_what_the_chart_takes_for_the_programs_defaults_are_its_defaults():
     assert metric["external"]["target"]["averageValue"] == "9"
 
 
+@pytest.mark.parametrize(("grace", "whole"), [(0, 25), (5, 30), (20.5, 46), (100, 125)])
+def test_a_pod_has_the_time_that_the_program_takes_to_end(grace: float, whole: int):
+    rendered = render({"registry": {"daemon": {"shutdown_grace_seconds": grace}}})
+    assert rendered.pod["terminationGracePeriodSeconds"] == whole
+
+
 # The pages of the chart ------------------------------------------------------------------------------------------
 
 spec = importlib.util.spec_from_file_location("generate", ROOT / "helm" / "generate.py")
