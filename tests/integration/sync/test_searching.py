@@ -153,3 +153,19 @@ async def test_the_query_is_embedded_once_for_a_search(world: World) -> None:
     await searched(world)
     await searched(world, repository="project")
     assert len(world.embeddings.log) == 2
+
+
+async def test_after_a_change_of_the_model_a_query_is_embedded_as_early_as_before(world: World) -> None:
+    world.repository.commit(FILES)
+    await world.completed()
+    await searched(world)
+    registry = world.app.configuration.registry
+    changed = registry.embedding.model_copy(update={"window": 100})
+    world.app.adopt(registry.model_copy(update={"embedding": changed}), {})
+    await world.completed()
+    await searched(world)
+    world.embeddings.forget()
+
+    with pytest.raises(RepositoryNotFound):
+        await searched(world, repository="missing")
+    assert len(world.embeddings.log) == 1, "while the database was read"
