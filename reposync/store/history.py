@@ -6,10 +6,10 @@ import asyncio
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, case, delete, func, literal_column, select, tuple_, union_all
+from sqlalchemy import ColumnElement, Row, Select, case, delete, func, literal_column, select, tuple_, union_all, update
 
 from reposync.errors import Remedy, RunAmbiguous, RunNotFound
 from reposync.store.columns import sanitize_text
@@ -35,6 +35,8 @@ MAX_PAGE = 1_000
 REQUESTERS_SHOWN = 5
 # One batch takes some tens of milliseconds, during which SQLite's other writers wait.
 PURGE_BATCH = 500
+# Runs and missed ticks that are less far ahead of the clock keep their time.
+_FAR = timedelta(days=1)
 
 _LOWEST_ID, _HIGHEST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -237,7 +239,9 @@ class RunHistory(Stored):
         """Delete the runs that ended before that time, with their attempts, requests and problems, and the missed ticks
         that were noticed before it. Blocked runs stay. Returns how many runs. `batch`: runs in one transaction."""
         count, after = 0, None
-        await self._database.change(delete(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at < before))
+        async with self._database.write() as connection:
+            await self._correct_future_times(connection)
+            await connection.execute(delete(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at < before))
         while True:
             began = time.monotonic()
             async with self._database.write() as connection:
@@ -248,6 +252,16 @@ class RunHistory(Stored):
             after = page[-1]
             # Pause for as long as the batch took: SQLite gives its lock to whichever writer happens to try first.
             await asyncio.sleep(time.monotonic() - began)
+
+    async def _correct_future_times(self, connection: Connection) -> None:
+        """Runs and missed ticks of a time in the future get the current time: they were written while the database's
+        clock (or that of a pod of 0.1) was ahead, and would be kept, and be the latest, until that date."""
+        now = self.now()
+        runs = update(RUNS).where(RUNS.c.queued_at > now + _FAR)
+        past = {name: case((RUNS.c[name] > now, now), else_=RUNS.c[name]) for name in ("started_at", "completed_at")}
+        await connection.execute(runs.values(queued_at=now, **past))
+        ticks = update(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at > now + _FAR)
+        await connection.execute(ticks.values(noticed_at=now))
 
     async def _purge_batch(
         self, connection: Connection, before: datetime, after: Row[Any] | None, limit: int

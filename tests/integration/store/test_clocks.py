@@ -139,6 +139,26 @@ async def test_a_group_is_looked_through_again_after_the_clock_went_back(store: 
     assert {claim.key for claim in claims if claim is not None} == set(among)
 
 
+async def test_a_run_and_a_missed_tick_of_the_future_are_not_kept_until_then(store: Store, time: DatabaseTime) -> None:
+    row = await store.repository()
+    await time.set(A_YEAR.total_seconds())
+    await store.database.clock.measure()
+    assert await store.tick(store.runs.now() - timedelta(hours=2), grace_seconds=300.0) == TickOutcome(missed=1)
+    await store.runs.enqueue("payments", RunTrigger.HTTP)
+    await synced(store)
+    await time.set(0)
+    await store.database.clock.measure()
+
+    assert await store.runs.purge(store.runs.now() - timedelta(days=90)) == 0
+    (kept,) = await store.runs.history()
+    assert max(kept.queued_at, kept.started_at, kept.completed_at) <= store.runs.now(), "it counts from now on"
+    assert len(await store.ticks.missed(row.id)) == 1
+    await time.set(timedelta(days=91).total_seconds())
+    await store.database.clock.measure()
+    assert await store.runs.purge(store.runs.now() - timedelta(days=90)) == 1
+    assert await store.ticks.missed(row.id) == []
+
+
 # This machine's clock ----------------------------------------------------------------------------------------------
 
 

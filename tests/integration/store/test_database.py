@@ -59,6 +59,14 @@ async def test_a_wrong_password_is_reported_as_such(postgresql: PostgresqlDataba
     assert "user or the password" in error.message
 
 
+async def test_a_database_that_is_missing_is_reported_with_what_to_do(postgresql: PostgresqlDatabases) -> None:
+    error = await refused(postgresql.url("no_such_database"))
+
+    assert "no_such_database" in error.message
+    assert "there is no database of that name" in error.message
+    assert "Create it" in str(error.remedy)
+
+
 async def _execute(url: str, *statements: str) -> None:
     connection = await asyncpg.connect(url)
     try:

@@ -75,10 +75,11 @@ async def test_a_run_that_stops_beside_a_blocked_one_names_it_and_gives_it_its_r
     assert await store.runs.finish(second, RunStatus.BLOCKED, RunFigures()) == second, "said twice"
 
 
-async def test_a_completed_run_closes_the_blocked_one_with_a_message(store: Store) -> None:
-    await store.ticked()
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_completed_run_closes_the_blocked_one_with_a_message(store: Store, full: bool) -> None:
+    await store.queued(trigger=RunTrigger.COMMAND, full=full)
     waits = await stops(store)
-    await store.tick(TICK + timedelta(minutes=30))
+    await store.runs.enqueue("payments", RunTrigger.HTTP, full=full)
     done = await store.ended()
 
     closed = await store.runs.get(waits.id)
@@ -266,7 +267,8 @@ async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(st
 
 async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yielded(store: Store) -> None:
     run = await store.running(worker="pod-1")
-    await store.runs.release(run, SOME)
+    await store.runs.heartbeat(run, 60.0, figures=SOME)
+    await store.runs.release(run)  # without figures: those of its heartbeats count
     run = await store.claimed("pod-2")
     await store.runs.release(run, SOME, YIELDING)
     run = await store.claimed("pod-3")

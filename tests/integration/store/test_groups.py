@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,7 +13,7 @@ from sqlalchemy import update
 from reposync.errors import LeaseLost
 from reposync.store.registry import GroupRepositories, ProjectGroups, RegistrationsChanged, RepositoryChange
 from reposync.store.tables import GROUPS, ProjectGroup
-from tests.integration.store.conftest import Store, registration
+from tests.integration.store.conftest import COMMIT, Store, registration
 
 A, B = "https://gitlab.example.com/a", "https://gitlab.example.com/b"
 
@@ -59,6 +60,16 @@ async def test_a_declared_group_is_due_until_it_is_recorded(groups: ProjectGroup
     await groups.declare(["not asked for"])
     for among in ([A, B], []):
         assert await groups.claim_due("w3", 60, among=among) is None
+
+
+async def test_one_of_many_workers_gets_a_group_and_the_next_one_when_it_gives_it_up(groups: ProjectGroups) -> None:
+    await groups.declare([A])
+
+    claims = await asyncio.gather(*(groups.claim_due(f"w{number}", 60, among=[A]) for number in range(8)))
+
+    (claim,) = [each for each in claims if each is not None]
+    await groups.release(claim)
+    assert (await due(groups, "later", A)).key == A, "it is as due as before"
 
 
 @pytest.mark.parametrize(
@@ -166,3 +177,16 @@ async def test_what_a_person_changed_meanwhile_has_to_be_looked_at_again(
         await followed.apply_changes([rename, RepositoryChange(second, {"is_active": True})])
 
     assert (await followed.by_id(first.id)).name == "a"
+
+
+async def test_what_a_sync_wrote_meanwhile_is_no_reason_to_look_again(
+    store: Store, followed: GroupRepositories
+) -> None:
+    row = await store.repository("a")
+    await store.publishes(await store.running("a"))
+    await followed.relocate(row, f"{A}/elsewhere")
+
+    await followed.apply_changes([RepositoryChange(row, {"name": "b"})])
+
+    after = await followed.by_id(row.id)
+    assert (after.name, after.location, after.last_commit) == ("b", f"{A}/elsewhere", COMMIT)

@@ -29,6 +29,17 @@ async def test_what_is_recorded_is_loaded(store: Store) -> None:
     assert await store.manifests.load(run.repository_id) == {row.path: row for row in [*rows, *again]}
 
 
+async def test_a_path_that_no_database_can_hold_does_not_fail_the_run(store: Store) -> None:
+    run = await store.running()
+    odd = ["nul\0.py", "lone\udce9.py"]
+
+    await store.manifests.record(run, run.repository_id, [indexed(path) for path in odd])
+
+    assert set(await store.manifests.load(run.repository_id)) == {"nul␀.py", "lone\\udce9.py"}
+    await store.manifests.forget(run, run.repository_id, odd)
+    assert await store.manifests.load(run.repository_id) == {}
+
+
 async def test_totals_count_what_the_index_should_hold(store: Store) -> None:
     run = await store.running()
     rows = [indexed("a", chunks=3, epoch=1), indexed("b", chunks=4, epoch=2), indexed("c", chunks=1, epoch=2)]

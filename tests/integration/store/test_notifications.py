@@ -122,11 +122,22 @@ async def listener(database: Database) -> int:
 async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(
     store: Store, open_database: Callable
 ) -> None:
-    news = Notifications(await open_database())
+    other = await open_database()
+    connect, refusals = other.connect, 0
+
+    async def reconnect() -> object:
+        nonlocal refusals
+        refusals += 1
+        if refusals < 3:
+            raise ConnectionRefusedError
+        return await connect()
+
+    news = Notifications(other)
     await store.repository()
     async with listening(news):
         first = await listener(store.database)
         await quiet(news)
+        other.connect = reconnect  # the server is away for a while
 
         assert await store.database.scalar(text(f"SELECT pg_terminate_backend({first}, 5000)"))
         await store.runs.enqueue("payments", RunTrigger.HTTP)  # while nobody listens

@@ -45,6 +45,17 @@ async def test_a_person_goes_before_a_push_and_a_push_before_the_clock_and_among
     assert order == ["click", "click again", "push", "push again", "tick", "tick again"]
 
 
+@pytest.mark.parametrize("status", [RunStatus.FAILED, RunStatus.BLOCKED])
+async def test_what_a_person_sends_back_goes_before_pushes(store: Store, status: RunStatus) -> None:
+    await store.ticked()
+    over = await store.ended(status=status)
+    await store.queued("pushed", RunTrigger.WEBHOOK)
+
+    await (store.runs.retry if status is RunStatus.FAILED else store.runs.approve)(over.id)
+
+    assert (await store.claimed()).id == over.id
+
+
 async def test_the_run_of_a_dead_worker_goes_on_before_those_that_wait(store: Store) -> None:
     dead = await store.running("dead", trigger=RunTrigger.SCHEDULE, lease_seconds=-1.0)
     await store.queued("clicked", RunTrigger.HTTP)

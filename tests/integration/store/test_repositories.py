@@ -138,6 +138,9 @@ async def test_a_new_repository_under_an_old_name_has_its_own_id_and_history(sto
     assert await store.runs.history("name") == [queued]
     assert [each.id for each in await store.runs.history("first")] == [run.id]
     assert {(await store.runs.claim("worker-1", 60.0)).repository for _ in range(2)} == {"name", "first"}
+    await store.repositories.remove("name")
+    assert [each.id for each in await store.runs.history("name")] == [queued.id], "of the one that had it last"
+    assert [each.id for each in await store.runs.history("first")] == [run.id]
 
 
 async def test_a_name_has_1_to_255_characters(store: Store) -> None:

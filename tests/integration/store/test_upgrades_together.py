@@ -97,8 +97,12 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
         await connection.close()
 
 
-async def test_of_several_processes_at_once_one_changes_the_schema_and_nothing_is_lost(empty_database_url: str) -> None:
-    await make(empty_database_url, RELEASED)
+@pytest.mark.parametrize("revision", [RELEASED, None])
+async def test_of_several_processes_at_once_one_changes_the_schema_and_nothing_is_lost(
+    empty_database_url: str, revision: str | None
+) -> None:
+    if revision is not None:
+        await make(empty_database_url, revision)
     before = await rows(empty_database_url)
 
     async with await Database.open(empty_database_url) as one, await Database.open(empty_database_url) as other:

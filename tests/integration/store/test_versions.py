@@ -102,6 +102,7 @@ async def test_a_commit_that_is_held_but_for_some_files_does_not_take_the_place_
 
     complete = await store.publishes(run, commit="d" * 40)
     assert (complete.commit_sha, complete.partial_commit) == ("d" * 40, None)
+    assert complete.live_at == first.live_at, "it is live since then"
 
 
 @pytest.mark.parametrize("change", [{"location": "https://example.com/x.git"}, {"definition": {"include": ["src"]}}])
@@ -152,7 +153,7 @@ async def test_a_rollback_makes_the_version_before_live_and_keeps_its_settings_f
     row = await store.repositories.get("payments")
     assert (row.live_version, row.last_commit) == (first.id, COMMIT)
     assert row.index_hold is not None
-    hold = IndexHold(**row.index_hold)
+    hold = IndexHold.read({**row.index_hold, "until": "a fact of a newer program"})
     assert hold.reason == "rolled back from version 2"
     assert hold.covers("settings-2") and not hold.covers("settings-3"), "other settings are built"
     again, _ = await store.versions.roll_back("payments")

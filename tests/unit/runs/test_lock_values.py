@@ -61,3 +61,11 @@ def test_an_address_that_cannot_be_used_is_refused_without_being_repeated(url: s
         RedisLocks(url, Runs(None))  # type: ignore[arg-type]
     assert "REDIS_URL" in str(refused.value)
     assert "geheimnis" not in str(refused.value)
+
+
+def test_a_lock_is_extended_after_a_third_of_its_time_to_live_unless_the_configuration_says_otherwise() -> None:
+    def interval(configured: float | None) -> float:
+        locks = RedisLocks("redis://host", Runs(None), ttl_seconds=1800.0, watchdog_seconds=configured)  # type: ignore[arg-type]
+        return locks.watchdog_seconds
+
+    assert (interval(None), interval(5.0)) == (600.0, 5.0)

@@ -78,12 +78,15 @@ async def test_a_lock_of_a_live_holder_is_respected_and_named(
     assert server.pttl(key(run)) <= 90_000
 
 
-@pytest.mark.parametrize("other", ["", "\x1b[2J"])
+@pytest.mark.parametrize("other", ["", "\x1b[2J", ["a list"]])
 async def test_a_value_that_no_reposync_wrote_is_respected_and_shown_without_harm(
-    other: str, log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
+    other: str | list[str], log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
 ) -> None:
     run = await log.running()
-    server.set(key(run), other)
+    if isinstance(other, str):
+        server.set(key(run), other)
+    else:
+        server.rpush(key(run), *other)
     locks = open_locks(redis_url)
     with pytest.raises(LockHeld, match=r"did not write.*without an expiry") as refused:
         async with locks.guard(run):
