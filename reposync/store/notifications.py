@@ -115,6 +115,7 @@ class RowWatch(Generic[T]):
         self._max_watchers = max_watchers
         self._keys: Counter[str] = Counter()
         self._query: asyncio.Future[Mapping[str, T]] | None = None
+        self._running: set[asyncio.Future[Mapping[str, T]]] = set()
         self._asked: frozenset[str] = frozenset()
         self._looked_at = float("-inf")
 
@@ -154,7 +155,8 @@ class RowWatch(Generic[T]):
         if self._query is None or key not in self._asked or (is_due and self._query.done()):
             self._asked, self._looked_at = frozenset(self._keys), now
             self._query = asyncio.ensure_future(self._fetch(self._asked))
-            self._query.add_done_callback(lambda query: query.cancelled() or query.exception())
+            self._running.add(self._query)
+            self._query.add_done_callback(self._ended)
         try:
             async with asyncio.timeout(_QUERY_SECONDS):
                 # Watchers may leave while it runs. A cancelled query costs its connection, and SQLite's driver never
@@ -165,5 +167,10 @@ class RowWatch(Generic[T]):
 
     async def settle(self) -> None:
         """Wait until no query is running, before the database is closed."""
-        if self._query is not None:
-            await asyncio.wait({self._query})
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def _ended(self, query: asyncio.Future[Mapping[str, T]]) -> None:
+        self._running.discard(query)
+        if not query.cancelled():
+            query.exception()  # marks it as retrieved, if nobody waits for it any more

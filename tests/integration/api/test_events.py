@@ -162,6 +162,30 @@ async def test_a_new_watcher_sees_what_was_written_before_and_one_that_leaves_ta
             assert leaving.cancelled()
 
 
+async def test_the_end_waits_for_queries_that_a_later_watcher_replaced() -> None:
+    """The database is closed after it."""
+    ends = {frozenset({"a"}): asyncio.Event(), frozenset({"a", "b"}): asyncio.Event()}
+
+    async def fetch(ids: Collection[str]) -> dict[str, str]:
+        await ends[frozenset(ids)].wait()
+        return dict.fromkeys(ids, "row")
+
+    watched = RowWatch(fetch, look_seconds=60.0)
+    with watched.watching("a"), ExitStack() as later:
+        first = asyncio.create_task(watched.look("a"))
+        await asyncio.sleep(0)
+        later.enter_context(watched.watching("b"))
+        second = asyncio.create_task(watched.look("b"))
+        await asyncio.sleep(0)
+        settled = asyncio.create_task(watched.settle())
+        ends[frozenset({"a", "b"})].set()
+        await second
+        assert not (await asyncio.wait({settled}, timeout=0.05))[0], "the first query is still running"
+        ends[frozenset({"a"})].set()
+        await settled
+        assert await first == "row"
+
+
 async def test_all_watchers_share_one_query_and_its_failure() -> None:
     queries: list[frozenset[str]] = []
     failure: StoreUnavailable | None = None
