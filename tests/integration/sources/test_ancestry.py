@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from reposync.sources import local
 from reposync.sources.factory import open_source
 from reposync.sources.port import Ancestry, LocalGit
 from tests.fixtures.repositories import GitRepository, git_environment
@@ -31,4 +32,16 @@ async def test_a_local_repository_answers_as_git_does_for_any_history(repository
         commit, tip = chance.choice(commits), chance.choice(commits)
         wanted = Ancestry.CONTAINED if is_ancestor(repository, commit, tip) else Ancestry.NOT_CONTAINED
         assert await source.ancestry(commit, tip) is wanted, (commit, tip)
+    await source.close()
+
+
+async def test_a_history_beyond_the_limit_is_not_read(
+    repository: GitRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = [repository.commit({"a.py": b"%d" % number}) for number in range(20)]
+    monkeypatch.setattr(local, "MAX_COMMITS", 10)
+    source = open_source(LocalGit(repository.path))
+
+    assert await source.ancestry(commits[0], commits[-1]) is Ancestry.TOO_FAR
+    assert await source.ancestry(commits[-3], commits[-1]) is Ancestry.CONTAINED
     await source.close()

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.documents import make_document
-from reposync.content.model import Document, Skip, Skipped
+from reposync.content.model import Document, Skip, Skipped, content_hash
 from reposync.sync.prepare import ContentSettings, RawFile, prepare
 
 
@@ -47,6 +49,10 @@ def test_a_file_that_was_not_fetched_for_its_size_is_too_large() -> None:
 def test_the_limit_itself_is_still_indexed() -> None:
     assert reason("a.txt", "x" * 100, max_file_bytes=100) is None
     assert reason("a.txt", "x" * 101, max_file_bytes=100) is Skip.TOO_LARGE
+
+
+def test_the_hash_of_a_text_is_the_one_by_which_stored_vectors_are_found() -> None:
+    assert content_hash("grüße") == hashlib.sha256("grüße".encode()).hexdigest()[:32]
 
 
 def test_an_error_does_not_quote_the_file() -> None:
