@@ -56,6 +56,26 @@ async def test_a_request_without_a_token_gets_401_with_instructions(door: httpx.
     assert (await door.get("/test/read", headers={"authorization": f"bEARER  {READER}"})).status_code == 200
 
 
+async def test_no_header_that_is_made_up_lets_anybody_in_or_breaks_anything() -> None:
+    config = HttpConfig(root_path="/reposync", trusted_proxies=("0.0.0.0/0",), allowed_hosts=("127.0.0.1",))
+    made_up = [b"", b"null", b"Bearer", b"\xff\x80", b"read:", b"A" * 4_000, b'"', b"a; reposync-session=b", b"\t;=,"]
+    made_up += [each.encode() for each in (OPERATOR[:-1], OPERATOR.upper(), f"{OPERATOR}x", f"read:{READER}")]
+    async with server(Access(TOKENS, config)) as door:
+        for value in made_up:
+            for headers in (
+                {b"Authorization": b"Bearer " + value},
+                {b"Authorization": value, b"Cookie": value, b"Content-Type": value},
+                {b"Cookie": b"; ".join(b"%sreposync-session=%s" % (each, value) for each in (b"", b"__Secure-"))},
+                {b"X-Forwarded-For": value, b"X-Forwarded-Proto": value, b"X-Forwarded-Host": value, b"Origin": value},
+            ):
+                sent = {name: each.strip(b" \t") for name, each in headers.items()}  # as httpx demands
+                for method, path in (("GET", "/test/read"), ("GET", "/test/page"), ("POST", "/test/operate")):
+                    answer = await door.request(method, path, headers=sent)
+                    assert answer.status_code in (303, 400, 401, 403, 421), (headers, answer.text)
+                    assert answer.headers.get("location", "/reposync/").startswith("/reposync/")
+                    assert "set-cookie" not in answer.headers
+
+
 @pytest.mark.parametrize(("setting", "anybody", "reader"), [("open", 200, 200), ("token", 401, 200), ("off", 404, 404)])
 async def test_metrics_are_open_by_token_or_off(setting: str, anybody: int, reader: int) -> None:
     async with server(Access(TOKENS, HttpConfig(metrics=setting))) as door:  # type: ignore[arg-type]

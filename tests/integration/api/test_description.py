@@ -77,6 +77,9 @@ def test_the_document_is_valid_in_the_version_of_openapi_that_it_declares() -> N
 
     assert description()["openapi"] == "3.1.0"
     paths = description()["paths"]
+    assert description()["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+    assert paths[f"{API}/locks"]["get"]["security"] == [{"HTTPBearer": []}]
+    assert "security" not in paths["/healthz"]["get"]
     operations = [each["operationId"] for operations in paths.values() for each in operations.values()]
     assert len(operations) == len(set(operations)) > 20
 

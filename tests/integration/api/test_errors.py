@@ -136,6 +136,13 @@ async def test_an_invalid_request_gets_the_places_without_its_values(client: htt
     assert "hunter22" not in answer.text
 
 
+async def test_a_message_that_quotes_half_a_surrogate_is_an_answer(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/echo", content=rb'{"name": "\ud800"}', headers={"Content-Type": "application/json"})
+
+    assert answer.status_code == 404
+    assert rb"\ud800" in answer.content
+
+
 async def test_what_was_not_foreseen_is_answered_with_an_id_that_the_log_has_once(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,6 +39,11 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
     assert (await rest.get("/repositories/payments"))["last_status"] == STATUS
     for path in ("/runs", "/runs?repository=payments", "/repositories/payments", f"/runs/{run.id}", "/"):
         assert STATUS in await page(rest, path), path
+    await newer(database, REPOSITORIES.c.name, "payments", cron_expression="@full-moon")
+    shown = await rest.get("/repositories/payments")
+    assert (shown["schedule"], shown["next_due_at"]) == ("@full-moon", None)
+    for path in ("/", "/repositories/payments"):
+        assert "@full-moon" in await page(rest, path), path
     assert OUTCOME in await page(rest, f"/runs/{run.id}")
     assert REASON in await page(rest, f"/runs/{run.id}")
     assert TRIGGER in await page(rest, "/runs")

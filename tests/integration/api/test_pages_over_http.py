@@ -15,12 +15,13 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from reposync.api.web.runs_page import PAGE_REQUESTS
 from reposync.app.application import Application
 from reposync.app.index_overview import hold
 from reposync.errors import Starting, StoreUnavailable
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from tests.fixtures.showcase import LIVE, MAX_ATTEMPTS, PAUSED, Showcase
+from tests.fixtures.showcase import HOSTILE, LIVE, MAX_ATTEMPTS, PAUSED, Showcase
 
 OPERATOR, READER = "operate-4f9a0c6b2d8e", "readonly-7b1c5e9d3a20"
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -329,6 +330,21 @@ def test_the_page_of_a_cancelled_run_names_requesters_and_canceller(showcase: Sh
     command, http = requests_on(after)
     assert command.startswith("ann@laptop command ") and " full sync " in command
     assert all(each.endswith(" by token 1, in a browser") for each in (command, http))
+
+
+def test_of_very_many_requests_the_first_are_shown_and_what_somebody_calls_themselves_is_text(
+    showcase: Showcase, open_url: str
+) -> None:
+    showcase.register("popular/service")
+    for number in range(PAGE_REQUESTS + 3):
+        run = showcase.queue("popular/service", RunTrigger.COMMAND, asked_by=f"{HOSTILE}{number}@\x1b[2Jhost")
+
+    page = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER)
+    assert len(requests_on(page)) == PAGE_REQUESTS
+    assert "and 3 more" in page.text
+    for text in (page.text, ask("GET", f"{open_url}/runs?repository=popular/service", headers=BROWSER).text):
+        assert "\x1b" not in text and HOSTILE not in text
+        assert html.escape(HOSTILE) in text
 
 
 def test_a_blocked_run_links_to_the_run_that_waits_for_an_approval_and_a_button_gives_it(

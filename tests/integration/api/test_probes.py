@@ -80,6 +80,16 @@ async def test_metrics_are_refreshed_for_a_scrape_and_parse(daemon: Daemon, clie
     assert "reposync_build_info" in names
 
 
+async def test_scrapes_in_quick_succession_ask_the_database_once(
+    daemon: Daemon, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "FRESH_SECONDS", 3_600.0)
+    for _ in range(3):
+        await client.get("/metrics")
+
+    assert daemon.refreshes == 1
+
+
 async def test_without_the_database_the_metrics_of_the_pod_are_still_there(
     daemon: Daemon, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

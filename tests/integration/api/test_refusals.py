@@ -35,6 +35,8 @@ async def test_a_body_without_a_json_content_type_gets_415_with_the_header(rest:
             error = answer.json()["error"]
             assert (answer.status_code, error["code"]) == (415, "MEDIA_TYPE_UNSUPPORTED"), (media_type, path)
             assert "`Content-Type: application/json`" in error["message"]
+    # No body needs no header: this is what `curl -X POST -d ''` sends.
+    await rest.answers("POST", "/repositories/payments/sync", 202, content=b"", headers={"Content-Type": FORM})
 
 
 async def test_json_is_json_by_all_its_names(rest: Rest) -> None:
@@ -102,3 +104,6 @@ async def test_a_refusal_names_the_request_that_helps(rest: Rest) -> None:
         error = (await rest.answers(method, path, status, json=body))["error"]
         assert request in error["message"], path
     assert error["code"] == "RUN_STATE_CONFLICT", "a rollback while a run is under way"
+    assert await rest.refusal("POST", "/repositories/payments/index/rollback", 422) == "USAGE", (
+        "there is nothing before"
+    )

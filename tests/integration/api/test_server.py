@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 
 from reposync.api import middleware
 from reposync.api.app import create_app
-from reposync.api.server import HttpAddress, HttpLimits, check_exposure, serve_http
+from reposync.api.server import Connection, HttpAddress, HttpLimits, check_exposure, serve_http
 from reposync.errors import ConfigError, UsageError
 from tests.integration.api.conftest import Daemon
 
@@ -79,6 +79,21 @@ async def test_ipv6_where_the_machine_has_it(app: FastAPI) -> None:
         assert (await client.get(f"http://[::1]:{address.port}/healthz")).status_code == 200
         assert (await client.get(f"http://127.0.0.1:{address.port}/healthz")).status_code == 200
         assert address.url == f"http://[::]:{address.port}"
+
+
+async def test_a_response_in_two_writes_is_not_held_back(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted: list[socket.socket] = []
+    made = Connection.connection_made
+
+    def accept(connection: Connection, transport: asyncio.Transport) -> None:
+        accepted.append(transport.get_extra_info("socket"))
+        made(connection, transport)
+
+    monkeypatch.setattr(Connection, "connection_made", accept)
+    async with serve_http(app, "127.0.0.1", 0) as address, connected(address) as (reader, writer):
+        writer.write(PROBE)
+        await reader.readuntil(b"}")
+        assert [each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in accepted] == [1]
 
 
 @pytest.mark.parametrize(

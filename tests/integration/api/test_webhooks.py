@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import gc
+import http.client
 import json
 import shutil
 import time
@@ -17,6 +18,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reposync.api import app as api
 from reposync.api.auth import Access
@@ -174,6 +177,10 @@ async def test_two_branches_of_one_project_each_have_their_run(site: Site) -> No
         assert await site.push("x", after=head) == (202, [("app", "queued")], [("next", "other_branch")])
         assert await site.push("y", after=head) == (202, [("next", "queued")], [("app", "other_branch")])
         assert {run.repository for run in await site.runs()} == {"app", "next"}
+    # A branch that the registry no longer names does not count.
+    async with site.open(APP):
+        answer = (await site.posts(PUSH | {"after": NEXT_SHA})).json()
+        assert [each["repository"] for each in answer["runs"]] == ["app"]
 
 
 async def test_a_project_is_known_by_its_number_and_not_by_its_former_path(site: Site) -> None:
@@ -358,6 +365,23 @@ async def test_the_largest_event_that_gitlab_sends_is_taken_and_a_larger_one_is_
         assert code(await site.posts(exactly + b" ")) == (413, "BODY_TOO_LARGE")
 
 
+async def test_a_sender_of_25_mb_that_is_refused_reads_why(site: Site) -> None:
+    """By a client that sends everything before it reads, as GitLab's does."""
+
+    def sends(token: str) -> int:
+        address = site.client.base_url
+        with contextlib.closing(http.client.HTTPConnection(address.host, address.port, timeout=120)) as client:
+            headers = {"X-Gitlab-Event": "Push Hook", "X-Gitlab-Token": token}
+            client.request("POST", webhooks.PATH, body=b" " * 26_500_000, headers=headers)
+            return client.getresponse().status
+
+    async with site.open(APP):
+        assert await asyncio.to_thread(sends, "wrong-secret-wrong-secret") == 401
+        assert await asyncio.to_thread(sends, SECRET) == 413
+    async with site.open(APP, secrets="token: glpat-x"):
+        assert await asyncio.to_thread(sends, SECRET) == 403
+
+
 async def test_a_body_that_does_not_come_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "BODY_SECONDS", 0.05)
     async with site.open(APP):
@@ -405,6 +429,43 @@ async def test_invalid_events_with_the_secret_are_refused(site: Site) -> None:
         for kind in ("", "anything"):
             assert code(await site.posts(kind=kind)) == (422, "WEBHOOK_INVALID")
         assert await site.runs() == []
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from(sorted(PUSH)), inner),
+    max_leaves=8,
+)
+_ODD = st.dictionaries(
+    st.sampled_from(sorted(PUSH)),
+    _JSON | st.sampled_from(["\0", "refs/heads/\0", "refs/heads/main", "\ud800", 42, 2**63 - 1, 2**63]),
+)
+_TEXT = st.sampled_from(["", "/", "\0", "main"]) | st.text()
+_PROJECTS = st.fixed_dictionaries(dict.fromkeys(("path_with_namespace", "default_branch", "web_url"), _TEXT))
+_EVENTS = (
+    _JSON | _ODD.map(lambda odd: PUSH | odd) | _PROJECTS.map(lambda odd: PUSH | {"project": PUSH["project"] | odd})
+)
+
+
+async def test_no_json_breaks_the_route_and_without_the_secret_none_gets_in(site: Site) -> None:
+    async with site.open(APP):
+        loop = asyncio.get_running_loop()
+
+        async def both(event: Any, kind: str) -> None:
+            content = json.dumps(event).encode()
+            known = await site.posts(content, kind=kind)
+            assert known.status_code in (200, 202, 422), known.text
+            before = len(await site.runs())
+            stranger = await site.posts(content, kind=kind, X_Gitlab_Token="")
+            assert stranger.status_code == 401
+            assert len(await site.runs()) == before
+
+        @settings(max_examples=100)
+        @given(_EVENTS, st.sampled_from(["Push Hook", "Push Hook", "System Hook", "x"]))
+        def say(event: Any, kind: str) -> None:
+            asyncio.run_coroutine_threadsafe(both(event, kind), loop).result(30)
+
+        await asyncio.to_thread(say)
 
 
 # The database -----------------------------------------------------------------------------------------------------

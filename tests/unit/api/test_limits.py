@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from reposync.api import limits
-from reposync.api.errors import SearchTimeout, TooManyAttempts
+from reposync.api.errors import SearchBusy, SearchTimeout, TooManyAttempts
 from reposync.api.limits import ConcurrencyLimit, Throttle
 from reposync.supervision import in_thread
 from reposync.vectors.port import SearchHit
@@ -81,6 +81,16 @@ async def test_a_search_has_ended_when_its_cancelled_caller_has() -> None:
     await asyncio.wait({caller})
     events.append("caller ended")
     assert events == ["search ended", "caller ended"]
+
+
+async def test_what_a_search_raises_comes_out_and_its_place_is_free() -> None:
+    async def failing() -> list[SearchHit]:
+        raise SearchBusy("elsewhere")
+
+    limit = ConcurrencyLimit(max_concurrent=1, max_waiting=0)
+    for _ in range(3):
+        with pytest.raises(SearchBusy, match="elsewhere"):
+            await limit.search(failing)
 
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
