@@ -89,6 +89,11 @@ def test_only_cells_at_the_top_level_are_cells() -> None:
     assert made(text).chunks[0].text == "x = 1\n\n"
 
 
+def test_two_lines_of_code_and_a_plot_make_one_chunk() -> None:
+    text = written(code("import pandas\n", "df = pandas.read_csv('x.csv')", outputs=[plot()]))
+    assert [chunk.text for chunk in made(text).chunks] == ["import pandas\ndf = pandas.read_csv('x.csv')\n\n"]
+
+
 def test_a_picture_pasted_into_a_text_goes_and_the_text_stays() -> None:
     text = written(markdown("# Title\n", f"![a](data:image/png;base64,{PICTURE})\n", "Some text."))
     assert made(text).chunks[0].text == "# Title\n![a](data:image/png;base64,)\nSome text.\n\n"
