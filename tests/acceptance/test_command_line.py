@@ -122,7 +122,10 @@ def test_a_folder_syncs_with_nothing_configured_and_keeps_two_of_one_name_apart(
         commit = ["-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "-m", "x"]
         subprocess.run(["git", "-C", folder, "add", "."], check=True)
         subprocess.run(["git", "-C", folder, *commit], check=True)
+    (plan,) = person.asks("sync", "--plan", str(tmp_path / "one" / "app" / "src"))
     (first,) = person.asks("sync", str(tmp_path / "one" / "app" / "src"))
+    assert (plan["chunks"], plan["chunks_to_embed"], plan["characters_to_embed"]) == (1, 0, 0), "no model is asked"
+    assert (first["files_processed"], first["chunks_embedded"], first["chunks_reused"]) == (1, 0, 0)
     (second,) = person.asks("sync", str(tmp_path / "two" / "app"))
     assert first["repository"] == "app"
     assert second["repository"].startswith("app-")
@@ -146,6 +149,11 @@ WRONG = [
     (("repos", "add", "other", "--path", "./plain"), 2, "plain is not a git repository on this machine"),
     (("repos", "remove", "payments"), 2, "--yes"),  # there is no terminal for the question
     (("repos", "remove", "payments", "--yes"), 4, ""),
+    (("index", "rollback", "payments"), 4, "keep_retired"),
+    (("index", "rollback", "paymets"), 3, "Did you mean 'payments'?"),
+    (("index", "status", "paymets"), 3, "Did you mean 'payments'?"),
+    (("index", "pause", "paymets"), 3, "Did you mean 'payments'?"),
+    (("index", "resume", "payments", "nobody"), 3, "registered"),
     (("search", " "), 2, "empty"),
     (("search", "x", "--repository", "paymets"), 3, "Did you mean 'payments'?"),
 ]

@@ -283,6 +283,14 @@ def test_every_error_code_has_its_cause_and_a_remedy():
     failures(f"docs/errors.md: what to do about {code}?" for code in errors() if not paragraphs[f"`{code}`"])
 
 
+def test_the_notice_names_all_files_of_others_in_the_package():
+    notice = (ROOT / "NOTICE").read_text()
+    ours = {"app.css", "app.js", "icon.svg", "config.json", "tokenizer_config.json", "py.typed"}
+    for path in (ROOT / "reposync").rglob("*"):
+        if path.is_file() and path.suffix not in {".py", ".pyc", ".html", ".mako"} and path.name not in ours:
+            assert path.name in notice, f"whose is {path}? NOTICE does not say"
+
+
 # Links -------------------------------------------------------------------------------------------------------------
 
 

@@ -58,3 +58,6 @@ def test_eval_measures_what_is_live_and_lists_what_it_missed(synced: Person):
         ("billing/sessions.py", [90, 99], {"live": None}),
         ("billing/coupons.py", None, {"live": None}),
     ]
+
+    (synced.home / "questions.yaml").write_text(QUESTIONS + "- {question: a, repository: web, path: b}\n")
+    assert "'web'" in synced.types("eval", "questions.yaml", exit_code=3).stderr

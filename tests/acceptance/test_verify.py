@@ -14,6 +14,7 @@ from reposync.store.repository import repository_id
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings, StoredPoint, WriteScope
 from tests.acceptance.conftest import Person
+from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
 HOSTILE = "src/\x1b[31mred\n.py"
@@ -84,6 +85,18 @@ def test_damage_of_an_index_is_listed_and_repaired(configured: Person, repositor
     assert f"{run['id'][:8]} Repaired on request: 2 missing.\n" in configured.types("history").stdout
     assert "Repaired on request: 2 missing.\n" in configured.types("runs", "show", run["id"]).stdout
     assert points(configured) == before
+
+
+def test_beside_a_daemon_a_repair_is_a_run_of_its_own(configured: Person, pod: Pod, log: ExecutionLog):
+    pod.start()
+    until(lambda: log.ended("payments"), details=pod.log_tail)
+    before = points(configured)
+    assert configured.asks("verify")["exact"] is True
+    loses(configured, "b.py")
+    repaired = configured.asks("verify", "--repair")
+    assert (repaired["exact"], repaired["repositories"][0]["repair"]["run"]["files_processed"]) == (True, 1)
+    assert points(configured) == before
+    assert pod.terminate() == 0
 
 
 def test_leftovers_of_a_removed_repository_are_listed_and_removed(

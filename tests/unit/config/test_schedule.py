@@ -34,6 +34,9 @@ def test_a_skipped_time_of_day_fires_after_the_gap_and_a_doubled_one_once() -> N
     assert in_spring == datetime(2025, 3, 30, 1, 0, tzinfo=UTC)
     assert in_autumn == datetime(2025, 10, 26, 0, 30, tzinfo=UTC)
     assert schedule.next_after(in_autumn) == datetime(2025, 10, 27, 1, 30, tzinfo=UTC)
+    # A whole day that a country skipped: Samoa had no 30 December 2011.
+    in_apia = Schedule.parse("0 12 * * *", "Pacific/Apia").next_after(datetime(2011, 12, 29, 23, tzinfo=UTC))
+    assert in_apia == datetime(2011, 12, 30, 10, tzinfo=UTC)
 
 
 def test_a_time_is_meant_in_the_time_zone_of_the_schedule() -> None:

@@ -89,6 +89,33 @@ async def test_a_pause_of_a_person_stays_hers(world: GroupWorld) -> None:
     assert (row.name, row.paused_reason) == ("platform/c", "Too noisy.")
 
 
+async def test_a_project_that_is_excluded_from_now_on_is_paused(world: GroupWorld) -> None:
+    assert (await world.discover()).problem is None, "a group without projects is none"
+    world.project("platform/a")
+    await world.discover()
+    world.register("{gitlab: main, group: platform, exclude: [a]}")
+    await world.reload()
+
+    await world.discover()
+
+    assert await world.active() == set()
+
+
+async def test_a_pause_says_what_happened_last(world: GroupWorld) -> None:
+    project = world.project("platform/a")
+    world.project("platform/b")
+    await world.discover()
+
+    for change, words in (({"archived": True}, "is archived"), ({"path": "platform/c"}, "remove platform/c`")):
+        for key, value in change.items():
+            setattr(project, key, value)
+        await world.discover()
+        assert words in str((await world.row_of(project)).paused_reason)
+    project.deleted = True
+    await world.discover()
+    assert UNLISTED in str((await world.row_of(project)).paused_reason)
+
+
 # The brake ---------------------------------------------------------------------------------------------------------
 
 
