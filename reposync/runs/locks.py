@@ -233,6 +233,11 @@ async def release_lock(
     return Release(**dict(lock), released=is_in_redis, cancel_requested=alive)
 
 
+def _legible(value: str) -> str:
+    """Bytes that are no text as escapes: JSON and terminals have no surrogates."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def _shown(
     record: LockRecord, run: Run | None, names: Mapping[str, str], now: datetime, state: LockState = LockState.FOREIGN
 ) -> Lock:
@@ -242,9 +247,9 @@ def _shown(
     lease_until = run.lease_until if run and state in (LockState.HELD, LockState.DATABASE) else None
     return Lock(
         repository=names.get(record.repository_id) or (run.repository if run else None),
-        repository_id=record.repository_id,
+        repository_id=_legible(record.repository_id),
         state=state,
-        holder=holder.worker if holder else record.value,
+        holder=holder.worker if holder else _legible(record.value),
         pod=holder.pod if holder else None,
         run_id=holder.run_id if holder else None,
         attempt=holder.attempt if holder else None,

@@ -297,7 +297,7 @@ def _client(url: str) -> Redis:
             # Supported by every server since 1.2, without the additional handshake of version 3.
             protocol=2,
             decode_responses=True,
-            encoding_errors="replace",
+            encoding_errors="surrogateescape",  # so that any value can be named when it is removed
         )
         # Finds out whether the options are valid; it does not connect.
         redis.connection_pool.connection_class(**redis.connection_pool.connection_kwargs)
