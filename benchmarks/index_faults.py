@@ -16,7 +16,7 @@ import time
 import traceback
 
 from tests.fixtures.boundaries import Fault
-from tests.fixtures.databases import PostgresqlDatabases, PostgresqlServer, _installed_programs
+from tests.fixtures.databases import PostgresqlDatabases, PostgresqlServer, installed_programs
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.hurried import HurriedLoop
 from tests.fixtures.index_faults import KILLED, SCENARIOS, FaultyWorld
@@ -36,7 +36,7 @@ def main() -> None:
     url = os.environ.get("TEST_DATABASE_URL")
     server = None
     if url is None:
-        programs = _installed_programs()
+        programs = installed_programs()
         assert programs is not None, "set TEST_DATABASE_URL"
         server = PostgresqlServer(programs)
         server.start()

