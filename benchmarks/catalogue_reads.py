@@ -38,7 +38,7 @@ from reposync.app.webhooks import Push, receive_push
 from reposync.config.settings import Settings
 from reposync.embedding.factory import NoEmbedder
 from reposync.embedding.sparse import document_vector
-from reposync.store.index_queries import findable, search_scope, version_states
+from reposync.store.index_queries import search_scope, version_states
 from reposync.store.repository import repository_id
 from reposync.store.status import WAITING
 from reposync.store.tables import RUNS
@@ -96,8 +96,7 @@ class Installation:
         """The database queries of a search with ten hits of ten repositories."""
         database, ids = self.app.database, [repository_id(name(number)) for number in range(10)]
         await search_scope(database)
-        await findable(database, ids)
-        await search_scope(database)
+        await search_scope(database, ids)
         await self.app.manifests.outdated([(each, "src/file.py") for each in ids])
 
     async def search(self) -> None:
