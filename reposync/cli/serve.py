@@ -53,14 +53,12 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     """
     from reposync.app.daemon import Roles
     from reposync.config.loading import load_registry
-    from reposync.config.settings import Configuration
     from reposync.telemetry.logs import configure_logging
     from reposync.telemetry.redaction import Secrets
 
     environment = settings()
     loaded = load_registry(environment.config_path)
     secrets = Secrets.of_environment()
-    secrets.know(Configuration(environment, loaded.registry).secrets())
     configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level=log_level.upper())
     share_one_heap()
     roles = Roles(not no_workers, not no_scheduler)

@@ -59,19 +59,19 @@ _LONGEST_REASON_CHARS = 200
 # redis-py's Lock has no compare-and-set, and cannot tell a lock that is gone from one that another holder has.
 # ARGV: our value, milliseconds, and the value that may be replaced, if any. Returns the other value and its PTTL.
 # A key of another type, which `get` refuses, is a lock with an empty value: respected, and removed only on request.
-_TAKE = """
+_HELD = """
 local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then held = '' end
+"""
+_TAKE = (
+    _HELD
+    + """
 if held and held ~= ARGV[1] and held ~= ARGV[3] then return {held, redis.call('pttl', KEYS[1])} end
 redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
 return {}
 """
-_RELEASE = """
-local held = redis.pcall('get', KEYS[1])
-if type(held) == 'table' then held = '' end
-if held == ARGV[1] then return redis.call('del', KEYS[1]) end
-return 0
-"""
+)
+_RELEASE = _HELD + "if held == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
 
 class RedisLocks(RunLocks):

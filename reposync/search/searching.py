@@ -113,7 +113,7 @@ class Searching:
         for attempt in range(1, TRIES + 1):
             found = []
             if scope.served is not None:
-                # Of all repositories: what was left with its model is searched by nobody any more.
+                # A scope of all repositories: no search uses the other collections any more.
                 self._specs = {each: spec for each, spec in self._specs.items() if each in scope.collections}
             for physical in sorted(scope.collections):
                 index = self._parts.index(physical)

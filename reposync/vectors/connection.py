@@ -174,7 +174,7 @@ class QdrantConnection:
     ) -> None:
         self._is_embedded = settings.is_embedded
         config = settings.qdrant
-        key = {"api-key": config.api_key.get_secret_value()} if config.url and config.api_key else {}
+        key = {"api-key": config.api_key.get_secret_value()} if config.api_key and not settings.is_embedded else {}
         server = f"Qdrant at {', '.join(addresses(settings))}"
         self.where = f"The embedded engine in {settings.state_dir}" if self._is_embedded else server
         """In messages."""

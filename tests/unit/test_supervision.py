@@ -112,7 +112,7 @@ async def test_a_task_may_end_once_it_was_told_to_and_not_before() -> None:
     assert calls == 3
 
 
-async def test_a_task_that_waits_before_its_next_start_ends_as_soon_as_it_is_told_to() -> None:
+async def test_a_task_that_waits_before_its_next_start_ends_as_soon_as_it_is_requested() -> None:
     told, failed = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

@@ -151,7 +151,7 @@ async def test_every_route_that_reads_needs_a_token_but_the_probes(door: httpx.A
         "/metrics": 200,
     }
     assert len(statuses) > 15
-    # There is no database behind this server: who is let in hears of that.
+    # This server has no database, so that an admitted client gets 503.
     assert (await door.get("/api/v1/files/x/-/y", headers=bearer(READER))).status_code == 503
 
 

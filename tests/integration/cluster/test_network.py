@@ -16,7 +16,7 @@ pytestmark = pytest.mark.full
 
 
 class CutNetwork(TcpProxy):
-    """Resets a connection in the middle of what it passes on, as often as it is told to."""
+    """Resets a connection in the middle of what it passes on, when `cut_after` says so."""
 
     _direction: Direction | None = None
     _left_bytes = 0

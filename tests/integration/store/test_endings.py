@@ -72,7 +72,7 @@ async def test_a_run_that_stops_beside_a_blocked_one_names_it_and_gives_it_its_r
     assert await live(store, waits) == [("schedule", "schedule"), ("http", "token 1")]
     assert (await store.runs.askers([second.id]))[second.id] == ["token 1"], "the history still says who asked"
     assert await live(store, second) == []
-    assert await store.runs.finish(second, RunStatus.BLOCKED, RunFigures()) == second, "said twice"
+    assert await store.runs.finish(second, RunStatus.BLOCKED, RunFigures()) == second, "a repetition changes nothing"
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -137,7 +137,7 @@ async def test_a_folder_that_cannot_be_read_is_not_damaged(state_dir: Path, monk
     await stored(state_dir)
     catalogue = state_dir / "index" / "catalogue.json"
     aside = catalogue.rename(catalogue.with_name("aside"))
-    catalogue.mkdir()  # as a wrong mount makes it; the tests may run as root, whom no mode keeps out
+    catalogue.mkdir()  # as a wrong mount makes it: file modes do not stop tests that run as root
     async with index_in(state_dir) as index:
         with pytest.raises(IndexUnavailable, match="ended with status 1 while starting"):
             await index.count()

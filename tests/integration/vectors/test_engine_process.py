@@ -360,10 +360,10 @@ async def test_an_engine_that_is_killed_while_it_tidies_up_loses_nothing(engine:
     half_made = folder / "temp_segments" / "half-made"  # by an optimization that was killed
     half_made.mkdir(parents=True)
     (half_made / "rubbish").write_bytes(b"\0" * 100)
-    brief = Engine(state_dir, idle_seconds=0.05)
-    await brief.address()
+    impatient = Engine(state_dir, idle_seconds=0.05)
+    await impatient.address()
     assert not half_made.exists()
-    pid = pid_of(brief)
+    pid = pid_of(impatient)
     await asyncio.to_thread(wait_until, lambda: (folder / "temp_segments").exists() or not is_alive(pid))
     if is_alive(pid):
         kill(pid)

@@ -48,7 +48,7 @@ async def test_a_lock_is_held_over_a_unix_socket(log: Log, open_locks: OpenLocks
 
 
 async def test_a_call_that_is_cancelled_at_any_moment_is_cancelled(open_locks: OpenLocks, redis_url: str) -> None:
-    """A watchdog that went on after that would be waited for without an end."""
+    """A watchdog that went on after it would be awaited for ever."""
     locks = open_locks(redis_url)
     cancelled = 0
     for is_connected in (True, False):

@@ -208,7 +208,7 @@ async def test_a_user_who_may_not_do_what_a_lock_needs_is_reported(
     assert "no permissions to run the 'eval' command" in await trouble(log, open_locks, heard, url)
 
 
-async def test_a_sentinel_is_told_from_the_server_that_it_watches(
+async def test_a_sentinel_is_distinguished_from_the_server_that_it_watches(
     log: Log, open_locks: OpenLocks, heard: Heard, tmp_path: Path
 ) -> None:
     port, configuration = free_port(), tmp_path / "sentinel.conf"
