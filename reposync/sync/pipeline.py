@@ -116,9 +116,9 @@ async def read_batches(
 ) -> AsyncGenerator[list[RawFile], None]:
     """Blobs in the order of the source, with the paths that have them, in batches bounded in files and in bytes:
     `batch_bytes` is called for each."""
-    by_sha: dict[str, tuple[TreeEntry, ...]] = {}
+    by_sha: dict[str, list[TreeEntry]] = {}
     for entry in entries:
-        by_sha[entry.sha] = (*by_sha.get(entry.sha, ()), entry)
+        by_sha.setdefault(entry.sha, []).append(entry)
     batch: list[RawFile] = []
     size_bytes, most_bytes = 0, batch_bytes()
     unreadable: UnreadableBlobs | None = None
