@@ -316,3 +316,6 @@ class DefinitionChanged(RepoSyncError, code="SUPERSEDED", status=409):
 
 CANNOT_HERE = frozenset({RepositoryNotFound.code, SecretMissing.code, SourceElsewhere.code})
 """Reasons for returning a run that a different process may be able to execute."""
+
+LOCKED = frozenset({LockHeld.code, LockLost.code})
+"""Reasons for returning a run that say nothing about whether this process could execute it."""

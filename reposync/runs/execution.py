@@ -8,6 +8,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from reposync.clock import elapsed_seconds
 from reposync.config.sections import DaemonConfig
 from reposync.errors import (
     CANNOT_HERE,
+    LOCKED,
     DefinitionChanged,
     DeletionBlocked,
     GateClosed,
@@ -79,10 +81,15 @@ Ending = Callable[[], Awaitable[Run]]
 async def release_to_others(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
     """Other workers may execute what this process cannot; the run fails if none could for NOBODY_CAN_SECONDS."""
     now = since = run.started_at or run.queued_at
+    unlocked: datetime | None = None
     for attempt in reversed([each for each in await runs.attempts(run.id) if each.attempt < run.attempt]):
-        if attempt.error_code not in CANNOT_HERE:
+        if attempt.error_code in LOCKED and attempt.outcome == RELEASED:
+            unlocked = max(attempt.ended_at or now, unlocked or run.queued_at)
+        elif attempt.error_code in CANNOT_HERE:
+            since = attempt.started_at
+        else:
             break
-        since = attempt.started_at
+    since = max(since, unlocked or since)
     if (now - since).total_seconds() > NOBODY_CAN_SECONDS:
         return await runs.finish(run, RunStatus.FAILED, RunFigures(), reason.code, str(reason))
     return await runs.release(run, how=Released(delay_seconds=CANNOT_HERE_SECONDS, reason=reason))

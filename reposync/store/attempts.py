@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, or_, select, update
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
-from reposync.errors import LeaseLost
+from reposync.errors import CANNOT_HERE, LOCKED, LeaseLost
 from reposync.store.database import AHEAD_SECONDS, Connection, Guard
 from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
 from reposync.store.run_state import Event, locked, move, with_now
@@ -94,16 +94,29 @@ async def cancel_attempts(
 
 async def fold_attempt(connection: Connection, run: Run | Row[Any]) -> None:
     """The attempt was just handed back for a reason: if it did nothing, merge its row with an earlier one of the same
-    reason. A lock that is held for a day causes 1,440 attempts."""
-    did_nothing = [ATTEMPTS.c[name] == 0 for name in COUNTS]
-    mine = await connection.one_or_none(select(ATTEMPTS).where(is_attempt(run), *did_nothing))
-    if mine is None:
+    reason, unless an attempt in between did more than wait for a lock or for a process that can execute the run. A lock
+    that is held for a day causes 1,440 attempts."""
+    rows = await connection.rows(
+        select(ATTEMPTS)
+        .where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt <= run.attempt)
+        .order_by(ATTEMPTS.c.attempt.desc())
+    )
+    mine = rows[0]
+    if any(_counts(mine).values()):
         return
-    same = and_(ATTEMPTS.c.outcome == RELEASED, ATTEMPTS.c.error_code == mine.error_code, *did_nothing)
-    earlier = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt < mine.attempt, same)
+    for earlier in rows[1:]:
+        if earlier.outcome != RELEASED or any(_counts(earlier).values()):
+            return
+        if earlier.error_code == mine.error_code:
+            break
+        if earlier.error_code not in CANNOT_HERE | LOCKED:
+            return
+    else:
+        return
     last = {"worker": mine.worker, "ended_at": mine.ended_at, "error_message": mine.error_message}
-    if await connection.change(earlier.values(times=ATTEMPTS.c.times + 1, **last)):
-        await connection.execute(delete(ATTEMPTS).where(is_attempt(run)))
+    same = and_(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == earlier.attempt)
+    await connection.execute(update(ATTEMPTS).where(same).values(times=ATTEMPTS.c.times + 1, **last))
+    await connection.execute(delete(ATTEMPTS).where(is_attempt(run)))
 
 
 def is_attempt(run: Run | Row[Any]) -> ColumnElement[bool]:

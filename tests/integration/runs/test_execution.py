@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from reposync.clock import elapsed_seconds
-from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceElsewhere, SourceUnavailable
+from reposync.errors import LeaseLost, LockHeld, RepoSyncError, SecretMissing, SourceElsewhere, SourceUnavailable
 from reposync.runs.execution import NOBODY_CAN_SECONDS, Execution, ExecutionPolicy
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer
@@ -23,6 +23,7 @@ from reposync.store.tables import ATTEMPTS, RUNS
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome
 from reposync.telemetry.redaction import Secrets
+from tests.fixtures.clocks import DatabaseTime, database_time  # noqa: F401
 from tests.integration.store.conftest import Store
 
 LEASE_SECONDS = 15.0
@@ -126,6 +127,29 @@ async def test_the_quarter_of_an_hour_begins_again_after_a_worker_that_could(dat
         handed = await execution(runs, await claimed_again(database)).perform(unable.make)
 
     assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
+
+
+@pytest.mark.parametrize(
+    "other", [SourceUnavailable("502 Bad Gateway"), LockHeld("pod-9 holds it.")], ids=["failed", "met a lock"]
+)
+async def test_a_run_that_no_process_can_execute_any_more_fails_after_a_quarter_of_an_hour(
+    database_time: DatabaseTime,  # noqa: F811
+    other: RepoSyncError,
+) -> None:
+    """The only worker that had the secret tried once, and was removed."""
+    async with await database_time.open() as database:
+        runs, unable = Runs(database), Fails(SecretMissing("GITLAB_TOKEN is not set here."))
+        ended = await execution(runs, await Store(database).running()).perform(unable.make)
+        ended = await execution(runs, await claimed_again(database)).perform(Fails(other).make)
+        minutes = 0
+        while not ended.is_final and minutes < 60:
+            minutes += 8
+            await database_time.set(minutes * 60.0)
+            await database.clock.measure()
+            ended = await execution(runs, await claimed_again(database)).perform(unable.make)
+
+        assert (ended.status, ended.error_code) == (RunStatus.FAILED, SecretMissing.code)
+        assert minutes <= 24
 
 
 async def test_a_short_wait_that_was_in_vain_is_a_failure_and_respected_all_the_same(database: Database) -> None:
