@@ -259,6 +259,10 @@ class StoreUnavailable(RepoSyncError, code="STORE_UNAVAILABLE", status=503, retr
     """The database cannot be reached, or its schema does not fit this version."""
 
 
+class StatementRefused(StoreUnavailable):
+    """The database refused a statement for an unexpected reason."""
+
+
 class ClockSkewed(RepoSyncError, code="CLOCK_SKEWED", status=503):
     """This machine's clock differs from the database's."""
 

@@ -196,7 +196,7 @@ class Daemon:
         return registry.daemon
 
     def _count_ticks(self, outcome: TickOutcome) -> None:
-        for name in ("queued", "joined", "handled", "missed", "rejected"):
+        for name in ("queued", "joined", "handled", "missed", "rejected", "failed"):
             if count := getattr(outcome, name):
                 self._metrics.count("ticks", name, by=count)
         if outcome.missed:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from reposync.errors import Remedy, StoreUnavailable
+from reposync.errors import Remedy, StatementRefused, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +80,11 @@ def _failure(where: str, error: BaseException) -> StoreUnavailable:
     return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
 
 
-def _unexpected(where: str, error: DBAPIError) -> StoreUnavailable:
+def _unexpected(where: str, error: DBAPIError) -> StatementRefused:
     incident = uuid.uuid4().hex[:12]
     log.error("incident %s: the database refused a statement", incident, exc_info=error)
     kind = sqlstate(error) or type(_driver_error(error)).__name__
-    return StoreUnavailable(
+    return StatementRefused(
         f"The database {where} refused a statement for an unexpected reason ({kind}).",
         remedy=f"The log has the details of incident {incident}; please report it.",
     )

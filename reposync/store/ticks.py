@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from sqlalchemy import Row, and_, bindparam, exists, func, or_, select, update
+from sqlalchemy import Row, and_, bindparam, exists, func, or_, select, tuple_, update
 
+from reposync.errors import StatementRefused, StoreUnavailable
 from reposync.store.database import AHEAD_SECONDS, QUEUE, Connection, DatabaseClock, Stored
 from reposync.store.repositories import lock_repositories
 from reposync.store.run import MissedTick, RunRequest
@@ -23,10 +25,13 @@ from reposync.store.run_state import (
 )
 from reposync.store.status import WAITING, RunTrigger
 from reposync.store.tables import CLAIM_ORDER, MISSED_TICKS, REPOSITORIES, RUNS, is_active, status_is
+from reposync.supervision import log_defect
 
 # Locked together for some milliseconds; small enough that a sync which publishes its commit hardly waits.
 _BATCH = 200
 _AHEAD = timedelta(seconds=AHEAD_SECONDS)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +48,15 @@ class ScheduledRepository:
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
     """How many ticks queued a new run, joined a waiting one, were handled before (by a different pod) or belong to a
-    repository that was paused meanwhile, came too late, or were rejected because they are in the database's future."""
+    repository that was paused meanwhile, came too late, were rejected because they are in the database's future, or
+    failed: the log has the defect."""
 
     queued: int = 0
     joined: int = 0
     handled: int = 0
     missed: int = 0
     rejected: int = 0
+    failed: int = 0
 
     def __add__(self, other: TickOutcome) -> TickOutcome:
         return TickOutcome(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -87,10 +94,12 @@ class Ticks(Stored):
                 now = await connection.now()
                 present = {identity: due[identity] for identity in batch if due[identity] <= now + _AHEAD}
                 fresh = await _unhandled(connection, present, now)
-            if fresh:
-                async with self._database.write() as connection:
-                    outcome += await self._enqueue(connection, fresh, timedelta(seconds=grace_seconds), max_attempts)
-            outcome += TickOutcome(handled=len(present) - len(fresh), rejected=len(batch) - len(present))
+            queue = partial(self._enqueue, fresh, timedelta(seconds=grace_seconds), max_attempts)
+            done = await self._each(queue, sorted(fresh))
+            outcome = sum((each for _, each in done), outcome)
+            failed = len(fresh) - sum(len(identities) for identities, _ in done)
+            handled, rejected = len(present) - len(fresh), len(batch) - len(present)
+            outcome += TickOutcome(handled=handled, rejected=rejected, failed=failed)
         return outcome
 
     async def missed(self, identity: str, limit: int = 20) -> list[MissedTick]:
@@ -106,22 +115,48 @@ class Ticks(Stored):
         for batch in _batches(identities):
             async with self._database.read() as connection:
                 candidates = await _never_ran(connection, batch)
-            if not candidates:
-                continue
-            async with self._database.write() as connection:
-                names = await _lock_active(connection, candidates)
-                now = await connection.now()
-                new = {
-                    identity: new_request(RunTrigger.SCHEDULE, now, asked_by="first run", max_attempts=max_attempts)
-                    for identity in await _never_ran(connection, names)
-                }
-                queued += await self._queue(connection, names, now, new)
+            done = await self._each(partial(self._queue_first, max_attempts), candidates)
+            queued += sum(number for _, number in done)
         return queued
 
+    async def _each(
+        self, work: Callable[[Connection, Sequence[str]], Awaitable[T]], identities: Sequence[str]
+    ) -> list[tuple[Sequence[str], T]]:
+        """Results of `work` for these repositories, in one transaction. If it fails, in two, and so on: a defect in the
+        rows of one repository is logged, and does not stop the schedules of the others."""
+        if not identities:
+            return []
+        try:
+            async with self._database.write() as connection:
+                return [(identities, await work(connection, identities))]
+        except Exception as error:
+            if isinstance(error, StoreUnavailable) and not isinstance(error, StatementRefused):
+                raise
+            if len(identities) == 1:
+                log_defect(f"a run of repository {identities[0]} could not be queued", error)
+                return []
+        half = len(identities) // 2
+        return [*await self._each(work, identities[:half]), *await self._each(work, identities[half:])]
+
+    async def _queue_first(self, max_attempts: int, connection: Connection, candidates: Sequence[str]) -> int:
+        names = await _lock_active(connection, candidates)
+        now = await connection.now()
+        new = {
+            identity: new_request(RunTrigger.SCHEDULE, now, asked_by="first run", max_attempts=max_attempts)
+            for identity in await _never_ran(connection, names)
+        }
+        return await self._queue(connection, names, now, new)
+
     async def _enqueue(
-        self, connection: Connection, due: Mapping[str, datetime], grace: timedelta, max_attempts: int
+        self,
+        ticks: Mapping[str, datetime],
+        grace: timedelta,
+        max_attempts: int,
+        connection: Connection,
+        identities: Sequence[str],
     ) -> TickOutcome:
-        names = await _lock_active(connection, sorted(due))
+        due = {identity: ticks[identity] for identity in identities}
+        names = await _lock_active(connection, identities)
         now = await connection.now()
         fresh = await _unhandled(connection, {key: tick for key, tick in due.items() if key in names}, now)
         waiting = await _waiting(connection, fresh)
@@ -130,7 +165,7 @@ class Ticks(Stored):
             for identity, tick in fresh.items()
             if identity in waiting or now - tick <= grace
         }
-        await _join(connection, {key: waiting[key] for key in requests if key in waiting}, requests)
+        joined = await _join(connection, waiting, {key: requests[key] for key in requests if key in waiting})
         new = {key: request for key, request in requests.items() if key not in waiting}
         queued = await self._queue(connection, names, now, new)
         missed = [
@@ -145,7 +180,7 @@ class Ticks(Stored):
             handled = update(REPOSITORIES).where(REPOSITORIES.c.id == bindparam("identity"))
             latest = [{"identity": identity, "tick": tick} for identity, tick in fresh.items()]
             await connection.execute(handled.values(last_tick_at=bindparam("tick")), latest)
-        return TickOutcome(queued, len(requests) - len(new), len(due) - len(fresh), len(missed))
+        return TickOutcome(queued, joined, len(due) - queued - joined - len(missed), len(missed))
 
     async def _queue(
         self, connection: Connection, names: Mapping[str, str], now: datetime, requests: Mapping[str, RunRequest]
@@ -175,16 +210,23 @@ async def _lock_active(connection: Connection, identities: Collection[str]) -> d
     return {row.id: row.name for row in rows}
 
 
-async def _join(connection: Connection, waiting: Mapping[str, Row[Any]], requests: Mapping[str, RunRequest]) -> None:
-    """Waiting runs, by repository id, take these ticks over, in place of earlier ticks."""
-    for identity, row in waiting.items():
-        request = requests[identity]
+async def _join(connection: Connection, waiting: Mapping[str, Row[Any]], requests: Mapping[str, RunRequest]) -> int:
+    """Waiting runs, by repository id, take these ticks over, in place of earlier ticks. A tick that a different run had
+    is ignored: the clock was set back since. Returns how many were taken over."""
+    ticks = [(identity, request.scheduled_for) for identity, request in requests.items()]
+    tick = tuple_(RUNS.c.repository_id, RUNS.c.scheduled_for)
+    taken = await connection.rows(select(RUNS.c.id, RUNS.c.repository_id).where(tick.in_(ticks))) if ticks else ()
+    known = {row.repository_id for row in taken if row.id != waiting[row.repository_id].id}
+    fresh = requests.keys() - known
+    for identity in fresh:
+        row, request = waiting[identity], requests[identity]
         earlier = [each.id for each in await live_requests(connection, row.id) if each.is_tick][:1]
         if earlier:
             await change_requests(connection, earlier, scheduled_for=request.scheduled_for)
         else:
             await add_requests(connection, [request], run_id=row.id, repository_id=identity)
         await apply_requests(connection, row, scheduled_for=request.scheduled_for)
+    return len(fresh)
 
 
 async def _latest(connection: Connection, identities: Collection[str], now: datetime) -> dict[str, datetime]:

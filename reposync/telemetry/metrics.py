@@ -49,7 +49,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _FIRST_VALUES = {
     "files": ("processed", "deleted", "skipped"),
     "chunks": ("embedded", "reused"),
-    "ticks": ("queued", "joined", "handled", "missed", "rejected"),
+    "ticks": ("queued", "joined", "handled", "missed", "rejected", "failed"),
     "registry_reloads": ("ok", "invalid"),
 }
 HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {

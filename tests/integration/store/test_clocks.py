@@ -53,6 +53,32 @@ async def test_a_tick_that_is_to_come_is_rejected_and_runs_when_it_comes(store: 
     assert await store.tick(tick) == TickOutcome(queued=1)
 
 
+async def test_a_run_that_waits_while_the_clock_is_set_back_stops_no_schedule(store: Store, time: DatabaseTime) -> None:
+    names = ("payments", "innocent")
+    for name in names:
+        await store.repository(name)
+    began = store.runs.now()
+    ticks = [began + timedelta(minutes=minutes) for minutes in (10, 20, 30)]
+    for minutes, tick in zip((10, 20, 30), ticks, strict=True):
+        await time.set(minutes * 60.0 + 1.0)
+        await store.database.clock.measure()
+        assert await store.tick(tick, *names) == TickOutcome(queued=2)
+        for _ in names:
+            await store.ended()
+
+    await time.set(ticks[1].timestamp() - began.timestamp() - 60.0)
+    await store.database.clock.measure()
+    waits, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+    await time.set(ticks[1].timestamp() - began.timestamp() + 1.0)
+    await store.database.clock.measure()
+
+    assert await store.tick(ticks[1], *names) == TickOutcome(handled=2), "these runs were executed"
+    assert (await store.claimed()).id == waits.id
+    await time.set(3_600.0)
+    await store.database.clock.measure()
+    assert await store.tick(began + timedelta(hours=1), *names) == TickOutcome(queued=2)
+
+
 @pytest.mark.parametrize("wrote", ["the repository's row", "a run that waits"])
 async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wrote(store: Store, wrote: str) -> None:
     row = await store.repository()

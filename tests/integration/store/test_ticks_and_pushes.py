@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repository import Repository, repository_id
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
-from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store, registration
+from tests.integration.store.conftest import ANY_GRACE_SECONDS, ON_EVERY_DATABASE, TICK, Store, registration
 
 # Once --------------------------------------------------------------------------------------------------------------
 
@@ -55,6 +56,46 @@ async def test_hundreds_of_ticks_of_one_moment_are_hundreds_of_runs(store: Store
     runs = await store.runs.history(limit=1_000)
     assert {run.repository for run in runs} == set(names)
     assert await store.ticks.latest(due) == due
+
+
+_REFUSED = {
+    "sqlite": (
+        "CREATE TRIGGER refuses BEFORE INSERT ON sync_runs WHEN NEW.repository = 'broken' "
+        "BEGIN SELECT RAISE(ABORT, 'no such row'); END",
+        "DROP TRIGGER refuses",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF NEW.repository = 'broken' THEN RAISE 'no such row'; END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER refuses BEFORE INSERT ON sync_runs FOR EACH ROW EXECUTE FUNCTION refuse()",
+        "DROP FUNCTION refuse CASCADE",
+    ),
+}
+
+
+@ON_EVERY_DATABASE
+@pytest.mark.parametrize("first", [False, True], ids=["ticks", "first runs"])
+async def test_a_repository_whose_run_the_database_refuses_stops_no_schedule_of_the_others(
+    store: Store, database_kind: str, caplog: pytest.LogCaptureFixture, first: bool
+) -> None:
+    names = [*(f"well-{number}" for number in range(9)), "broken"]
+    await store.repositories.register_all([registration(name) for name in names])
+    *begin, over = _REFUSED[database_kind]
+    for statement in begin:
+        async with store.database.write() as connection:
+            await connection.execute(text(statement))
+    try:
+        if first:
+            assert await store.ticks.first_runs([repository_id(name) for name in names]) == 9
+        else:
+            assert await store.tick(TICK, *names) == TickOutcome(queued=9, failed=1)
+    finally:
+        async with store.database.write() as connection:
+            await connection.execute(text(over))
+
+    assert {run.repository for run in await store.runs.history()} == set(names) - {"broken"}
+    assert f"a run of repository {repository_id('broken')} could not be queued" in caplog.text
+    assert await store.tick(TICK, *names[:9]) == TickOutcome(**{"joined" if first else "handled": 9})
 
 
 # Too late ----------------------------------------------------------------------------------------------------------
