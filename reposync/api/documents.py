@@ -18,7 +18,7 @@ FIRST_PROBLEMS = 100
 MAX_CURSOR_CHARS = 3_100
 """A path is stored as 512 characters and a hash of 64; a character takes at most four bytes, base64 a third more."""
 
-DETAIL_KEYS = ("max_attempts", "not_before", "cancel_requested", "removal", "repair")
+DETAIL_KEYS = ("max_attempts", "handed_back", "not_before", "cancel_requested", "removal", "repair")
 """Columns of a run that only its detail shows."""
 REQUEST_KEYS = (
     *("id", "trigger", "asked_by", "asked_at", "scheduled_for"),
@@ -52,6 +52,7 @@ async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[
         **run.document,
         "asked_by": list(dict.fromkeys(each.asked_by for each in requests)),
         **{key: getattr(run, key) for key in DETAIL_KEYS},
+        "max_attempts": run.max_attempts - run.handed_back,
         "brake": None if brake is None else asdict(brake),
         "progress": None if progress is None else dict(progress),
         "requests": [{key: getattr(each, key) for key in REQUEST_KEYS} for each in requests],

@@ -94,7 +94,13 @@ _WORDS = {
     "status": "A newer version may know others.",
     "trigger": "A newer version may know others.",
     "scheduled_for": "The tick of the schedule that requested it.",
-    "attempt": "0 until a worker has started it.",
+    "started_at": "The start of its first attempt.",
+    "duration_seconds": "The sum of its attempts, without the pauses between them. Null until it has ended.",
+    "elapsed_seconds": "From `started_at` to `completed_at`. Null until it has ended.",
+    "attempt": "The number of the latest one. 0 until a worker has started it.",
+    "handed_back": "How many attempts do not count towards `max_attempts`: their worker could not execute the run, "
+    "stopped, or let other runs pass.",
+    "max_attempts": "How many attempts may fail.",
     "files_processed": "Files whose content was stored.",
     "files_failed": "Files of the commit that could not be read; the index has an older state of them, or nothing. The "
     "run is completed with the code `FILES_FAILED`, and each further run tries them again.",
@@ -111,7 +117,7 @@ _WORDS = {
 
 def _fields(record: type, keys: Iterable[str]) -> dict[str, Any]:
     """Fields of a model: attributes of the record."""
-    hints = get_type_hints(record)
+    hints = get_type_hints(record) | {"elapsed_seconds": float | None}  # a property
     return {key: (hints[key], Field(description=_WORDS.get(key))) for key in keys}
 
 
@@ -121,7 +127,7 @@ _ASKED_BY = (
 )
 RunOut = create_model(
     "Run",
-    __doc__="A run of the execution log. Start, worker and duration are those of its latest attempt; the figures are "
+    __doc__="A run of the execution log. The worker is that of its latest attempt; start, durations and figures are "
     "those of all attempts.",
     **_fields(Run, RUN_KEYS),
     asked_by=(list[str], Field(description=_ASKED_BY)),

@@ -27,7 +27,7 @@ FAILED_FILE = "failed"
 """The reason of a problem with a file that could not be read or embedded (`Skip.FAILED`)."""
 
 LEAST_WIDTHS = {
-    **{"trigger": 130, "asked by": 100, "skipped": 96, "embedded": 106, "reused": 114},
+    **{"elapsed": 150, "trigger": 130, "asked by": 100, "skipped": 96, "embedded": 106, "reused": 114},
     **{"attempt": 140, "commit": 120},
 }
 """Of a terminal that shows the column, in characters."""
@@ -65,7 +65,8 @@ def _row(run: Run, askers: Sequence[str]) -> dict[str, Any]:
         "trigger": "removal" if run.removal else run.trigger,
         "asked by": asked_by,
         "queued": run.queued_at,
-        "took": duration(run.duration_seconds),
+        "took": duration(run.busy_seconds),
+        "elapsed": duration(run.elapsed_seconds),
         **{"stored": run.files_processed, "deleted": run.files_deleted, "skipped": run.files_skipped},
         **{"failed": run.files_failed, "embedded": run.chunks_embedded, "reused": run.chunks_reused},
         **{"attempt": run.attempt, "commit": short(run.commit_after)},

@@ -163,7 +163,7 @@ class Execution:
             raise
         finally:
             await end(heartbeat, reporting, self._body)
-        self.observer.run_ended(run, self._released or str(run.status), elapsed_seconds() - self.started, self.figures)
+        self.observer.attempt_ended(run, self._released or str(run.status), self.figures)
         return run
 
     async def _write_last(self, ending: Ending | None) -> None:

@@ -34,8 +34,7 @@ class RemovalRun:
 
     @property
     def figures(self) -> RunFigures:
-        commit = self.repository.last_commit if self.repository is not None else None
-        return RunFigures(commit_before=commit, files_deleted=self.files)
+        return RunFigures(files_deleted=self.files)
 
     async def execute(self) -> Outcome:
         """Raises LeaseLost, and what index and store raise."""

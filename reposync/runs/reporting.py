@@ -74,16 +74,19 @@ class Observer:
         """Redis works, for the first time or again."""
         self._report("redis", "ok")
 
-    def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
-        """An attempt ended. `run` is its current state; time and figures are those of this attempt."""
+    def attempt_ended(self, run: Run, outcome: str, figures: RunFigures) -> None:
+        """An attempt ended, and the run with it if it `is_final`. `figures` are those of this attempt."""
         if self.metrics is not None:
             counted = ("files_processed", "files_deleted", "files_skipped", "chunks_embedded", "chunks_reused")
             figures_by_name = {name: getattr(figures, name) for name in counted}
-            self.metrics.run_ended(outcome, str(run.trigger), seconds, **figures_by_name)
+            self.metrics.attempt_ended(outcome, str(run.trigger), **figures_by_name)
+            for name, seconds in (("run_duration", run.busy_seconds), ("run_elapsed", run.elapsed_seconds)):
+                if seconds is not None:
+                    self.metrics.observe(f"{name}_seconds", seconds, str(run.trigger))
 
     def attempt_lost(self, attempt: LostAttempt) -> None:
         """This process found an attempt whose worker is gone."""
-        self.run_ended(attempt.run, LOST, attempt.seconds, attempt.figures)
+        self.attempt_ended(attempt.run, LOST, attempt.figures)
 
 
 async def report_progress(progress: RunProgress, report: Report, *, seconds: float = REPORT_SECONDS) -> None:

@@ -7,7 +7,6 @@ the unique index over running runs ensure that one of them gets it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, or_, select, update
@@ -16,7 +15,7 @@ from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.errors import CANNOT_HERE, LOCKED, LeaseLost
 from reposync.store.database import AHEAD_SECONDS, Connection, Guard
 from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
-from reposync.store.run_state import Event, locked, move, with_now
+from reposync.store.run_state import Event, attempt_end, locked, move, with_now
 from reposync.store.status import LOST, RELEASED, WAITING, RunStatus
 from reposync.store.tables import ATTEMPTS, CLAIM_ORDER, REPOSITORIES, RUNS, is_active, status_is
 
@@ -76,12 +75,10 @@ async def total_counts(connection: Connection, run_id: str) -> dict[str, int]:
     return {name: int(value) for name, value in _counts(row).items()}
 
 
-async def lose_attempt(connection: Connection, run: Any, now: datetime) -> list[LostAttempt]:
-    """The unfinished attempt of `run`, a row, has no worker any more. Empty if there is no such attempt."""
-    return [
-        LostAttempt(Run.of(run), max(0.0, (now - row.started_at).total_seconds()), RunFigures(**_counts(row)))
-        for row in await cancel_attempts(connection, [run.id], now, LOST)
-    ]
+async def lose_attempt(connection: Connection, run: Row[Any]) -> list[RunFigures]:
+    """The unfinished attempt of the running `run` has no worker any more; what it did. Empty if there is none."""
+    rows = await cancel_attempts(connection, [run.id], attempt_end(run), LOST)
+    return [RunFigures(**_counts(row)) for row in rows]
 
 
 async def cancel_attempts(
@@ -189,20 +186,21 @@ async def end_abandoned(connection: Connection) -> list[LostAttempt]:
     lost: list[LostAttempt] = []
     query = locked(connection, _expired(connection), _exhausted_or_cancelled()).with_for_update(skip_locked=True)
     for row in await connection.rows(query):
-        lost += await lose_attempt(connection, row, row.now)
+        figures = await lose_attempt(connection, row)
         counts = await total_counts(connection, row.id)
         registered = select(REPOSITORIES.c.id).where(REPOSITORIES.c.id == row.repository_id)
         if row.removal and not row.repair and await connection.scalar(registered) is None:
-            await move(connection, row, Event.COMPLETE, **counts, error_message=REMOVED_BEFORE)
+            ended = await move(connection, row, Event.COMPLETE, **counts, error_message=REMOVED_BEFORE)
         elif row.cancel_requested:
-            await move(connection, row, Event.STOP, **counts)
+            ended = await move(connection, row, Event.STOP, **counts)
         else:
             message = (
                 f"The worker died, or froze past its lease, and no attempt is left after {row.attempt} (the last "
                 f"worker was {row.worker}). See its log: common causes are a lack of memory and a killed container."
             )
             why = {"error_code": "RUN_ABANDONED", "error_message": message}
-            await move(connection, row, Event.FAIL, **counts, **why)
+            ended = await move(connection, row, Event.FAIL, **counts, **why)
+        lost += [LostAttempt(Run.of(ended), each) for each in figures]
     return lost
 
 
@@ -224,13 +222,13 @@ async def take(
         "worker": worker,
         "attempt": RUNS.c.attempt + 1,
         "lease_until": connection.moment(lease_seconds),
-        "started_at": connection.moment(),
+        "started_at": chosen.now,
     }
     if chosen.status == RunStatus.RUNNING:
         # It has waited since its lease ended, and not since it was queued.
         claimed["not_before"] = min(chosen.lease_until, chosen.now)
+    figures = await lose_attempt(connection, chosen) if chosen.status == RunStatus.RUNNING else []
     row = await move(connection, chosen, Event.CLAIM, **claimed)
-    lost = await lose_attempt(connection, row, row.started_at)
     begun = {"attempt": row.attempt, "worker": row.worker, "started_at": row.started_at}
     await connection.execute(ATTEMPTS.insert().values(run_id=row.id, **begun, **dict.fromkeys(COUNTS, 0)))
-    return Run.of(row), lost
+    return Run.of(row), [LostAttempt(Run.of(row), each) for each in figures]

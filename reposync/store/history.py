@@ -258,7 +258,8 @@ class RunHistory(Stored):
         clock (or that of a pod of 0.1) was ahead, and would be kept, and be the latest, until that date."""
         now = self.now()
         runs = update(RUNS).where(RUNS.c.queued_at > now + _FAR)
-        past = {name: case((RUNS.c[name] > now, now), else_=RUNS.c[name]) for name in ("started_at", "completed_at")}
+        times = (RUNS.c[name] for name in ("first_started_at", "started_at", "completed_at"))
+        past = {column.name: case((column > now, now), else_=column) for column in times}
         await connection.execute(runs.values(queued_at=now, **past))
         ticks = update(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at > now + _FAR)
         await connection.execute(ticks.values(noticed_at=now))

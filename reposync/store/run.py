@@ -53,6 +53,7 @@ RUN_KEYS = (
     "started_at",
     "completed_at",
     "duration_seconds",
+    "elapsed_seconds",
     "attempt",
     "worker",
     "commit_before",
@@ -61,7 +62,7 @@ RUN_KEYS = (
     "error_code",
     "error_message",
 )
-"""The columns that the history shows, to commands and over HTTP alike."""
+"""What the history shows of a run, to commands and over HTTP alike; see `Run.document`."""
 
 
 class RunFigures(RunCounts):
@@ -69,7 +70,6 @@ class RunFigures(RunCounts):
 
     model_config = ConfigDict(frozen=False)  # type: ignore[assignment]  # as in `Record`
 
-    commit_before: str | None = None
     commit_after: str | None = None
 
 
@@ -77,14 +77,15 @@ class Run(RunCounts):
     """A row of `sync_runs`, the execution log, which is also the queue. Times are aware UTC.
 
     (id, attempt, worker) is the fence of every write in the run's name. `started_at` and `duration_seconds` are those
-    of the latest attempt; attempts in `handed_back` do not count as failures. `full`: index everything again; points
-    with an epoch above `full_from_epoch` were already written by this run. `approved`: a person allowed the mass
-    deletion that `brake` describes (its commit, and how many files lose their points for which reason), or, without
-    `brake`, the first one. `removal`: the repository and its index are removed. `repair`: every point is compared with
-    the manifest and repaired; with `removal`, points of a repository that is no longer registered are removed.
-    `progress` is what the worker last reported. While the run waits, `trigger`, `priority`, `max_attempts`, `full`,
-    `approved`, `removal` and `repair` follow from its requests; the columns serve the index over the queue, and earlier
-    programs.
+    of the latest attempt, also if a pod of 0.2 made it; `first_started_at` is the start of the first, `earlier_seconds`
+    the time of those that were over before. Attempts in `handed_back` do not count as failures. `full`: index
+    everything again; points with an epoch above `full_from_epoch` were already written by this run. `approved`: a
+    person allowed the mass deletion that `brake` describes (its commit, and how many files lose their points for which
+    reason), or, without `brake`, the first one. `removal`: the repository and its index are removed. `repair`: every
+    point is compared with the manifest and repaired; with `removal`, points of a repository that is no longer
+    registered are removed. `progress` is what the worker last reported. While the run waits, `trigger`, `priority`,
+    `max_attempts`, `full`, `approved`, `removal` and `repair` follow from its requests; the columns serve the index
+    over the queue, and earlier programs.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -99,6 +100,8 @@ class Run(RunCounts):
     started_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     completed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     duration_seconds: float | None = None
+    first_started_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    earlier_seconds: float = Field(default=0.0, sa_column_kwargs={"server_default": text("0")})
     attempt: int = 0
     max_attempts: int
     handed_back: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
@@ -123,6 +126,25 @@ class Run(RunCounts):
         return self.attempt - self.handed_back
 
     @property
+    def began_at(self) -> datetime | None:
+        """When its first attempt started."""
+        return self.first_started_at or self.started_at
+
+    @property
+    def busy_seconds(self) -> float | None:
+        """The sum of its attempts; None until it has ended, and if none began."""
+        if not self.is_final or not self.attempt:
+            return None
+        return self.earlier_seconds + (self.duration_seconds or 0.0)
+
+    @property
+    def elapsed_seconds(self) -> float | None:
+        """From its first start to its end, with the pauses between attempts; None until then."""
+        if self.completed_at is None or self.began_at is None:
+            return None
+        return max(0.0, (self.completed_at - self.began_at).total_seconds())
+
+    @property
     def waited_seconds(self) -> float:
         """From the moment at which it was due, or its last worker's lease ended, to the start of this attempt."""
         due_at = max(self.queued_at, self.not_before)
@@ -139,8 +161,9 @@ class Run(RunCounts):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The run as commands and the API show it."""
-        return {key: getattr(self, key) for key in RUN_KEYS}
+        """The run as commands and the API show it: start and duration are of the whole run."""
+        of_run = {"started_at": self.began_at, "duration_seconds": self.busy_seconds}
+        return {key: of_run[key] if key in of_run else getattr(self, key) for key in RUN_KEYS}
 
 
 def parse_cursor(cursor: str) -> tuple[datetime, str]:
@@ -209,10 +232,9 @@ class RunAttempt(RunCounts):
 
 @dataclass(frozen=True, slots=True)
 class LostAttempt:
-    """An attempt whose worker vanished: `run` as the next worker found it; `figures` of the last heartbeat."""
+    """An attempt whose worker vanished: `run` as it is after that; `figures` of the last heartbeat."""
 
     run: Run
-    seconds: float
     figures: RunFigures
 
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Row, Select, and_, insert, select, update
 
@@ -18,7 +18,7 @@ from reposync.errors import RunStateConflict
 from reposync.store.database import QUEUE, Connection
 from reposync.store.run import RunRequest
 from reposync.store.status import FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import REQUESTS, RUNS, is_active, is_over, status_is
+from reposync.store.tables import REPOSITORIES, REQUESTS, RUNS, is_active, is_over, status_is
 
 MAX_ATTEMPTS = 3
 MAX_REQUESTER_CHARS = 300
@@ -51,6 +51,7 @@ _RESET = {
     "lease_until": None,
     "completed_at": None,
     "duration_seconds": None,
+    "commit_after": None,
     "cancel_requested": False,
     "error_code": None,
     "error_message": None,
@@ -107,10 +108,38 @@ async def move(connection: Connection, row: Row[Any], event: Event, **columns: A
         await connection.announce(QUEUE)
     if status in FINAL:
         changes["completed_at"] = row.now
-    if row.status == RunStatus.RUNNING and status in FINAL:
-        changes["duration_seconds"] = max(0.0, (row.now - row.started_at).total_seconds()) if row.started_at else 0.0
+    changes |= _of_run(row, status, event)
     query = update(RUNS).where(RUNS.c.id == row.id).values(status=status, **changes)
     return await connection.one(query.returning(*RUNS.c, connection.moment().label("now")))
+
+
+def attempt_end(row: Row[Any]) -> datetime:
+    """When the attempt of a running run ends if it ends now. One without a worker ended with its lease, and not when
+    that is noticed, which may be a night later."""
+    lease_until = row.now if row.lease_until is None else row.lease_until
+    return cast(datetime, max(row.started_at, min(lease_until, row.now)))
+
+
+def _of_run(row: Row[Any], status: RunStatus, event: Event) -> dict[str, Any]:
+    """Start, durations and first commit of the run `row`."""
+    columns: dict[str, Any] = {}
+    begins = event is Event.CLAIM and row.first_started_at is None
+    again = row.status in FINAL and status in WAITING
+    if begins:
+        columns["first_started_at"] = row.started_at or row.now
+    if begins or again:
+        # At the start of an attempt it would be a commit that an earlier one has published.
+        mine = REPOSITORIES.c.id == row.repository_id
+        columns["commit_before"] = select(REPOSITORIES.c.last_commit).where(mine).scalar_subquery()
+    if again:
+        columns["earlier_seconds"] = row.earlier_seconds + (row.duration_seconds or 0.0)
+    elif row.status == RunStatus.RUNNING and event is not Event.WITHDRAW:
+        seconds = (attempt_end(row) - row.started_at).total_seconds() if row.started_at else 0.0
+        if status in FINAL:
+            columns["duration_seconds"] = seconds
+        else:
+            columns["earlier_seconds"] = row.earlier_seconds + seconds
+    return columns
 
 
 # Requests ------------------------------------------------------------------------------------------------------------

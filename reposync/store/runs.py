@@ -31,6 +31,7 @@ from reposync.store.run_state import (
     Event,
     add_run,
     apply_requests,
+    attempt_end,
     change_requests,
     derive,
     live_requests,
@@ -313,23 +314,20 @@ class Runs(RunQueue):
                 message = f"{changes['error_message'] or ''} Run {blocked.id} waits for a person."
                 changes["error_message"] = truncate(message.strip())
         totals = await self._end_attempt(connection, row, _STATUS[event], figures, changes)
-        commits = {"commit_before": figures.commit_before, "commit_after": figures.commit_after}
-        return Run.of(await move(connection, row, event, **changes, **commits, **totals))
+        return Run.of(await move(connection, row, event, **changes, commit_after=figures.commit_after, **totals))
 
     async def _end_attempt(
         self, connection: Connection, row: Row[Any], outcome: str, figures: RunFigures | None, error: Mapping[str, Any]
     ) -> dict[str, int]:
         why = {key: error[key] for key in ("error_code", "error_message") if key in error}
-        return await change_attempt(connection, row, figures, outcome=outcome, ended_at=self._database.moment(), **why)
+        return await change_attempt(connection, row, figures, outcome=outcome, ended_at=attempt_end(row), **why)
 
     async def _block_again(
         self, connection: Connection, stopped: Row[Any], blocked: Row[Any], changes: Mapping[str, Any]
     ) -> None:
         """`stopped` met a brake and is about to end: the `blocked` run of its repository represents it from now on."""
         await transfer_requests(connection, stopped, blocked)
-        took = (stopped.now - stopped.started_at).total_seconds()
-        columns = {"brake": None, **changes, "started_at": stopped.started_at, "duration_seconds": max(0.0, took)}
-        await apply_requests(connection, await move(connection, blocked, Event.BLOCK, **columns))
+        await apply_requests(connection, await move(connection, blocked, Event.BLOCK, **{"brake": None, **changes}))
 
     async def _close_blocked(self, connection: Connection, completed: Row[Any], blocked: Row[Any]) -> None:
         """`completed` did the work of the blocked run of its repository; if that has more to do, it is queued again."""

@@ -48,8 +48,7 @@ class SyncRun:
         progress: RunProgress,
     ) -> None:
         self._parts = replace(parts, embedder=parts.embedder.watched(progress.wait_for))
-        figures = RunFigures(commit_before=repository.last_commit)
-        self._context = RunContext(self._parts, settings, repository, run, lease, progress, figures)
+        self._context = RunContext(self._parts, settings, repository, run, lease, progress, RunFigures())
         self._choice = VersionChoice(self._parts, settings, repository, run)
         self._repository = repository
         self._run = run

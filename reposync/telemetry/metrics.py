@@ -52,10 +52,16 @@ _FIRST_VALUES = {
     "ticks": ("queued", "joined", "handled", "missed", "rejected", "failed"),
     "registry_reloads": ("ok", "invalid"),
 }
+_RUN_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 150, 300, 600, 1200, 1800, 3600, 7200)
 HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
     "run_duration_seconds": (
-        "From claim to end of an attempt.",
-        (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 150, 300, 600, 1200, 1800, 3600, 7200),
+        "The attempts of a run that has ended, together.",
+        _RUN_BUCKETS,
+        ("trigger",),
+    ),
+    "run_elapsed_seconds": (
+        "From the first start of a run to its end.",
+        _RUN_BUCKETS,
         ("trigger",),
     ),
     "queue_wait_seconds": (
@@ -178,12 +184,9 @@ class Metrics:
         given = values if isinstance(values, Mapping) else {(): values}
         self._gauges.values[name] = {(key,) if isinstance(key, str) else key: value for key, value in given.items()}
 
-    def run_ended(self, status: str, trigger: str, duration_seconds: float | None, **figures: int) -> None:
-        """An attempt is over. `duration_seconds` is None if it never began, as of a run cancelled in the queue.
-        `figures`: `files_processed` and the like, by counter and label."""
+    def attempt_ended(self, status: str, trigger: str, **figures: int) -> None:
+        """`figures`: `files_processed` and the like, by counter and label."""
         self.count("runs", status, trigger)
-        if duration_seconds is not None:
-            self.observe("run_duration_seconds", duration_seconds, trigger)
         for name, count in figures.items():
             counter, _, label = name.partition("_")
             self.count(counter, label, by=count)

@@ -89,7 +89,7 @@ async def test_the_metrics_of_a_daemon_are_refreshed_whatever_a_newer_program_wr
     daemon.app = rest.app
 
     await daemon.refresh_metrics()
-    metrics.run_ended(OUTCOME, TRIGGER, 1.0)
+    metrics.attempt_ended(OUTCOME, TRIGGER)
 
     shown = metrics.render()[0].decode()
     assert 'reposync_queue_runs{status="queued"} 0' in shown

@@ -126,5 +126,22 @@ async def test_an_attempt_whose_claim_was_answered_after_its_lease_writes_nothin
 
     assert counted(metrics, "runs_total", status="lost", trigger="http") == 1
     assert counted(metrics, "runs_total") == 1
-    assert counted(metrics, "run_duration_seconds_count", trigger="http") == 1
+    assert counted(metrics, "run_duration_seconds_count", trigger="http") == 0, "the run goes on"
     assert counted(metrics, "files_total", outcome="processed") == 7
+
+
+async def test_a_run_is_measured_when_it_ends_with_all_its_attempts(
+    database: Database, metrics: Metrics, observer: Observer
+) -> None:
+    store = Store(database)
+    await store.runs.retry_later(await store.running(trigger=RunTrigger.HTTP), -1.0, "SOURCE_UNAVAILABLE", "503")
+
+    await Execution(store.runs, await store.claimed(), RunLocks(), ExecutionPolicy(60.0), observer).perform(
+        Writes().make
+    )
+
+    (run,) = await store.runs.history()
+    assert run.status == "completed" and run.attempt == 2
+    for figure in ("duration", "elapsed"):
+        assert counted(metrics, f"run_{figure}_seconds_count", trigger="http") == 1
+        assert counted(metrics, f"run_{figure}_seconds_sum") == pytest.approx(run.document[f"{figure}_seconds"])

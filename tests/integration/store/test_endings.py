@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -12,8 +13,8 @@ from reposync.errors import LockHeld, RunStateConflict, SecretMissing
 from reposync.store.run import YIELDING, Released, Run, RunFigures, RunProblem
 from reposync.store.run_state import MAX_ATTEMPTS, TRANSITIONS, Event, locked, move
 from reposync.store.status import FINAL, LOST, RELEASED, WAITING, YIELDED, RunStatus, RunTrigger
-from reposync.store.tables import RUNS
-from tests.integration.store.conftest import ON_EVERY_DATABASE, TICK, Store
+from reposync.store.tables import ATTEMPTS, RUNS
+from tests.integration.store.conftest import COMMIT, ON_EVERY_DATABASE, TICK, Store
 
 
 @pytest.fixture
@@ -260,7 +261,6 @@ async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(st
 
     assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", RunStatus.COMPLETED)]
     first, second = await store.runs.attempts(run.id)
-    assert first.ended_at == second.started_at
     assert (counts(first), counts(second)) == (counts(SOME), counts(MORE)), "its heartbeats are all that is known of it"
     assert counts(done) == (11, 22, 33, 44, 55)
 
@@ -315,6 +315,126 @@ async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(st
     assert counts(await store.runs.get(run.id)) == counts(SOME)
 
 
+# Durations ------------------------------------------------------------------------------------------------------------
+
+
+async def handed_back(store: Store) -> Run:
+    await store.runs.release(await store.running(), how=YIELDING)
+    return await store.ended()
+
+
+async def retried(store: Store) -> Run:
+    await store.runs.retry_later(await store.running(), -1.0, "FILES_FAILED", "3 files")
+    return await store.ended()
+
+
+async def taken_over_twice(store: Store) -> Run:
+    run = await store.taken_over(await store.running())
+    return await store.ended(await store.taken_over(run))
+
+
+async def never_taken_over(store: Store) -> Run:
+    run = await store.taken_over(await store.running(max_attempts=2))
+    await store.runs.expire(run)
+    assert await store.runs.claim("worker-3", 60.0) is None
+    return await store.runs.get(run.id)
+
+
+async def cancelled_while_it_waits(store: Store) -> Run:
+    run = await store.running()
+    await store.runs.retry_later(run, 600.0, "SOURCE_UNAVAILABLE", "503")
+    return await store.runs.request_cancel(run.id)
+
+
+async def retried_by_a_person(store: Store) -> Run:
+    failed = await store.ended(await store.running(), RunStatus.FAILED)
+    await store.runs.retry(failed.id)
+    return await store.ended()
+
+
+async def approved(store: Store) -> Run:
+    await store.queued()
+    waits = await stops(store)
+    await store.runs.approve(waits.id)
+    return await store.ended()
+
+
+async def blocked_again(store: Store) -> Run:
+    await store.ticked()
+    waits = await stops(store)
+    await store.tick(TICK + timedelta(hours=1))
+    await stops(store)
+    return await store.runs.get(waits.id)
+
+
+@ON_EVERY_DATABASE
+@pytest.mark.parametrize(
+    "ends",
+    [
+        *(handed_back, retried, taken_over_twice, never_taken_over, cancelled_while_it_waits),
+        *(retried_by_a_person, approved, blocked_again),
+    ],
+)
+async def test_a_run_lasts_as_long_as_all_its_attempts_and_from_the_first_start_to_the_end(
+    store: Store, ends: Callable[[Store], Awaitable[Run]]
+) -> None:
+    run = await ends(store)
+
+    shown, attempts = run.document, await store.runs.attempts(run.id)
+    seconds = [(each.ended_at - each.started_at).total_seconds() for each in attempts if each.ended_at is not None]
+    assert len(seconds) == len(attempts) and (sum(seconds) or ends in (taken_over_twice, never_taken_over))
+    assert shown["duration_seconds"] == pytest.approx(sum(seconds), abs=0.001)
+    assert shown["started_at"] == attempts[0].started_at
+    elapsed = shown["completed_at"] - shown["started_at"]
+    assert (
+        shown["elapsed_seconds"]
+        == elapsed.total_seconds()
+        >= (attempts[-1].started_at - attempts[0].started_at).total_seconds()
+    )
+
+
+async def test_attempts_of_pods_of_the_previous_version_count_too(store: Store) -> None:
+    earlier, later = EARLIER, EARLIER + timedelta(minutes=10)
+    first = await store.running()
+    await store.database.change(RUNS.update().values(started_at=earlier, first_started_at=earlier))
+    await store.runs.release(first)
+    # What a pod of 0.2 writes when it claims a run, and when it ends it.
+    await store.database.change(RUNS.update().values(status="running", attempt=2, started_at=later))
+    ended = {"status": "completed", "completed_at": later + timedelta(seconds=2), "duration_seconds": 2.0}
+    await store.database.change(RUNS.update().values(**ended))
+
+    run = await store.runs.get(first.id)
+    assert run.document["started_at"] == earlier
+    assert run.document["duration_seconds"] == run.earlier_seconds + 2.0
+    assert run.document["elapsed_seconds"] == 602.0
+
+
+async def test_an_attempt_whose_worker_died_ends_with_its_lease_and_not_when_that_is_noticed(store: Store) -> None:
+    run = await store.running()
+    night = {"started_at": EARLIER, "lease_until": EARLIER + timedelta(seconds=15)}
+    await store.database.change(RUNS.update().values(first_started_at=EARLIER, **night))
+    await store.database.change(ATTEMPTS.update().values(started_at=EARLIER))
+
+    done = await store.ended(await store.claimed("worker-2"))
+
+    first, _ = await store.runs.attempts(run.id)
+    assert first.ended_at == night["lease_until"]
+    assert 15 <= done.document["duration_seconds"] < 600 < done.document["elapsed_seconds"]
+
+
+async def test_the_commit_before_a_run_is_that_before_its_first_attempt(store: Store) -> None:
+    first = await store.running()
+    await store.publishes(first)  # the words of a first sync
+    again = await store.taken_over(first)
+    done = await store.runs.finish(again, RunStatus.COMPLETED, RunFigures(commit_after=COMMIT))
+    assert (done.commit_before, done.commit_after) == (None, COMMIT)
+
+    second = await store.ended(await store.running())
+    assert second.commit_before == COMMIT
+    failed = await store.ended(await store.running(), RunStatus.FAILED)
+    assert (await store.runs.retry(failed.id)).commit_before == COMMIT
+
+
 # Transitions ----------------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +443,7 @@ USED: dict[str, Any] = {
     "attempt": 1,
     "worker": "worker-1",
     "started_at": EARLIER,
-    "lease_until": EARLIER,
+    "lease_until": EARLIER + timedelta(minutes=1),
     "progress": {"stage": "read"},
     "cancel_requested": True,
     "error_code": "SOURCE_UNAVAILABLE",
@@ -368,7 +488,7 @@ async def test_what_a_run_carries_fits_its_new_state(store: Store, status: RunSt
     if run.status in FINAL:
         assert run.lease_until is None
         assert run.completed_at is not None and run.completed_at > EARLIER
-        assert status is not RunStatus.RUNNING or (run.duration_seconds or 0) > 12.0, "of this attempt"
+        assert status is not RunStatus.RUNNING or run.duration_seconds == 60.0, "until its lease ended"
     if run.status in WAITING:
         assert run.lease_until is None
     if status in FINAL and run.status in WAITING:  # a person, or what a later run left undone
@@ -378,7 +498,7 @@ async def test_what_a_run_carries_fits_its_new_state(store: Store, status: RunSt
     if event is Event.CLAIM:
         assert run.progress is None
     if event is Event.WITHDRAW and status is RunStatus.RUNNING:
-        assert run.cancel_requested and run.lease_until == EARLIER
+        assert run.cancel_requested and run.lease_until == USED["lease_until"]
 
 
 @pytest.mark.parametrize("event", [Event.HAND_BACK, Event.APPROVE, Event.RETRY])

@@ -49,7 +49,11 @@ SQLITE_DEFINITIONS = """
 """
 
 # Columns that the migration fills from others.
-FILLED = {"repositories": {"last_tick_at", "by_hand", "live_version"}, "run_attempts": {"times"}}
+FILLED = {
+    "repositories": {"last_tick_at", "by_hand", "live_version"},
+    "run_attempts": {"times"},
+    "sync_runs": {"first_started_at", "earlier_seconds"},
+}
 
 
 @pytest.fixture
@@ -177,6 +181,20 @@ async def test_the_program_works_on_the_rows_of_a_released_version(empty_databas
     }
     assert max(map(len, manifest)) > 800, "a long path is complete"
     assert handbook.paused_reason == 'Umzug des Servers – until "Friday"'
+
+
+async def test_runs_of_an_earlier_version_last_from_their_first_attempt_to_their_last(empty_database_url: str) -> None:
+    await make(empty_database_url, RELEASED)
+    async with await Database.open(empty_database_url) as database:
+        await database.upgrade()
+        run = await Store(database).runs.get("e1a5589b")
+        waits = await Store(database).runs.get("22aeb722")
+    shown = run.document
+
+    assert shown["started_at"].isoformat() == "2026-03-01T12:30:00.100000+00:00"
+    assert shown["duration_seconds"] == pytest.approx(0.1 + 2.167311, abs=0.001)
+    assert shown["elapsed_seconds"] == pytest.approx(2.317311, abs=0.001)
+    assert (waits.document["duration_seconds"], waits.earlier_seconds) == (None, pytest.approx(0.5, abs=0.001))
 
 
 # A column that has to be filled, as `definitions` shows it.

@@ -13,7 +13,13 @@ from reposync.store.status import RunStatus
 
 def run(seconds: float | None, files: int = 0, status: RunStatus = RunStatus.COMPLETED, attempt: int = 1) -> Run:
     every: dict[str, Any] = dict.fromkeys(Run.model_fields)
-    told = {"status": status, "attempt": attempt, "duration_seconds": seconds, "files_processed": files}
+    told = {
+        "status": status,
+        "attempt": attempt,
+        "duration_seconds": seconds,
+        "files_processed": files,
+        "earlier_seconds": 0.0,
+    }
     told |= {"chunks_embedded": files, "chunks_reused": 0, "repository": "web"}
     return Run.model_construct(**every | told)
 

@@ -48,27 +48,24 @@ def metrics() -> Metrics:
 def test_a_run_is_counted_by_status_and_trigger_with_what_it_did(metrics: Metrics) -> None:
     metrics.observe("queue_wait_seconds", 0.02)
     files = {"files_processed": 5, "files_deleted": 1, "files_skipped": 2}
-    metrics.run_ended("completed", "schedule", 3.0, **files, chunks_embedded=40, chunks_reused=7)
+    metrics.attempt_ended("completed", "schedule", **files, chunks_embedded=40, chunks_reused=7)
     metrics.observe("queue_wait_seconds", 400)
-    metrics.run_ended("failed", "schedule", 0.2, files_processed=1)
+    metrics.attempt_ended("failed", "schedule", files_processed=1)
 
     assert value(metrics, "runs_total", status="completed", trigger="schedule") == 1
     assert value(metrics, "runs_total", status="failed", trigger="schedule") == 1
     assert series(metrics, "files_total") == {"processed": 6, "deleted": 1, "skipped": 2}
     assert series(metrics, "chunks_total") == {"embedded": 40, "reused": 7}
-    assert value(metrics, "run_duration_seconds_sum", trigger="schedule") == pytest.approx(3.2)
-    assert value(metrics, "run_duration_seconds_bucket", trigger="schedule", le="0.25") == 1
     assert value(metrics, "queue_wait_seconds_bucket", le="0.025") == 1
     assert value(metrics, "queue_wait_seconds_bucket", le="900.0") == 2
 
 
-def test_the_first_failure_is_an_increase_and_a_run_that_never_began_has_no_duration() -> None:
+def test_the_first_failure_is_an_increase() -> None:
     metrics = Metrics(version="1", run_statuses=("cancelled", "failed"), run_triggers=("schedule", "http"))
     before = value(metrics, "runs_total", status="cancelled", trigger="http")
-    metrics.run_ended("cancelled", "http", None)
+    metrics.attempt_ended("cancelled", "http")
 
     assert (before, value(metrics, "runs_total", status="cancelled", trigger="http")) == (0, 1)
-    assert value(metrics, "run_duration_seconds_count", trigger="http") is None
 
 
 def test_counters_histograms_and_gauges_are_set_by_name(metrics: Metrics) -> None:
