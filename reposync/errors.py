@@ -311,7 +311,7 @@ class IndexHeld(RepoSyncError, code="INDEX_HELD", status=409):
 
 
 class GateClosed(RepoSyncError, code="INDEX_GATE_CLOSED", status=409):
-    """The new version answers the questions of the quality gate worse than the live one."""
+    """The new version answers the questions of the quality gate worse than the live one, or they cannot be read."""
 
 
 class DefinitionChanged(RepoSyncError, code="SUPERSEDED", status=409):

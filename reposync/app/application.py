@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -21,7 +22,7 @@ from reposync.config.settings import Configuration, Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import former_config
-from reposync.errors import RepositoryNotFound, RepoSyncError
+from reposync.errors import ConfigError, RepositoryNotFound, RepoSyncError
 from reposync.runs.locks import RunLocks
 from reposync.runs.presence import Presence, present
 from reposync.runs.reporting import Observer
@@ -165,7 +166,10 @@ class Application:
             async def ask(version: Literal["live", "building"], each: Question) -> list[SearchHit]:
                 return await self.searching.search(each.question, repository=repository, limit=DEPTH, version=version)
 
-            every = await asyncio.to_thread(load_questions, file)
+            try:
+                every = await asyncio.to_thread(load_questions, file)
+            except ConfigError as error:  # it may be on a different machine
+                return f"the questions of `index.gate` cannot be read on {socket.gethostname()}: {error}"
             if not (questions := [each for each in every if each.repository == repository]):
                 return None
             live_scores = scores(await ranks_of(questions, partial(ask, "live")))

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from reposync.catalog.targets import CONFIG, Catalog, SyncTarget
-from reposync.config.loading import LISTS, Clear, LoadedRegistry, entry_key, registry_of
+from reposync.config.loading import LISTS, Clear, LoadedRegistry, entry_key, registry_of, sentences
 from reposync.config.registry import Registry
 from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
@@ -225,8 +225,7 @@ def _usable(documents: Sequence[Mapping[str, Any]], clear: Clear) -> Registry:
     try:
         return registry_of(documents, os.environ, clear)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"The applied registry cannot be used here: {wrong}.") from None
+        raise ConfigError(f"The applied registry cannot be used here: {'; '.join(sentences(error))}.") from None
 
 
 def _entries(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -31,6 +31,7 @@ from pydantic_core import CoreSchema
 
 from reposync.config.references import (
     Interpolated,
+    MissingSecret,
     ReferencedSecret,
     SecretText,
     known_text,
@@ -52,6 +53,8 @@ limits take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 
 
 # And halves of surrogate pairs, which JSON can hold and no database can.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_EMPTY_WORDS = "must not be empty; leave it out if none is needed"
+_CONTROL_WORDS = "must not contain a line break or another control character"
 _NAME = r"[A-Za-z0-9._/][A-Za-z0-9._/-]{0,199}"
 _EMPTY_OR_DOTS = r"(?:.*/)?\.{0,2}(?:/.*)?"  # as a part of a path
 _COLLECTION = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}"
@@ -138,7 +141,7 @@ def git_url(value: str) -> str:
 
 def _text(value: str) -> str:
     if _CONTROL.search(value):
-        raise InvalidValue("must not contain a line break or another control character")
+        raise InvalidValue(_CONTROL_WORDS)
     return str(value)  # not `Interpolated`
 
 
@@ -157,9 +160,7 @@ def _not_empty(value: str) -> str:
 def _secret(value: Any, info: ValidationInfo) -> SecretStr | None:
     """From a file, with the reference to it, or from the reference in the database. The validation context has `file`
     and `clear`, to which every secret of the file is added, or `environ` and `clear`, which resolve references."""
-    context = info.context or {}
-    owner = _SECRET_OWNERS.get((info.config or {}).get("title") or "", "{!r}").format(info.data.get("name"))
-    name = f"`{info.field_name}` of {owner}"
+    context, name = info.context or {}, _secret_name(info)
     reference = value if isinstance(value, Mapping) and "environ" in context else None
     if reference is not None:
         value = resolve_reference(reference, name, context["environ"], context["clear"])
@@ -168,14 +169,33 @@ def _secret(value: Any, info: ValidationInfo) -> SecretStr | None:
     if not isinstance(value, str):
         raise InvalidValue("must be text")
     # A secret from a mounted file ends in the line break of the file.
-    text = _text(value.rstrip("\r\n"))
-    if not text:
-        raise InvalidValue("must not be empty; leave it out if none is needed")
+    text = value.rstrip("\r\n")
+    if problem := _text_problem(text):
+        return refused_secret(None if reference is None else ReferencedSecret("", reference), info, problem)
     if reference is None and "file" in context:
         raw = value.raw if isinstance(value, Interpolated) else value
         reference = value.reference if isinstance(value, SecretText) else reference_to(raw, context["file"])
         context["clear"][name] = SecretStr(text)
     return SecretStr(text) if reference is None else ReferencedSecret(text, reference)
+
+
+def _text_problem(text: str) -> str | None:
+    return _CONTROL_WORDS if _CONTROL.search(text) else None if text else _EMPTY_WORDS
+
+
+def refused_secret(secret: SecretStr | None, info: ValidationInfo, problem: str) -> SecretStr:
+    """Raises InvalidValue for the secret of a file. One from the environment of this process does not make the applied
+    registry unusable: it is a `MissingSecret`, which whoever needs it reports."""
+    if "environ" not in (info.context or {}):
+        raise InvalidValue(problem)
+    reference = getattr(secret, "reference", {})
+    written = f" ({reference['variable']})" if "variable" in reference else ""
+    return MissingSecret(f"This process cannot use {_secret_name(info)}{written}: it {problem}.", reference)
+
+
+def _secret_name(info: ValidationInfo) -> str:
+    owner = _SECRET_OWNERS.get((info.config or {}).get("title") or "", "{!r}").format(info.data.get("name"))
+    return f"`{info.field_name}` of {owner}"
 
 
 _SECRET_OWNERS = {
@@ -186,9 +206,9 @@ _SECRET_OWNERS = {
 }
 
 
-def _header_secret(value: SecretStr | None) -> SecretStr | None:
+def _header_secret(value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
     if not re.fullmatch(r"[\x21-\x7e]+", known_text(value) or "unknown"):
-        raise InvalidValue("must be printable ASCII without spaces")
+        return refused_secret(value, info, "must be printable ASCII without spaces")
     return value
 
 

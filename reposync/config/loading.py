@@ -6,6 +6,7 @@ A document holds the sections of a registry file as JSON, with references in pla
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -107,9 +108,14 @@ def checked_repository(registry: Registry, values: Mapping[str, object]) -> Reso
         given = {key: value for key, value in values.items() if value is not None}
         return registry.resolve(Repository.model_validate(given))
     except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)
-        problems = [_sentence(each, Document(""), Registry, within=("repositories", 0)) for each in details]
+        problems = sentences(error, within=("repositories", 0))
     raise ConfigError("\n".join(problems))
+
+
+def sentences(error: ValidationError, *, within: Loc = ()) -> list[str]:
+    """The problems of values that are in no file. `within`: where in a registry they belong."""
+    details = error.errors(include_url=False, include_input=False)
+    return [_sentence(each, Document(""), Registry, within=within) for each in details]
 
 
 def content_of(path: Path, what: str = "registry file", *, max_bytes: int = MAX_BYTES) -> bytes:
@@ -132,19 +138,26 @@ def _warnings(document: Document, registry: Registry) -> Iterator[Finding]:
     for index, server in enumerate(registry.gitlab):
         if server.token and _is_unencrypted(server.url):
             yield ("gitlab", index, "url"), "the token is sent unencrypted over http://"
-        yield from _missing(("gitlab", index, "ca_file"), server.ca_file)
-    yield from _missing(("embedding", "ca_file"), registry.embedding.ca_file)
-    yield from _missing(("qdrant", "ca_file"), registry.qdrant.ca_file)
     yield from _without_prefix(registry.embedding)
     for index, repository in enumerate(registry.repositories):
         if repository.git and repository.password and _is_unencrypted(repository.git):
             yield ("repositories", index, "git"), "the password is sent unencrypted over http://"
-        yield from _missing(("repositories", index, "path"), repository.path)
+    yield from _missing((), registry)
 
 
-def _missing(loc: Loc, path: Path | None) -> Iterator[Finding]:
-    if path is not None and not path.exists():
+def _missing(loc: Loc, value: object) -> Iterator[Finding]:
+    """Files and folders that a different machine may have: whoever opens them reports that they are missing."""
+    if isinstance(value, Path):
+        with contextlib.suppress(OSError):  # a name that is too long
+            if value.exists():
+                return
         yield loc, f"there is no such {'folder' if loc[-1] == 'path' else 'file'} on this machine"
+    elif isinstance(value, BaseModel):
+        for name, each in value:
+            yield from _missing((*loc, type(value).model_fields[name].alias or name), each)
+    elif isinstance(value, tuple):
+        for index, each in enumerate(value):
+            yield from _missing((*loc, index), each)
 
 
 def _secret_in_the_clear(loc: Loc, text: str) -> Iterator[Finding]:

@@ -68,9 +68,11 @@ class GitLabInstance(ConfigModel):
         if text is None:
             return secret
         if info.field_name == "webhook_signing" and signing_key(text) is None:
-            raise InvalidValue('must be whsec_ and 32 bytes in base64; try `echo "whsec_$(openssl rand -base64 32)"`')
+            problem = 'must be whsec_ and 32 bytes in base64; try `echo "whsec_$(openssl rand -base64 32)"`'
+            return fields.refused_secret(secret, info, problem)
         if len(text) < SHORTEST_WEBHOOK_SECRET:
-            raise InvalidValue(f"must have at least {SHORTEST_WEBHOOK_SECRET} characters; try `openssl rand -hex 32`")
+            problem = f"must have at least {SHORTEST_WEBHOOK_SECRET} characters; try `openssl rand -hex 32`"
+            return fields.refused_secret(secret, info, problem)
         return secret
 
 

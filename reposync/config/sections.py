@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
@@ -86,7 +85,9 @@ class EmbeddingConfig(ConfigModel):
         if value is not None and key in MEANINGLESS_KEYS.get(provider, ()):
             raise InvalidValue(f"has no meaning for provider {provider}")
         if provider == "openai" and key == "api_key" and value is None and info.data.get("url", "") is None:
-            raise InvalidValue("is required for provider openai without the `url` of a different server")
+            return fields.refused_secret(
+                None, info, "is required for provider openai without the `url` of a different server"
+            )
         return value
 
 
@@ -145,17 +146,6 @@ class IndexConfig(ConfigModel):
     must_not_fall: Annotated[float, Field(strict=True, ge=0, le=1), fields.TYPED] = key(
         0.02, "With `gate`: how much lower recall@10, MRR@10 and NDCG@10 of the new version may be."
     )
-
-    @field_validator("gate")
-    @classmethod
-    def _is_file(cls, path: Path | None) -> Path | None:
-        try:
-            is_file = path is None or path.is_file()
-        except OSError:  # no permission, a name that is too long
-            is_file = False
-        if not is_file:
-            raise InvalidValue("does not name a file on this machine")
-        return path
 
 
 class DaemonConfig(ConfigModel):

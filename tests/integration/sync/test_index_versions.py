@@ -364,3 +364,22 @@ async def test_a_gate_keeps_the_live_version_where_answers_get_worse(closed_worl
         await world.app.runs.approve(run.id)
         await world.completed()
         assert (await live(world)).id != before.id
+
+
+async def test_a_gate_whose_questions_this_machine_lacks_blocks_the_new_version_alone(closed_world: World):
+    world, questions = closed_world, closed_world.folder / "questions.yaml"
+    world.repository.commit({"a.py": module("alpha")})
+    questions.write_text("- {question: alpha 3, repository: project, path: a.py}\n")
+    async with world.opened():
+        await world.completed()
+        before = await live(world)
+    world.configure(size=900, extra="index: {gate: questions.yaml}\n")
+    questions.rename(world.folder / "elsewhere.yaml")
+    async with world.opened():
+        run = await world.sync()
+        assert (run.status, run.error_code) == ("blocked", "INDEX_GATE_CLOSED")
+        assert f"There is no questions file {questions}" in str(run.error_message)
+        assert (await live(world)).id == before.id
+        (world.folder / "elsewhere.yaml").rename(questions)
+        await world.completed()
+        assert (await live(world)).id != before.id

@@ -123,7 +123,6 @@ MISTAKES = [
     (ON_OLLAMA % 'query_prefix: "a\\x07"', "embedding.query_prefix must not contain a line break or another control"),
     (ON_OLLAMA % f"document_prefix: {'a' * 1001}", "embedding.document_prefix must have at most 1,000 characters"),
     (EMBEDDING % "url: 'http://x'", "1:18: embedding.url has no meaning for provider local"),
-    (INDEX % "gate: gone.yaml", "1:15: index.gate does not name a file on this machine"),
 ]
 
 
