@@ -1,4 +1,4 @@
-"""First sync of 10,000 real source files, then no change, one changed file, 200 renamed, 100 deleted; and a plain loop.
+"""First sync of 10,000 real source files, then no change, one changed file, 2% renamed, 1% deleted; and a plain loop.
 
     python -m benchmarks.first_sync [--files 10000] [--megabytes 53] [--repeat 1]
 
@@ -49,10 +49,11 @@ def main() -> None:
             files, size = make_corpus(folder / "corpus.git", options.files, options.megabytes)
         print(f"{machine()}\n{files:,} files, {size / 1e6:.1f} MB\n", flush=True)
         for turn in range(options.repeat):
-            one_turn(folder / f"turn{turn}", options.corpus or folder / "corpus.git", plain=not options.no_plain)
+            one_turn(folder / f"turn{turn}", options.corpus or folder / "corpus.git", files, plain=not options.no_plain)
 
 
-def one_turn(folder: Path, original: Path, *, plain: bool) -> None:
+def one_turn(folder: Path, original: Path, files: int, *, plain: bool) -> None:
+    renamed, deleted = max(1, files // 50), max(1, files // 100)
     folder.mkdir()
     repository = folder / "corpus.git"
     subprocess.run(["cp", "-r", str(original), str(repository)], check=True)
@@ -93,10 +94,10 @@ def one_turn(folder: Path, original: Path, *, plain: bool) -> None:
         sync("no change")
         change(repository, rename=0, delete=0, edit=1)
         sync("one file")
-        change(repository, rename=200, delete=0, edit=0)
-        sync("200 renamed")
-        change(repository, rename=0, delete=100, edit=0)
-        sync("100 deleted")
+        change(repository, rename=renamed, delete=0, edit=0)
+        sync(f"{renamed} renamed")
+        change(repository, rename=0, delete=deleted, edit=0)
+        sync(f"{deleted} deleted")
         check_exact(server.url, repository)
     if floor is not None:
         wall, cpu = first.wall_seconds / floor.wall_seconds, first.cpu_seconds / floor.cpu_seconds

@@ -74,7 +74,7 @@ def measure(command: Sequence[str], environment: Mapping[str, str] | None = None
 
 
 def machine() -> str:
-    """One line about where the figures were measured."""
+    """One line about where the figures were measured, and of which commit."""
     model = next(
         (
             line.partition(":")[2].strip()
@@ -84,7 +84,19 @@ def machine() -> str:
         platform.processor(),
     )
     memory = psutil.virtual_memory().total / 2**30
-    return f"{psutil.cpu_count()} cores ({model}), {memory:.0f} GiB, Python {platform.python_version()}"
+    where = f"{psutil.cpu_count()} cores ({model}), {memory:.0f} GiB, Python {platform.python_version()}"
+    return f"{where}, commit {commit()}"
+
+
+def commit() -> str:
+    """The commit of this checkout; with a plus sign if it has changes, a question mark if it is no git repository."""
+    described = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or "?"
 
 
 def spread(milliseconds: list[float]) -> str:

@@ -39,7 +39,7 @@ PAUSE_SECONDS = 0.1
 QUERY = "parse the arguments of the command line"
 CONFIGURATION = """
 gitlab:
-  - {{name: main, url: "{gitlab}", token: "{token}"}}
+  - {{name: main, url: "{gitlab}", token: "${{GITLAB_TOKEN}}"}}
 embedding: {{provider: openai, url: "{embeddings}", model: {model}, dimensions: 64, batch: 256}}
 qdrant: {{url: "{qdrant}"}}
 defaults: {{collection: {collection}, chunk: {{size: {size}, overlap: 1500}}}}
@@ -74,7 +74,6 @@ class Bench:
     def configure(self) -> Settings:
         text = CONFIGURATION.format(
             gitlab=self.gitlab.url,
-            token=TOKEN,
             embeddings=self.embeddings.url,
             model=self.model,
             qdrant=self.qdrant_url,
@@ -89,6 +88,7 @@ class Bench:
         return {
             "REPOSYNC_CONFIG": str(self.folder / "repositories.yaml"),
             "REPOSYNC_STATE_DIR": str(self.folder / "state"),
+            "GITLAB_TOKEN": TOKEN,
         }
 
     async def change(self, what: str, *, sought: str | None) -> None:

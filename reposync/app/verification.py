@@ -18,7 +18,8 @@ from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import unwritten_version
-from reposync.sync.audit import Difference, DifferenceKind, audit_points, audit_tree
+from reposync.sync.audit import audit_source
+from reposync.sync.point_audit import Difference, DifferenceKind, audit_points
 from reposync.sync.progress import Watch
 
 # How often a repository is read again because it was synced meanwhile.
@@ -50,6 +51,11 @@ class Verdict:
     def exact(self) -> bool:
         return self.trouble is None and not self.counts and not self.failed
 
+    @property
+    def needs_full(self) -> bool:
+        """Whether only a run that reads every file again repairs it."""
+        return DifferenceKind.CONTENT in self.counts
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -77,13 +83,14 @@ class Verification:
         except RepoSyncError as error:
             return Verdict(name, trouble=str(error))
 
-    async def repair(self, name: str, watch: Watch, *, asked_by: str = "") -> Run:
-        """Repair it in a run, executed here or by a worker, and return the run as it ended.
+    async def repair(self, name: str, watch: Watch, *, full: bool = False, asked_by: str = "") -> Run:
+        """Repair it in a run, executed here or by a worker, and return the run as it ended. `full`: reads every file
+        again, which repairs what only their content shows.
 
         Raises RepositoryNotFound if it left the configuration, LeaseLost, CancelledError."""
         rows = await self.app.repositories.list([name])
         target = self.app.catalog.of_row(rows[0]) if rows else await self.app.catalog.find(name)
-        return await sync(self.app, target, full=False, approved=False, repair=True, watch=watch, asked_by=asked_by)
+        return await sync(self.app, target, full=full, approved=False, repair=True, watch=watch, asked_by=asked_by)
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -122,7 +129,8 @@ class Verification:
         live = await self._live(row)
         recorded = await self.app.manifests.load(live.id)
         index = self.app.index(live.physical)
-        found = await audit_points(index, live.id, row.name, recorded, words_only=live.has_words_only)
+        origin = await self.app.versions.origin(live)
+        found = await audit_points(index, live.id, row.name, recorded, origin, words_only=live.has_words_only)
         counts = Counter(found.counts)
         more = [*await self._elsewhere(live), *await self._unfinished(row, live, bool(recorded))]
         if self.against_source:
@@ -189,7 +197,7 @@ class Verification:
     async def _unlisted(self, row: Repository, live: IndexVersion) -> list[Difference]:
         target = self.app.catalog.of_row(row)
         async with self.app.parts(target, row) as parts:
-            return await audit_tree(parts, target.settings(), live)
+            return await audit_source(parts, target.settings(), live)
 
 
 def _written(row: Repository) -> tuple[object, ...]:

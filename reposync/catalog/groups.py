@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 from reposync.catalog.group_plan import (
     GroupPlan,
@@ -34,7 +33,13 @@ from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
 from reposync.store.database import Database, Guard
-from reposync.store.registry import GroupRepositories, ProjectGroups, RegistrationsChanged, RepositoryChange
+from reposync.store.registry import (
+    GroupRepositories,
+    ProjectGroups,
+    RegistrationsChanged,
+    RepositoryChange,
+    moved_link,
+)
 from reposync.store.repository import Registration, Repository
 from reposync.store.tables import ProjectGroup
 from reposync.store.versions import Versions
@@ -256,7 +261,7 @@ class Discovery:
                 for version in await self._versions.of(row.id):
                     index = self.index(version.physical)
                     if await index.spec() is not None:
-                        await index.rename_repository(version.id, row.name, links=quote(address, safe=":/"))
+                        await index.rename_repository(version.id, row.name, partial(moved_link, address=address))
             await self._repositories.relocate(row, address, guard=partial(self._groups.require_held, claim))
         return replace(report, unsettled=tuple(row.name for row in unsettled if row.id in running))
 

@@ -24,7 +24,7 @@ LEFTOVER_KEYS = ("collection", "repository_id", "repository", "points", "known")
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--repair", is_flag=True, help="Repair what differs, by a run that the history shows.")
-@click.option("--source", is_flag=True, help="Also compare the manifest with the tree of the recorded commit.")
+@click.option("--source", is_flag=True, help="Also read the recorded commit again, and compare its files with the index.")
 @click.option(
     "--remove-unknown", is_flag=True, help="With --repair: remove points of repositories that were never synced here."
 )
@@ -80,7 +80,7 @@ async def _verify_one(verification: Verification, name: str, limit: int, *, repa
     repaired: dict[str, Any] = {"run": None, "trouble": None, "found": _verdict_json(verdict, limit)}
     try:
         with open_display(name) as display:
-            run = await verification.repair(name, display, asked_by=current_user())
+            run = await verification.repair(name, display, full=verdict.needs_full, asked_by=current_user())
     except RepoSyncError as error:
         repaired["trouble"] = str(error)
         say(f"{shown}: not repaired: {escape_unprintable(str(error))}")

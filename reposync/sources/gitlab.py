@@ -32,7 +32,7 @@ from reposync.sources.gitlab_client import MAX_ANSWER_BYTES, MAX_CALLS, PAGE_ROW
 from reposync.sources.gitlab_listing import Listing, commit_of
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import BLOB, UnreadableBlobs, hash_name, no_tip, object_sha
-from reposync.sources.port import Ancestry, Blob, Commit, GitLabProject, Source, Tree, TreeEntry
+from reposync.sources.port import Ancestry, Blob, Commit, GitLabProject, Source, Tree, TreeEntry, link_to
 from reposync.sources.smart_http import MAX_MISSING, FetchRefused, UploadPack
 
 log = logging.getLogger(__name__)
@@ -161,9 +161,8 @@ class GitLabSource(Source):
         if self._link_path is None:
             return None
         ref = quote(self._branch, safe="/") if self._branch is not None else "HEAD"
-        lines = f"L{start_line}" if start_line == end_line else f"L{start_line}-{end_line}"
         page = f"{self._server.url}/{quote(self._link_path, safe='/')}/-/blob"
-        return f"{page}/{ref}/{quote_from_bytes(path, safe='/')}#{lines}"
+        return link_to(f"{page}/{ref}", path, start_line, end_line)
 
     async def ancestry(self, commit: str, tip: str | None) -> Ancestry:
         project = self._id if self._id is not None else self._name

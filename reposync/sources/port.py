@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote_from_bytes
 
 from pydantic import SecretStr
 
@@ -196,3 +197,18 @@ def path_bytes(text: str) -> bytes:
             out.append(ord(body[at]))
             at += 1
     return bytes(out)
+
+
+SAMPLE_PATH = b"p"
+"""The link to this file's first line is recorded: if it is unchanged, so are the links of all files."""
+
+
+def link_to(files: str, path: bytes, start_line: int, end_line: int) -> str:
+    """The page of these lines. `files`: the page of a commit's or branch's files, without a slash at its end."""
+    lines = f"L{start_line}" if start_line == end_line else f"L{start_line}-{end_line}"
+    return f"{files}/{quote_from_bytes(path, safe='/')}#{lines}"
+
+
+def lines_like(sample: str | None, path: bytes, start_line: int, end_line: int) -> str | None:
+    """The link to these lines of a source whose link to SAMPLE_PATH is `sample`."""
+    return None if sample is None else link_to(sample.removesuffix("/p#L1"), path, start_line, end_line)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
+from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
@@ -23,6 +24,7 @@ from reposync.store.tables import (
     REPOSITORIES,
     RUNS,
     SUPERSEDED_DIGESTS,
+    VERSIONS,
     ProjectGroup,
     RegistryFile,
 )
@@ -256,6 +258,13 @@ class RepositoryChange:
         return str(self.values.get("name", self.before.name))
 
 
+def moved_link(link: str, address: str) -> str:
+    """The link to a file of a project that has a new address. No path of a GitLab project contains `/-/`, and every
+    link to one of its files does."""
+    _, separator, rest = link.partition("/-/")
+    return f"{quote(address, safe=':/')}/-/{rest}" if separator else link
+
+
 class GroupRepositories(Repositories):
     """The repositories of a group: changes of several are applied together."""
 
@@ -298,11 +307,18 @@ class GroupRepositories(Repositories):
             await connection.announce(REGISTRATIONS)
 
     async def relocate(self, repository: Repository, location: str, *, guard: Guard | None = None) -> None:
-        """The same project has a new address: nothing else changes. `guard`: see `register_all`."""
+        """The same project has a new address, which the links of its points have already: nothing else changes.
+        `guard`: see `register_all`."""
         columns = REPOSITORIES.c
         same = and_(columns.id == repository.id, columns.name == repository.name)
+        linked = select(VERSIONS.c.id, VERSIONS.c.links).where(
+            VERSIONS.c.repository_id == repository.id, VERSIONS.c.links.is_not(None)
+        )
         async with self._database.write(guard) as connection:
             await connection.execute(update(REPOSITORIES).where(same).values(location=location))
+            for version_id, links in await connection.rows(linked):
+                moved = update(VERSIONS).where(VERSIONS.c.id == version_id)
+                await connection.execute(moved.values(links=moved_link(links, location)))
 
     async def running(self, identities: Collection[str]) -> set[str]:
         """The ids of those that have a running run."""

@@ -6,12 +6,14 @@ runs and audits."""
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, desc, func, insert, select, update
 
 from reposync.errors import DefinitionChanged, NoEarlierVersion
 from reposync.store.attempts import fence, require_held
@@ -20,6 +22,7 @@ from reposync.store.database import REGISTRATIONS, Connection, Stored
 from reposync.store.repositories import change_repository, lock_repositories, lock_repository
 from reposync.store.repository import Repository
 from reposync.store.run import Run
+from reposync.store.status import RunStatus
 from reposync.store.tables import (
     FILES,
     REPOSITORIES,
@@ -50,6 +53,19 @@ class IndexHold:
 
     def covers(self, settings_key: str) -> bool:
         return self.settings_key in (None, settings_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the database knows of where a published version's points came from. `links`: see `IndexVersion`. `commits`:
+    (the first epoch of a run, the commit that it indexed), by epoch; None if it is not known which one."""
+
+    links: str | None
+    commits: Sequence[tuple[int, str | None]]
+
+    def commit_of(self, epoch: int) -> str | None:
+        at = bisect_right(self.commits, epoch, key=itemgetter(0)) - 1
+        return self.commits[at][1] if at >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +204,24 @@ class Versions(Stored):
                 repeated["project_id"] = published.project_id
             await change_repository(connection, run.repository_id, repeated)
             return live
+
+    async def origin(self, version: IndexVersion) -> Origin | None:
+        """None if the version was never published, or a run has changed it since."""
+        if version.fingerprint is None:
+            return None
+        wrote = and_(
+            RUNS.c.repository_id == version.repository_id,
+            RUNS.c.full_from_epoch.is_not(None),
+            RUNS.c.completed_at.is_not(None),
+        )
+        at_once = and_(RUNS.c.status == RunStatus.COMPLETED, RUNS.c.attempt == 1)
+        query = select(RUNS.c.full_from_epoch + 1, case((at_once, RUNS.c.commit_after))).where(wrote)
+        commits: list[tuple[int, str | None]] = []
+        for epoch, commit in await self._database.rows(query.order_by(desc(RUNS.c.completed_at))):
+            if commits and epoch >= commits[-1][0]:
+                break  # older runs are of an earlier repository with this name, which counted from 1, too
+            commits.append((epoch, commit))
+        return Origin(version.links, commits[::-1])
 
     async def record_head(self, run: Run, commit: str, known: str | None) -> None:
         """`run` read that the head of its source is `commit`. `known`: the head that was recorded when it began; what

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from reposync.embedding.port import Embedder
 from reposync.errors import DeletionBlocked, EmbeddingError, GateClosed
-from reposync.sources.port import Commit, path_bytes, path_text
+from reposync.sources.port import SAMPLE_PATH, Commit, path_bytes, path_text
 from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.versions import AttributeFiles, Published
@@ -30,8 +30,6 @@ from reposync.sync.version_update import VersionUpdate, indexes_of_model, make_w
 
 # Files from which on the words of a first sync are stored before its meaning: below, all takes a moment.
 WORDS_FIRST_FILES = 100
-# If the link of one file is unchanged, so are those of all.
-_SAMPLE_PATH = b"p"
 
 
 class SyncRun:
@@ -149,7 +147,7 @@ class SyncRun:
         totals = await self._parts.manifests.totals(version.id)
         self._context.figures.files_failed = totals.failed
         index = self._parts.open_index(version.physical)
-        links = source.url(_SAMPLE_PATH, head, 1, 1)
+        links = source.url(SAMPLE_PATH, head, 1, 1)
         if links != version.links and not situation.builds:
             # The project's path, its host or the branch changed: so did the links of all files.
             await index.relink(

@@ -17,11 +17,12 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.store.tables import IndexVersion
-from reposync.sync.audit import IndexState, audit_ids, audit_points
+from reposync.sync.audit import IndexState
 from reposync.sync.brake import UNREADABLE, VANISHED, Brake, BrakeFacts, Losses
 from reposync.sync.index_versions import Situation
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, read_batches, run_pipeline
 from reposync.sync.plan import Work, plan_work
+from reposync.sync.point_audit import audit_ids, audit_points
 from reposync.sync.prepare import (
     DEATH,
     ContentWorkers,
@@ -239,7 +240,7 @@ class VersionUpdate:
         recorded = await manifests.load(version_id)
         if self.context.run.repair:
             words_only, name = self.situation.wanted.words_only, self.context.repository.name
-            audit = await audit_points(index, version_id, name, recorded, words_only=words_only)
+            audit = await audit_points(index, version_id, name, recorded, None, words_only=words_only)
         else:
             audit = await audit_ids(index, version_id, recorded)
         if audit.orphans:

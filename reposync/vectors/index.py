@@ -258,13 +258,11 @@ class QdrantIndex:
 
         await self._collection.write("delete points", "/points/delete", {"filter": some}, is_done, check)
 
-    async def rename_repository(self, repository_id: str, name: str, *, links: str) -> None:
-        """Set the repository name of all its points. `links` replaces what is before `/-/` in their urls."""
+    async def rename_repository(self, repository_id: str, name: str, url_of: Callable[[str], str]) -> None:
+        """Set the repository name of all its points. `url_of`: a url that they had -> the new one."""
 
         def renamed(had: Mapping[str, Any]) -> dict[str, Any]:
-            # No path of a GitLab project contains the separator.
-            _, separator, rest = (had.get("url") or "").partition("/-/")
-            return {"repository": name} | ({"url": f"{links}/-/{rest}"} if separator else {})
+            return {"repository": name} | ({"url": url_of(had["url"])} if had.get("url") else {})
 
         await self._rewrite(repository_id, renamed, no_check)
 

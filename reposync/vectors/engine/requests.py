@@ -154,13 +154,15 @@ def _dense_params(
     )
 
 
-def create_index(*, field_name: str, field_schema: dict[str, Json]) -> edge.UpdateOperation:
-    """Integers are indexed for matches and for ranges: both unset means both in Qdrant, and neither in the engine."""
+def create_index(*, field_name: str, field_schema: str | dict[str, Json]) -> edge.UpdateOperation:
+    """`field_schema`: parameters with their type, or the type alone, as in Qdrant. Integers are indexed for matches and
+    for ranges: both unset means both in Qdrant, and neither in the engine."""
+    schema: dict[str, Json] = {"type": field_schema} if isinstance(field_schema, str) else field_schema
     kinds: dict[str, Callable[[], Any]] = {
-        "keyword": lambda: edge.KeywordIndexParams(is_tenant=field_schema.get("is_tenant")),
+        "keyword": lambda: edge.KeywordIndexParams(is_tenant=schema.get("is_tenant")),
         "integer": lambda: edge.IntegerIndexParams(lookup=True, range=True),
     }
-    return edge.UpdateOperation.create_field_index(field_name, kinds[field_schema["type"]]())
+    return edge.UpdateOperation.create_field_index(field_name, kinds[schema["type"]]())
 
 
 def _describe_index(index: edge.PayloadIndexInfo) -> Json:

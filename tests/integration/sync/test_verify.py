@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import random
 import uuid
 from collections.abc import Callable
@@ -17,12 +18,14 @@ from sqlalchemy import update
 
 from reposync.app.command_runs import sync
 from reposync.app.verification import Verdict, Verification, find_orphaned_points, remove_orphaned_points
+from reposync.content.model import content_hash
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import FILES as MANIFEST
 from reposync.sync.progress import RunProgress
 from reposync.vectors.port import point_id
 from tests.fixtures.examples import SLOW_EXAMPLES
+from tests.fixtures.gitlab_world import GitLabWorld
 from tests.fixtures.missing_blobs import unreadable
 from tests.fixtures.repositories import Content, Symlink
 from tests.fixtures.world import World, comparable
@@ -104,6 +107,19 @@ def as_another_file(points: Points, chance: random.Random) -> tuple[list[str], l
     return [], [point]
 
 
+def moved(first: int, last: int = 0) -> Damage:
+    """Lines of its file that are further down."""
+
+    def change(points: Points, chance: random.Random) -> tuple[list[str], list[dict[str, Any]]]:
+        point = _one(points, chance)
+        metadata = point["payload"]["metadata"]
+        for key, lines in (("start_line", first), ("end_line", first + last)):
+            metadata[key] += lines
+        return [], [point]
+
+    return change
+
+
 def twice(points: Points, chance: random.Random) -> tuple[list[str], list[dict[str, Any]]]:
     identity = chance.choice([str(uuid.UUID(int=chance.getrandbits(128), version=4)), chance.getrandbits(40)])
     return [], [_one(points, chance) | {"id": identity}]
@@ -138,8 +154,12 @@ WAYS: dict[str, tuple[Damage, set[str]]] = {
     "tokens of another path": (saying(path_tokens=["/other/", "*.rs"]), {"altered"}),
     "lines that are none": (saying(start_line=9, end_line=2), {"altered"}),
     "a start that is none": (saying(start_index=-1), {"altered"}),
+    "lines further down": (moved(3), {"altered"}),
+    "another last line": (moved(0, 1), {"altered"}),
     "no commit": (saying(commit=None), {"altered"}),
+    "another commit": (saying(commit="f" * 40), {"altered"}),
     "no url": (saying(url=...), {"altered"}),
+    "another url": (saying(url="https://evil.example/x"), {"altered"}),
     "an older epoch": (saying(epoch=0), {"altered"}),
     "an epoch that is no number": (saying(epoch="later"), {"altered"}),
     "no vector": (without_vector, {"no_vector"}),
@@ -212,6 +232,69 @@ async def test_any_damage_is_reported_and_a_repair_ends_where_a_fresh_sync_does(
             await remove_orphaned_points(world.app, leftover.repository_id, "nobody")
     assert (await verdict(world, source=True)).exact
     assert comparable(await world.points()) == fresh
+
+
+@pytest.mark.parametrize(
+    "said", [{"url": "https://evil.example/x"}, {"commit": "f" * 40}], ids=lambda said: next(iter(said))
+)
+async def test_what_a_search_would_show_is_compared_if_all_points_were_changed_alike(
+    gitlab_world: GitLabWorld, said: dict[str, str]
+):
+    world = gitlab_world
+    world.repository.commit({"a.py": module("a", 30)})
+    await world.completed()
+    world.repository.commit({"b.py": module("b", 900)})
+    await world.completed()
+    fresh = comparable(await world.points())
+    assert (await verdict(world)).exact
+    points = copy.deepcopy(list((await world.points()).values()))
+    for point in points:
+        point["payload"]["metadata"] |= said
+    await world.put_points(points)
+
+    found = await verdict(world)
+    await repaired(world)
+
+    assert {path for each in found.differences if (path := each.path)} == {"a.py", "b.py"}
+    assert found.counts == {"altered": len(points)}
+    assert comparable(await world.points()) == fresh
+
+
+CELLS = [{"cell_type": "code", "source": "def load():\n    return 1\n"}]
+NOTEBOOK = json.dumps({"cells": CELLS, "nbformat": 4}, indent=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("a.py", {"page_content": "def evil():\n    pass\n"}),
+        ("a.py", {"symbols": [{"name": "evil", "kind": "class", "start_line": 1, "end_line": 2}]}),
+        ("n.ipynb", {"start_line": 7, "end_line": 7}),
+    ],
+    ids=["a text with its hash", "definitions", "lines of a notebook"],
+)
+async def test_with_the_source_whatever_a_search_shows_is_derived_again_and_repaired(
+    world: World, path: str, said: dict[str, Any]
+):
+    world.repository.commit({"a.py": CODE, "n.ipynb": NOTEBOOK.encode()})
+    await world.completed()
+    fresh = comparable(await world.points())
+    points = copy.deepcopy(await world.points())
+    point = next(each for each in points.values() if each["payload"]["metadata"]["path"] == path)
+    if text := said.get("page_content"):
+        point["payload"] |= {"page_content": text}
+        said = {"content_hash": content_hash(text), "start_line": 1, "end_line": 2, "start_index": 0}
+    point["payload"]["metadata"] |= said
+    await world.put_points([point])
+
+    found = await verdict(world, source=True)
+    assert {each.path: str(each.kind) for each in found.differences} == {path: "content"}
+    assert found.needs_full
+    run = await verification(world).repair("project", lambda _: None, full=True)
+
+    assert run.status == "completed", run.error_message
+    assert comparable(await world.points()) == fresh
+    assert (await verdict(world, source=True)).exact
 
 
 async def test_rows_that_do_not_fit_the_commit_are_reported_by_the_source_and_repaired(world: World):

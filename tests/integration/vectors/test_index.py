@@ -3,6 +3,8 @@
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from qdrant_client import AsyncQdrantClient, models
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch, UsageError
+from reposync.store.registry import moved_link
 from reposync.symbol import Symbol
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import (
@@ -418,7 +421,7 @@ async def test_a_renamed_repository_is_found_under_its_new_name_alone(index: Qdr
     before = await index.known([each.content_hash for each in files[0].points])
 
     for name, links in (("billing", NEW), ("billing", NEW), ("payments", OLD), ("billing", NEW)):
-        await index.rename_repository(MINE, name, links=links)
+        await index.rename_repository(MINE, name, partial(moved_link, address=unquote(links)))
 
     assert await urls(index, "payments") == set()
     page = f"{NEW}/-/blob/HEAD/-/"
