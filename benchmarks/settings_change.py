@@ -88,7 +88,6 @@ class Bench:
         return {
             "REPOSYNC_CONFIG": str(self.folder / "repositories.yaml"),
             "REPOSYNC_STATE_DIR": str(self.folder / "state"),
-            "GITLAB_TOKEN": TOKEN,
         }
 
     async def change(self, what: str, *, sought: str | None) -> None:
@@ -194,6 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with GitLabServer() as gitlab, EmbeddingServer() as embeddings, contextlib.ExitStack() as stack:
             url = options.qdrant or stack.enter_context(QdrantServer(qdrant_folder)).url
             project = gitlab.add_project("platform/corpus", folder / "corpus.git")
+            os.environ["GITLAB_TOKEN"] = TOKEN
             gitlab.add_token(TOKEN, scopes={"read_api", "read_repository"})
             asyncio.run(measure(Bench(folder, gitlab, project, embeddings, url, verbose=options.verbose)))
 

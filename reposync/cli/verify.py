@@ -24,7 +24,7 @@ LEFTOVER_KEYS = ("collection", "repository_id", "repository", "points", "known")
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--repair", is_flag=True, help="Repair what differs, by a run that the history shows.")
-@click.option("--source", is_flag=True, help="Also read the recorded commit again, and compare its files with the index.")
+@click.option("--source", is_flag=True, help="Also read the recorded commit again and compare its files.")
 @click.option(
     "--remove-unknown", is_flag=True, help="With --repair: remove points of repositories that were never synced here."
 )
