@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 FAILED, MISUSED, NOT_FOUND, CONFLICT, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -70,6 +70,11 @@ class RepoSyncError(Exception):
             self.remedy = Remedy(redact(self.remedy.command), redact(self.remedy.request))
         elif self.remedy is not None:
             self.remedy = redact(self.remedy)
+
+    def without_traceback(self) -> Self:
+        """For an error that is kept: the frames of its traceback, and of its causes, keep what they worked with."""
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
     @property
     def for_clients(self) -> str:

@@ -122,21 +122,32 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=1.0)
     for task in tasks:
-        if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not log it
+        _retrieve(task)
 
 
-async def to_the_end(future: asyncio.Future[T]) -> T:
-    """The result of `future`. If cancelled, it ends when `future` does."""
+async def to_the_end(work: Awaitable[T], *, grace_seconds: float | None = None) -> T:
+    """The result of `work`. A cancellation is delivered when `work` has ended; with `grace_seconds` it is passed on to
+    `work` after that time."""
+    future = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
+        loop = asyncio.get_running_loop()
+        overdue = None if grace_seconds is None else loop.call_later(grace_seconds, future.cancel)
         while not future.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({future})
-        if not future.cancelled():
-            future.exception()  # retrieved, so that asyncio does not log it
+        if overdue is not None:
+            overdue.cancel()
+        _retrieve(future)
         raise
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """asyncio logs errors that were not retrieved. And a cancelled task keeps its CancelledError until then, with all
+    frames of its traceback and what these refer to, such as a cursor whose transaction holds a lock."""
+    with contextlib.suppress(asyncio.CancelledError):
+        task.exception()
 
 
 async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> T:

@@ -57,7 +57,7 @@ class WorkerPool:
         self._running: dict[asyncio.Task[None], Execution] = {}
         self._beat_due = 0.0
         self._fairness_due = 0.0
-        self._unexplained: list[tuple[Run, RepoSyncError]] = []
+        self._unexplained: list[tuple[Run, str, str]] = []  # of each, the error's code and message
         app.database.subscribe(self._hear)
 
     def stop(self) -> None:
@@ -148,11 +148,11 @@ class WorkerPool:
                 ended = await self._perform(execution)
             except LeaseLost as error:
                 log.warning("run lost", reason=str(error))
-                self._unexplained.append((run, error))
+                self._unexplained.append((run, error.code, str(error)))
             except StoreUnavailable as error:
                 # Its lease expires, and a worker continues the run once the database is available again.
                 log.error("the end of the run could not be written", reason=str(error))
-                self._unexplained.append((run, error))
+                self._unexplained.append((run, error.code, str(error)))
             except Exception as error:  # noqa: BLE001 - a defect outside of the attempt's own guard
                 message = log_defect(f"a defect ended run {run.id} of {run.repository}", error)
                 pause = self._policy().pause_after(run.failures) or 0.0

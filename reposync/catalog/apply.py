@@ -189,11 +189,9 @@ class Applying:
             if other.path == self._path:
                 continue
             if plan.takes is not None and other.path in plan.takes:
-                await self._files.forget(other.path)
-            elif plan.takes is None:
-                left, taken = _without_conflicts(other.document, {plan.path: plan.document})
-                if taken:
-                    await self._files.rewrite(other.path, left)
+                await self._files.forget(other.path, other.digest)
+            elif plan.takes is None and _left_by(plan, other.document) is not None:
+                await self._files.rewrite(other.path, partial(_left_by, plan), taker=plan.path, digest=plan.digest)
 
     def _followers(
         self, rows: Mapping[str, Repository], claimed: set[str], documents: Sequence[Mapping[str, Any]]
@@ -263,6 +261,12 @@ def _without_conflicts(
         elif f"section {section}" not in lost:
             left[section] = value
     return left, conflicts
+
+
+def _left_by(plan: Plan, theirs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A different file's document without what this plan takes over; None if it takes nothing."""
+    left, taken = _without_conflicts(theirs, {plan.path: plan.document})
+    return left if taken else None
 
 
 def _section_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:

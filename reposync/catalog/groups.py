@@ -43,7 +43,7 @@ from reposync.store.registry import (
 from reposync.store.repository import Registration, Repository
 from reposync.store.tables import ProjectGroup
 from reposync.store.versions import Versions
-from reposync.supervision import log_defect
+from reposync.supervision import end, log_defect
 from reposync.telemetry.health import Trouble
 
 if TYPE_CHECKING:
@@ -160,18 +160,18 @@ class Discovery:
                 await asyncio.wait_for(self._groups.release(claim), LAST_WRITE_SECONDS)
             raise
         except LeaseLost as error:
-            return error
+            return error.without_traceback()
         except Exception as error:  # noqa: BLE001 - a defect ends this try, never the daemon
             if not isinstance(error, RepoSyncError):
                 error = RepoSyncError(log_defect(f"a defect ended the discovery of group {claim.key}", error))
-            ended: DiscoveryReport | RepoSyncError = error
+            ended: DiscoveryReport | RepoSyncError = error.without_traceback()
             within, after = RETRY_SECONDS if error.retryable else None, error.retry_after_seconds
             projects, code, problem = None, error.code, str(error)
         else:
             ended, within, after = report, UNSETTLED_SECONDS if report.unsettled else None, None
             projects, code, problem = report.projects, report.problem_code, report.problem
         finally:
-            heartbeat.cancel()
+            await end(heartbeat)
         self.on_result("failed" if problem else "ok")
         message = self.redact(problem) if problem else None
         due = partial(_due, schedule, within, after)

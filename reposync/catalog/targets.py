@@ -310,9 +310,6 @@ async def request_removal(
             f"{row.name!r} belongs to the group {row.group_key}, {again}",
             remedy="Add its path to the group's `exclude` in the registry file first.",
         )
-    if row.is_active:
-        # So that no tick comes in between.
-        await repositories.pause(row.name, "It is being removed.", by=f"the removal by {asked_by or trigger}")
     run, _ = await runs.enqueue(row.name, trigger, asked_by=asked_by, request_id=request_id, removal=True)
     return run
 

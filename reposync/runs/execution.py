@@ -134,7 +134,7 @@ class Execution:
     def interrupt(self, reason: RepoSyncError | Released) -> None:
         """End the attempt; the first reason counts."""
         if self._reason is None:
-            self._reason = reason
+            self._reason = reason.without_traceback() if isinstance(reason, RepoSyncError) else reason
             if self._body is not None:
                 self._body.cancel()
 
@@ -204,7 +204,7 @@ class Execution:
             stray.__cause__ = error
             return self._defect(stray)
         except RepoSyncError as error:
-            return self._ending_of(self._reason or error)
+            return self._ending_of(self._reason or error.without_traceback())
         except Exception as error:  # noqa: BLE001 - a defect ends this attempt, not the daemon
             return self._defect(error)
 

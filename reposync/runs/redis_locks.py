@@ -124,7 +124,7 @@ class RedisLocks(RunLocks):
             await guard.acquire()
             yield guard
         finally:
-            await to_the_end(asyncio.create_task(guard.release(), name=f"release of the lock of run {run.id}"))
+            await to_the_end(guard.release())
 
     async def ping(self) -> float:
         """How long Redis takes to answer, in seconds. Uses the script of a lock: a replica, a full server and one whose

@@ -102,9 +102,8 @@ async def report_progress(progress: RunProgress, report: Report, *, seconds: flo
         if now == reported:
             continue
         try:
-            # A query that is cancelled, as at the end of every run, would cost a database connection.
-            reporting = asyncio.wait_for(report(progress.as_json()), _LONGEST_REPORT_SECONDS)
-            await to_the_end(asyncio.create_task(reporting))
+            # The last report, which the end of the run cancels, is written all the same.
+            await to_the_end(asyncio.wait_for(report(progress.as_json()), _LONGEST_REPORT_SECONDS))
         except (StoreUnavailable, TimeoutError):
             continue
         except LeaseLost:

@@ -13,7 +13,8 @@ from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, or_, sele
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.errors import CANNOT_HERE, LOCKED, LeaseLost
-from reposync.store.database import AHEAD_SECONDS, Connection, Guard
+from reposync.store.database import Connection, Guard
+from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
 from reposync.store.run_state import Event, attempt_end, locked, move, with_now
 from reposync.store.status import LOST, RELEASED, WAITING, RunStatus

@@ -11,26 +11,33 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import ColumnElement, CursorResult, Executable, Row, Table, bindparam, func, literal, select, text
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult, create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.clock import Clock, elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address
+from reposync.store.database_clock import DatabaseClock
 from reposync.store.database_errors import translated
-from reposync.store.schema import HEAD, WAIT_SECONDS, Schema, read_schema, upgrade_schema
+from reposync.store.schema import HEAD, WAIT_SECONDS, Schema, migrate_once, read_schema, upgrade_schema
 from reposync.store.sqlite import LOCK_SECONDS, READS, WRITES, sqlite_engine, turn_on_wal, while_locked
+from reposync.supervision import to_the_end
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CLOSE_SECONDS = 5.0
+CANCEL_SECONDS = 1.0
+"""A cancelled caller waits for a connection, or for PostgreSQL's answer, for this long."""
+PING_LOCK_SECONDS = 3.0
 # Fails like a write on a read-only server. An empty write would as well, but it waits for a migration's table lock.
 PROBE = """
     DO $$ BEGIN
@@ -45,67 +52,34 @@ POOL = {"pool_size": 8, "max_overflow": 7, "pool_timeout": 30.0}
 # How long a writer's connection waits inside SQLite, which delays cancellation.
 _TRY_SECONDS = 0.02
 
-AHEAD_SECONDS = 5.0
-"""A stored time of the past that is farther ahead of the database's clock is not believed: it was written by a pod
-whose clock was wrong, or before the database's clock was set back."""
-_MEASUREMENTS = 3
-_FAST_SECONDS = 0.1
-
-
-class DatabaseClock:
-    """The database's clock between measurements. `measure` asks PostgreSQL, and elapsed time is added to its answer, so
-    that changes of this machine's clock do not matter. All users of an SQLite file are on one machine, which has its
-    clock."""
-
-    def __init__(self, clock: Clock, ask: Callable[[], Awaitable[datetime]] | None = None) -> None:
-        self._clock = clock
-        self._ask = ask
-        self._since: tuple[datetime, float] | None = None
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the clock may be that of a different machine."""
-        return self._ask is not None
-
-    def now(self) -> datetime:
-        """Aware UTC; this machine's time until the first `measure`."""
-        if self._since is None:
-            return self._clock.now()
-        moment, elapsed = self._since
-        return moment + timedelta(seconds=elapsed_seconds() - elapsed)
-
-    @property
-    def skew_seconds(self) -> float:
-        """How far this machine's clock is ahead of the database's; negative: behind."""
-        return 0.0 if self._since is None else (self._clock.now() - self.now()).total_seconds()
-
-    async def measure(self) -> None:
-        """Ask the database, again if that was slow. Its answer counts for the midpoint of the exchange, so the error is
-        half of its duration at most: what is known already stays if it is within that. Raises StoreUnavailable."""
-        if self._ask is None:
-            return
-        for _ in range(_MEASUREMENTS):
-            began = elapsed_seconds()
-            moment = await self._ask()
-            half = (elapsed_seconds() - began) / 2
-            if half <= _FAST_SECONDS:
-                break
-        off_seconds = (self.now() - moment).total_seconds() - half
-        if self._since is None or abs(off_seconds) > half:
-            self._since = moment, began + half
-
 
 class Connection:
     """What `Database.read` and `Database.write` yield. `sqlalchemy`: the connection below it."""
 
     def __init__(self, database: Database, sqlalchemy: AsyncConnection) -> None:
         self.sqlalchemy = sqlalchemy
+        self._whole = database.whole
         self.moment = database.moment
         self._is_postgresql = database.is_postgresql
         self.announced: set[str] = set()
 
     async def execute(self, query: Executable, values: Any = None) -> CursorResult[Any]:
-        return await self.sqlalchemy.execute(query, values)
+        return await self._whole(self.sqlalchemy.execute(query, values))
+
+    async def pages(self, query: Executable, rows: int) -> AsyncGenerator[Sequence[Any], None]:
+        """The result, so many rows at a time; of `Database.read(streams=True)`. To be closed (`aclosing`)."""
+        opened: list[AsyncResult[Any]] = []
+
+        async def open_cursor() -> None:
+            opened.append(await self.sqlalchemy.stream(query))
+
+        try:
+            await self._whole(open_cursor())
+            while page := await self._whole(opened[0].fetchmany(rows)):
+                yield page
+        finally:
+            for result in opened:  # also if it was cancelled while the cursor was opened
+                await self._whole(result.close())
 
     async def change(self, query: Executable, values: Any = None) -> int:
         """How many rows it affected."""
@@ -182,8 +156,8 @@ class Database:
         """PostgreSQL's driver waits for the server to close each connection; after 5 s the rest is cut."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._engine.dispose()
-                await self._writer.dispose()
+                for engine in (self._engine, self._writer):
+                    await self.whole(engine.dispose())
         for connection in list(self._connections):
             connection.terminate()
 
@@ -197,12 +171,31 @@ class Database:
     def is_postgresql(self) -> bool:
         return self._engine.dialect.name == "postgresql"
 
+    async def whole(self, step: Awaitable[T]) -> T:
+        """Every call of SQLAlchemy goes through here: none is cancelled halfway. SQLite's driver cannot stop a
+        statement, and the traceback of the cancellation would keep its cursor, and that the transaction with the lock
+        of the file. On PostgreSQL a cancelled statement costs its connection, and the outcome of a cancelled commit is
+        unknown; but its server may be silent, so the wait for it is short."""
+        return await to_the_end(step, grace_seconds=CANCEL_SECONDS if self.is_postgresql else None)
+
+    @asynccontextmanager
+    async def _connected(self, engine: AsyncEngine) -> AsyncGenerator[AsyncConnection, None]:
+        """A transaction that is not committed is rolled back."""
+        connection = engine.connect()
+        try:
+            # Holds nothing yet, and all connections may be in use.
+            await to_the_end(connection.start(), grace_seconds=CANCEL_SECONDS)
+            yield connection
+        finally:
+            if connection.sync_connection is not None:  # otherwise there was no connection to be had
+                await self.whole(connection.close())
+
     @asynccontextmanager
     async def read(self, *, streams: bool = False) -> AsyncGenerator[Connection, None]:
-        """For statements that only read. Each is a transaction of its own; `streams`: one transaction, which a cursor
+        """For statements that only read. Each is a transaction of its own; `streams`: one transaction, which `pages`
         needs."""
         with translated(self.where):
-            async with (self._engine if streams else self._reader).connect() as connection:
+            async with self._connected(self._engine if streams else self._reader) as connection:
                 yield Connection(self, connection)
 
     async def rows(self, query: Executable) -> Sequence[Any]:
@@ -223,12 +216,14 @@ class Database:
             return await connection.change(query, values)
 
     @asynccontextmanager
-    async def write(self, guard: Guard | None = None) -> AsyncGenerator[Connection, None]:
+    async def write(
+        self, guard: Guard | None = None, *, lock_seconds: float | None = None
+    ) -> AsyncGenerator[Connection, None]:
         """A transaction, committed at the end; `guard` is called at its beginning. On SQLite it has the write lock from
         then on: a read that grows into a write fails at once, despite the busy timeout, if a different process wrote in
-        between."""
+        between. `lock_seconds`: how long it waits for that lock."""
         with translated(self.where):
-            async with self._begun() as begun:
+            async with self._begun(self._lock_seconds if lock_seconds is None else lock_seconds) as begun:
                 connection = Connection(self, begun)
                 if guard is not None:
                     await guard(connection)
@@ -237,32 +232,42 @@ class Database:
             self.notify(channel)
 
     @asynccontextmanager
-    async def _begun(self) -> AsyncGenerator[AsyncConnection, None]:
+    async def _begun(self, lock_seconds: float) -> AsyncGenerator[AsyncConnection, None]:
         """SQLite waits for its lock in the driver's thread, where a cancelled caller would have to wait too. So it
         waits only for a moment at a time, and the loop is here. Writers of this process queue for `_write_lock`: under
         load some of those that poll never get SQLite's."""
+        deadline = elapsed_seconds() + lock_seconds
+        async with self._turn(lock_seconds), self._connected(self._writer) as connection:
+            await while_locked(lambda: self.whole(connection.begin().start()), deadline)
+            yield connection
+            await self.whole(connection.commit())
+
+    @asynccontextmanager
+    async def _turn(self, seconds: float) -> AsyncGenerator[None, None]:
         if self.is_postgresql:
-            async with self._writer.begin() as connection:
-                yield connection
+            yield
             return
-        deadline = elapsed_seconds() + self._lock_seconds
         try:
-            async with asyncio.timeout(self._lock_seconds):
+            async with asyncio.timeout(seconds):
                 await self._write_lock.acquire()
         except TimeoutError as error:
             raise sqlite3.OperationalError("database is locked") from error
         try:
-            async with self._writer.connect() as connection:
-                await while_locked(connection.begin, deadline)
-                yield connection
-                await connection.commit()
+            yield
         finally:
             self._write_lock.release()
 
     async def ping(self) -> None:
-        """Raises StoreUnavailable if the database does not answer or is not writable."""
-        async with self.read() as connection:
-            await connection.execute(text(PROBE if self.is_postgresql else "SELECT 1"))
+        """Raises StoreUnavailable if the database does not answer or cannot be written, on SQLite also if a writer has
+        had its lock for PING_LOCK_SECONDS."""
+        if self.is_postgresql:
+            async with self.read() as connection:
+                await connection.execute(text(PROBE))
+            return
+        async with self.write(lock_seconds=PING_LOCK_SECONDS) as connection:
+            # The smallest write: one page of the journal. What other programs think of the number is unchanged.
+            number = int(await connection.scalar(text("PRAGMA user_version")))
+            await connection.execute(text(f"PRAGMA user_version = {number}"))
 
     def subscribe(self, subscriber: Callable[[str], None]) -> None:
         """`subscriber` is called with the channel, on the event loop."""
@@ -297,7 +302,7 @@ class Database:
 
     async def schema(self) -> Schema:
         with translated(self.where):
-            return await read_schema(self._engine)
+            return await self.whole(read_schema(self._engine))
 
     async def upgrade(self, *, report: Callable[[str], None] | None = None, wait_seconds: float = WAIT_SECONDS) -> bool:
         """Upgrade the schema to this version's; returns whether this call changed it. Several processes may call it at
@@ -313,9 +318,11 @@ class Database:
         with translated(self.where):
             try:
                 writer = engine.execution_options(**{WRITES: True})
-                changed = await upgrade_schema(writer, self.where, report or log.warning, wait_seconds)
+                changed = await upgrade_schema(
+                    lambda: self.whole(migrate_once(writer)), self.where, report or log.warning, wait_seconds
+                )
             finally:
-                await engine.dispose()
+                await self.whole(engine.dispose())
         (await self.schema()).require(self.where)  # a newer version may have upgraded it meanwhile
         return changed
 
@@ -334,7 +341,14 @@ async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock
     writer = make_engine(_TRY_SECONDS, **POOL | {"pool_size": 1})
     database = Database(make_engine(lock_seconds, **POOL), address.where, make_engine, lock_seconds, writer, clock)
     database._reader = database._engine.execution_options(**{READS: True})
-    return await _checked(database, lambda engine: turn_on_wal(engine, lock_seconds))
+    return await _checked(database, partial(_turn_on_wal, database, lock_seconds))
+
+
+async def _turn_on_wal(database: Database, lock_seconds: float) -> None:
+    """The switch ignores the busy timeout, hence the loop: two processes may open a new file at once."""
+    deadline = elapsed_seconds() + lock_seconds
+    async with database._connected(database._engine) as connection:
+        await while_locked(lambda: database.whole(turn_on_wal(connection)), deadline)
 
 
 async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, clock: Clock | None) -> Database:
@@ -361,14 +375,14 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, cloc
         database._reader = engine.execution_options(isolation_level="AUTOCOMMIT")
     database.connect = connector.connect
     database._connections = connector.connections
-    return await _checked(database, lambda _: database.clock.measure())
+    return await _checked(database, database.clock.measure)
 
 
-async def _checked(database: Database, check: Callable[[AsyncEngine], Awaitable[None]]) -> Database:
+async def _checked(database: Database, check: Callable[[], Awaitable[None]]) -> Database:
     """Fail here, with a clear message, and not at the first query."""
     try:
         with translated(database.where):
-            await check(database._engine)
+            await check()
     except BaseException:
         await database.close()
         raise

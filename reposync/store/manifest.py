@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -125,8 +126,11 @@ class Manifests(Stored):
         rows: dict[str, ManifestRow] = {}
         # Values that most rows share are kept in memory once.
         shared: dict[str | None, str | None] = {}
-        async with self._database.read(streams=True) as connection, connection.sqlalchemy.stream(query) as result:
-            async for page in result.partitions(LOAD_ROWS):
+        async with (
+            self._database.read(streams=True) as connection,
+            aclosing(connection.pages(query, LOAD_ROWS)) as pages,
+        ):
+            async for page in pages:
                 for path, blob_sha, mode, size_bytes, chunks, skip_reason, language, epoch, wanted, reader in page:
                     rows[path] = ManifestRow(
                         path,

@@ -159,8 +159,7 @@ class RowWatch(Generic[T]):
             self._query.add_done_callback(self._ended)
         try:
             async with asyncio.timeout(_QUERY_SECONDS):
-                # Watchers may leave while it runs. A cancelled query costs its connection, and SQLite's driver never
-                # returns it if it is cancelled twice.
+                # Watchers may leave while it runs, and others wait for it.
                 return (await asyncio.shield(self._query)).get(key)
         except TimeoutError:
             raise StoreUnavailable(f"The database did not answer within {_QUERY_SECONDS:g} s.") from None

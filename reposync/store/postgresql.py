@@ -23,9 +23,11 @@ CONNECT_SECONDS = 10.0
 CONNECT_SECONDS_OF_SEVERAL = 4.0
 STATEMENT_SECONDS = 60.0
 # By SET and not as start-up parameters, which PgBouncer refuses. A process that froze inside a transaction would hold
-# its row locks for ever, and its run could not be taken over: hence the first one.
+# its row locks for ever, and its run could not be taken over: hence the first one. Hours of runs are cut in the
+# session's time zone, whatever the user, the database or PGTZ has.
 POSTGRESQL_SETTINGS = """
     SET idle_in_transaction_session_timeout = '15s';
+    SET TimeZone = 'UTC';
     SET application_name = 'reposync'"""
 
 TRUSTED_SECONDS = 5.0

@@ -14,7 +14,8 @@ from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import truncate
-from reposync.store.database import AHEAD_SECONDS, REGISTRATIONS, Connection, Guard, Stored
+from reposync.store.database import REGISTRATIONS, Connection, Guard, Stored
+from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.repositories import Repositories, change_repository, lock_repositories
 from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
@@ -36,6 +37,10 @@ _DECIDED_BY = ("name", "origin", "group_key", "project_id", "is_active", "paused
 
 ContentState = Literal["new", "current", "superseded"]
 """Of a file's content: never applied (or applied again on request), current, or replaced by a later one."""
+
+
+Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+"""The new document of a file; None: it is unchanged."""
 
 
 class RegistrySuperseded(RepoSyncError):
@@ -103,20 +108,28 @@ class RegistryFiles(Stored):
     async def require_current(self, path: str, digest: str, connection: Connection) -> None:
         """Raises RegistrySuperseded unless this content is current, and keeps it so until the transaction ends."""
         query = select(REGISTRY_FILES.c.digest).where(REGISTRY_FILES.c.path == path).with_for_update(read=True)
-        if await connection.scalar(query) != digest:
-            raise RegistrySuperseded(
-                f"{path} was applied with a different content meanwhile; nothing more was written."
-            )
+        _require_digest(path, digest, await connection.scalar(query))
 
-    async def rewrite(self, path: str, document: Mapping[str, Any]) -> None:
-        """Remove from a file what a different one took over."""
-        changed = update(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path)
-        await self._database.change(changed.values(document=dict(document), applied_at=self._database.moment()))
-
-    async def forget(self, path: str) -> None:
-        """The file no longer exists."""
+    async def rewrite(self, path: str, change: Rewrite, *, taker: str, digest: str) -> None:
+        """Remove from the file `path` what a different one, `taker`, took over. Raises RegistrySuperseded unless
+        `digest` is current for that one."""
         async with self._database.write() as connection:
-            await connection.execute(delete(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path))
+            # Both rows in one order: two files may take over from each other at the same time.
+            both = select(REGISTRY_FILES).where(REGISTRY_FILES.c.path.in_((path, taker)))
+            ordered = both.order_by(REGISTRY_FILES.c.path).with_for_update()
+            rows = {row.path: row for row in await connection.rows(ordered)}
+            _require_digest(taker, digest, rows[taker].digest if taker in rows else None)
+            document = change(rows[path].document) if path in rows else None
+            if document is not None:
+                changed = update(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path)
+                await connection.execute(changed.values(document=dict(document), applied_at=self._database.moment()))
+                await connection.announce(REGISTRATIONS)
+
+    async def forget(self, path: str, digest: str) -> None:
+        """The file no longer exists; `digest` was its content. If a different one was applied since, it does."""
+        columns = REGISTRY_FILES.c
+        async with self._database.write() as connection:
+            await connection.execute(delete(REGISTRY_FILES).where(columns.path == path, columns.digest == digest))
             await connection.announce(REGISTRATIONS)
 
     async def _state(self, connection: Connection, path: str, digest: str) -> ContentState:
@@ -126,6 +139,11 @@ class RegistryFiles(Stored):
         columns = SUPERSEDED_DIGESTS.c
         found = await connection.scalar(select(columns.digest).where(columns.path == path, columns.digest == digest))
         return "new" if found is None else "superseded"
+
+
+def _require_digest(path: str, digest: str, current: str | None) -> None:
+    if current != digest:
+        raise RegistrySuperseded(f"{path} was applied with a different content meanwhile; nothing more was written.")
 
 
 # Groups --------------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.store.attempts import take
-from reposync.store.database import QUEUE, Connection
+from reposync.store.database import QUEUE, REGISTRATIONS, Connection
 from reposync.store.history import RunHistory, no_such_run
-from reposync.store.repositories import lock_repository
+from reposync.store.repositories import change_repository, lock_repository
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.run_state import (
@@ -81,13 +81,14 @@ class RunQueue(RunHistory):
         `Ticks`).
 
         A run that waits already is returned instead; the request is added to it, unless the client has sent the same
-        one, with the better priority and no further wait before a retry. A removal (of the repository) withdraws all
-        other requests for it. `request_id`: a UUID with which the caller can withdraw the request. `fingerprint`: of
-        what is requested by an `Idempotency-Key` (see `keyed_request`); the run of an earlier request is returned.
+        one, with the better priority and no further wait before a retry. A removal pauses the repository and withdraws
+        all other requests for it. `request_id`: a UUID with which the caller can withdraw the request. `fingerprint`:
+        of what is requested by an `Idempotency-Key` (see `keyed_request`); the run of an earlier request is returned.
         `within`: as part of that transaction. Raises RepositoryNotFound, IdempotencyKeyReused.
         """
         async with self._database.write() if within is None else nullcontext(within) as connection:
-            identity = (await lock_repository(connection, repository)).id
+            registered = await lock_repository(connection, repository)
+            identity = registered.id
             now = self._database.moment()
             asked: dict[str, Any] = {"full": full, "repair": repair, "removal": removal, "max_attempts": max_attempts}
             approval: dict[str, Any] | None = {} if approved else None
@@ -109,6 +110,10 @@ class RunQueue(RunHistory):
                 except IntegrityError as error:  # the key was sent for a different repository at the same time
                     raise _key_reused() from error
             if removal and not repair:
+                if registered.is_active:  # no tick comes in between
+                    paused = {"is_active": False, "paused_reason": "It is being removed.", "updated_at": now}
+                    await change_repository(connection, identity, paused)
+                    await connection.announce(REGISTRATIONS)
                 by = f"the removal by {request.asked_by}"
                 for each in await lock_unfinished(connection, identity):
                     await withdraw(connection, each, by, REQUESTS.c.id != request.id)

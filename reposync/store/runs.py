@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Row, and_, delete, select, update
 from sqlalchemy.exc import IntegrityError
 
-from reposync.errors import DefinitionChanged, RepoSyncError, RunCancelled
+from reposync.errors import DefinitionChanged, RunCancelled
 from reposync.store.attempts import (
     anything_to_claim,
     change_attempt,
@@ -129,11 +129,11 @@ class Runs(RunQueue):
         if not await self._database.change(query):
             raise lease_lost(run)
 
-    async def explain_lost(self, run: Run, reason: RepoSyncError) -> None:
+    async def explain_lost(self, run: Run, error_code: str, error_message: str) -> None:
         """Record why the attempt was lost, unless a reason is recorded already. For reasons that could not be written
         earlier because the database was unavailable."""
         unknown = update(ATTEMPTS).where(is_attempt(run), ATTEMPTS.c.error_code.is_(None))
-        await self._database.change(unknown.values(**self._error(reason.code, str(reason))))
+        await self._database.change(unknown.values(**self._error(error_code, error_message)))
 
     async def finish(
         self,

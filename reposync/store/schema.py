@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -106,13 +106,15 @@ def _as_revision(stored: object) -> str | None:
     return str(stored).removeprefix(_COMMENT) if str(stored).startswith(_COMMENT) else None
 
 
-async def upgrade_schema(writer: AsyncEngine, where: str, report: Callable[[str], None], wait_seconds: float) -> bool:
-    """Bring the schema to HEAD in one transaction; whether this process changed it, and not a different one meanwhile.
-    `writer` has writing transactions without a timeout for statements. `report` is called with what is waited for, in
-    a sentence. Raises StoreUnavailable after a wait of `wait_seconds`."""
+async def upgrade_schema(
+    attempt: Callable[[], Awaitable[bool | str]], where: str, report: Callable[[str], None], wait_seconds: float
+) -> bool:
+    """Bring the schema to HEAD; whether this process changed it, and not a different one meanwhile. `attempt`: see
+    `migrate_once`. `report` is called with what is waited for, in a sentence. Raises StoreUnavailable after a wait of
+    `wait_seconds`."""
     loop = asyncio.get_running_loop()
     began, report_at = loop.time(), 0.0
-    while isinstance(outcome := await _attempt(writer), str):
+    while isinstance(outcome := await attempt(), str):
         now = loop.time()
         if now - began > wait_seconds:
             raise StoreUnavailable(
@@ -127,8 +129,9 @@ async def upgrade_schema(writer: AsyncEngine, where: str, report: Callable[[str]
     return outcome
 
 
-async def _attempt(writer: AsyncEngine) -> bool | str:
-    """Whether there was something to migrate, or in words what prevented it."""
+async def migrate_once(writer: AsyncEngine) -> bool | str:
+    """Bring the schema to HEAD in one transaction. Returns whether there was something to migrate, or in words what
+    prevented it. `writer` has writing transactions without a timeout for statements."""
     is_postgresql = writer.dialect.name == "postgresql"
     try:
         async with writer.begin() as connection:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, event
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from reposync.clock import elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress
@@ -55,19 +55,13 @@ def _begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITES) else "BEGIN")
 
 
-async def turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
-    """Readers and the writer do not wait for each other. The file keeps the mode; the switch ignores the busy timeout,
-    hence the loop: two processes may open a new file at once."""
-    async with engine.connect() as connection:
-        driver: Any = (await connection.get_raw_connection()).driver_connection
-
-        async def switch() -> None:
-            async with driver.execute("PRAGMA journal_mode") as cursor:
-                (mode,) = await cursor.fetchone()
-            if mode != "wal":
-                await driver.execute("PRAGMA journal_mode=WAL")
-
-        await while_locked(switch, elapsed_seconds() + lock_seconds)
+async def turn_on_wal(connection: AsyncConnection) -> None:
+    """Readers and the writer do not wait for each other. The file keeps the mode."""
+    driver: Any = (await connection.get_raw_connection()).driver_connection
+    async with driver.execute("PRAGMA journal_mode") as cursor:
+        (mode,) = await cursor.fetchone()
+    if mode != "wal":
+        await driver.execute("PRAGMA journal_mode=WAL")
 
 
 async def while_locked(attempt: Callable[[], Awaitable[object]], deadline: float) -> None:

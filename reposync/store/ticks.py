@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Row, and_, bindparam, exists, func, or_, select, tuple_, update
 
 from reposync.errors import StatementRefused, StoreUnavailable
-from reposync.store.database import AHEAD_SECONDS, QUEUE, Connection, DatabaseClock, Stored
+from reposync.store.database import QUEUE, Connection, Stored
+from reposync.store.database_clock import AHEAD_SECONDS, DatabaseClock
 from reposync.store.repositories import lock_repositories
 from reposync.store.run import MissedTick, RunRequest
 from reposync.store.run_state import (

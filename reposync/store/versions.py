@@ -226,9 +226,10 @@ class Versions(Stored):
     async def record_head(self, run: Run, commit: str, known: str | None) -> None:
         """`run` read that the head of its source is `commit`. `known`: the head that was recorded when it began; what
         a push has recorded since is kept."""
-        unchanged = REPOSITORIES.c.head_commit.is_not_distinct_from(known)
-        seen = update(REPOSITORIES).where(REPOSITORIES.c.id == run.repository_id, unchanged)
-        await self._database.change(seen.values(**new_head(commit, self._database.moment())), guard=fence(run))
+        async with self._database.write() as connection:
+            row = await self._lock(connection, run)
+            if row.head_commit == known:
+                await change_repository(connection, row.id, new_head(commit, self._database.moment()))
 
     async def remove(self, run: Run, version_id: str) -> None:
         """Delete the version and its manifest, after its points."""

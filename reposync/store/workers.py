@@ -12,7 +12,8 @@ from typing import Any
 from sqlalchemy import delete, exists, select
 
 from reposync.config.sections import LEASE_SECONDS
-from reposync.store.database import AHEAD_SECONDS, Database, Stored
+from reposync.store.database import Database, Stored
+from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.tables import ENDED_SESSIONS, WORKERS, Worker
 
 BEAT_SECONDS = 5.0

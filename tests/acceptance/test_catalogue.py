@@ -11,8 +11,8 @@ import pytest
 
 from reposync.config.database_url import sqlite_url
 from reposync.store.database import Database
-from reposync.store.registry import RegistryFiles
 from tests.acceptance.conftest import Person
+from tests.fixtures.applied import replace_document
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
@@ -119,7 +119,7 @@ def test_a_daemon_continues_if_the_applied_registry_cannot_be_used(folders: Fold
 
     async def rewrite(document: dict[str, object]) -> None:
         async with await Database.open(sqlite_url(folders.state / "reposync.db")) as database:
-            await RegistryFiles(database).rewrite(str(person.home / "repositories.yaml"), document)
+            await replace_document(database, person.home / "repositories.yaml", document)
 
     with folders.pod(person, "daemon") as pod:
         until(lambda: log.ended("alpha"), details=pod.log_tail)

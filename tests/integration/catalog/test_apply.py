@@ -18,6 +18,7 @@ from reposync.store.database import Database
 from reposync.store.registry import RegistryFiles
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration
+from tests.fixtures.applied import replace_document
 
 
 @dataclass
@@ -161,7 +162,7 @@ async def test_a_document_of_another_file_that_cannot_be_used_here_keeps_no_file
     database: Database, tmp_path: Path
 ) -> None:
     await Pod(database, tmp_path / "a.yaml").starts(entries("alpha"))
-    await RegistryFiles(database).rewrite(str(tmp_path / "a.yaml"), {"daemon": {"concurrency": "plenty"}})
+    await replace_document(database, tmp_path / "a.yaml", {"daemon": {"concurrency": "plenty"}})
 
     assert await Pod(database, tmp_path / "b.yaml").starts(entries("beta"))
 
@@ -325,7 +326,7 @@ async def test_a_document_of_a_newer_program_is_read_without_what_is_not_known_h
     await Pod(database, tmp_path / "repositories.yaml").starts(entries("alpha") + "embedding: {provider: none}\n")
     file = (await RegistryFiles(database).all())[0]
     document = {**file.document, "embedding": {"provider": "none", "warmth": 3}, "telepathy": {"on": True}}
-    await RegistryFiles(database).rewrite(file.path, document)
+    await replace_document(database, Path(file.path), document)
 
     catalog = await catalog_of(database)
 

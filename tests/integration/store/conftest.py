@@ -134,6 +134,13 @@ class Store:
         second = await self.building(run, settings_key="settings-2", **columns)
         return first, await self.publishes(run, second, commit="d" * 40)
 
+    async def taken(self, name: str) -> Run:
+        """The run of this repository that waits, as a worker claims it."""
+        (waiting,) = await self.runs.active((await self.repositories.get(name)).id)
+        claimed = await self.runs.claim("worker-1", 3_000.0, run_id=waiting.id)
+        assert claimed is not None
+        return claimed
+
     async def taken_over(self, run: Run, *, worker: str = "worker-2") -> Run:
         """The run as another worker has it after the lease of the first ran out."""
         await self.runs.expire(run)

@@ -1,0 +1,407 @@
+"""Every method of the store that talks to the database, with arguments that it can be called with: on one installation,
+whose rows can be restored as often as needed.
+
+A new method has to be added here, or `test_every_method_of_the_store_has_a_call` fails."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeAlias
+
+from sqlalchemy import text
+
+import reposync.store
+from reposync.store import index_queries
+from reposync.store.database import Database
+from reposync.store.manifest import ManifestRow
+from reposync.store.registry import GroupRepositories, ProjectGroups, RegistryFiles, RepositoryChange
+from reposync.store.repository import Repository
+from reposync.store.run import YIELDING, Run, RunFigures, RunProblem
+from reposync.store.run_queue import keyed_request
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import IndexVersion, ProjectGroup, VersionState
+from reposync.store.versions import IndexHold, Published
+from reposync.store.workers import StoredEndedSessions, Workers
+from tests.integration.store.conftest import COMMIT, TICK, Store, registration
+
+LEASE_SECONDS = 3_000.0
+A, B, DIGEST = "/etc/a.yaml", "/etc/b.yaml", "digest-1"
+KEY = keyed_request("token 1", "credential", "key-1")
+BRAKE = {"commit": COMMIT, "planned": {"vanished": 9}, "losses": {"vanished": 9}, "indexed": 10}
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """`row`: a repository with a live, a retired and a building version, and with runs of every kind: `running` by this
+    process, waiting, `blocked`, `failed`. `other`: one whose running run has lost its worker."""
+
+    store: Store
+    files: RegistryFiles
+    groups: ProjectGroups
+    members: GroupRepositories
+    workers: Workers
+    sessions: StoredEndedSessions
+    row: Repository
+    other: Repository
+    running: Run
+    blocked: Run
+    failed: Run
+    live: IndexVersion
+    retired: IndexVersion
+    building: IndexVersion
+    claim: ProjectGroup
+    request: str
+
+    @classmethod
+    async def make(cls, database: Database) -> Installation:
+        store, files, groups, workers = (
+            Store(database),
+            RegistryFiles(database),
+            ProjectGroups(database),
+            Workers(database),
+        )
+        await workers.join("worker-1", host="node-1", version="0.2.0")
+        await groups.declare(["gitlab.example.com/due", "gitlab.example.com/team"])
+        claim = await groups.claim("gitlab.example.com/team", "worker-1", LEASE_SECONDS)
+        for path in (A, B):
+            await files.put(path, DIGEST, {"embedding": {"model": path}}, host="node-1", by="worker-1")
+        lost = await store.running("other", lease_seconds=-1.0)
+        for name in ("abandoned", "abandoned too", "from the future", "from the future too"):
+            run = await store.running(name, lease_seconds=-1.0 if name.startswith("abandoned") else 1e7)
+            if name.startswith("abandoned"):
+                await store.runs.request_cancel(run.id)
+        run = await store.running(lease_seconds=LEASE_SECONDS)
+        retired, live = await store.replaced(run)
+        failed = await store.runs.finish(run, RunStatus.FAILED, RunFigures(), "SOURCE_UNAVAILABLE", "503")
+        await store.runs.enqueue("payments", RunTrigger.COMMAND)
+        run = await store.taken("payments")
+        blocked = await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "9", brake=BRAKE)
+        await store.runs.enqueue("payments", RunTrigger.COMMAND, approved=True)
+        running = await store.taken("payments")
+        building = await store.building(running, settings_key="settings-3")
+        await store.runs.add_problems(running, [RunProblem("a.py", "failed", "It is empty.")])
+        await store.manifests.record(running, live.id, [row_of("a.py"), row_of("folder/b.py")])
+        await store.runs.enqueue("payments", RunTrigger.HTTP, request_id=KEY, fingerprint="fingerprint")
+        return cls(
+            store,
+            files,
+            groups,
+            GroupRepositories(database),
+            workers,
+            StoredEndedSessions(lambda: database),
+            await store.repositories.get("payments"),
+            await store.repositories.by_id(lost.repository_id),
+            *(running, blocked, failed, live, retired, building, claim, KEY),
+        )
+
+    @property
+    def database(self) -> Database:
+        return self.store.database
+
+    def renaming(self, name: str) -> list[RepositoryChange]:
+        return [RepositoryChange(self.row, {"name": name}), RepositoryChange(self.other, {"is_active": False})]
+
+    def published(self, commit: str) -> Published:
+        return Published(commit, None, True, "index-1", "rules-1", {}, None, "main", 7)
+
+    async def in_transaction(self, work: Callable[..., Awaitable[object]], *given: object) -> None:
+        async with self.database.write() as connection:
+            await work(*given, connection)
+
+    async def next_due(self) -> None:
+        await self.groups.record(self.claim, lambda now: now + timedelta(hours=1), projects=3)
+
+
+def row_of(path: str) -> ManifestRow:
+    return ManifestRow(path, "a" * 40, 0o100644, 10, 1, None, "python", 1)
+
+
+Call: TypeAlias = Callable[[Installation], Awaitable[object]]
+
+HEAD = "d" * 40
+
+
+def _history() -> dict[str, Call]:
+    return {
+        "get": lambda it: it.store.runs.get(it.running.id),
+        "history": lambda it: it.store.runs.history("payments", RunStatus.RUNNING),
+        "require_known": lambda it: it.store.runs.require_known("payments"),
+        "active": lambda it: it.store.runs.active(it.row.id),
+        "by_ids": lambda it: it.store.runs.by_ids([it.running.id]),
+        "of_request": lambda it: it.store.runs.of_request(it.request),
+        "latest": lambda it: it.store.runs.latest([it.row.id]),
+        "latest_statuses": lambda it: it.store.runs.latest_statuses([RunStatus.RUNNING]),
+        "attempts": lambda it: it.store.runs.attempts(it.running.id),
+        "requests": lambda it: it.store.runs.requests([it.running.id]),
+        "askers": lambda it: it.store.runs.askers([it.running.id]),
+        "queue": lambda it: it.store.runs.queue(),
+        "by_hour": lambda it: it.store.runs.by_hour(TICK),
+        "problems": lambda it: it.store.runs.problems(it.running.id),
+        "count_problems": lambda it: it.store.runs.count_problems(it.running.id),
+        "failures": lambda it: it.store.runs.failures(it.row.id, "It"),
+        "past_names": lambda it: it.store.runs.past_names([it.row.id]),
+        "purge": lambda it: it.store.runs.purge(it.store.runs.now() + timedelta(hours=1)),
+    }
+
+
+def _queue() -> dict[str, Call]:
+    keyed = {"request_id": KEY, "fingerprint": "fingerprint"}
+    return {
+        "enqueue": lambda it: it.store.runs.enqueue("payments", RunTrigger.COMMAND, full=True),
+        "enqueue of the other": lambda it: it.store.runs.enqueue("other", RunTrigger.COMMAND),
+        "enqueue with a key": lambda it: it.store.runs.enqueue("payments", RunTrigger.HTTP, **keyed),
+        "enqueue of a removal": lambda it: it.store.runs.enqueue("payments", RunTrigger.HTTP, removal=True),
+        "enqueue_for_push": lambda it: it.store.runs.enqueue_for_push(it.row, HEAD, max_attempts=3),
+        "claim_orphan_removal": lambda it: it.store.runs.claim_orphan_removal(
+            "orphan", "gone", "worker-1", LEASE_SECONDS
+        ),
+        "repeated": lambda it: it.store.runs.repeated(it.request, "fingerprint"),
+        "withdraw": lambda it: it.store.runs.withdraw(it.request, by="a test"),
+        "request_cancel": lambda it: it.store.runs.request_cancel(it.running.id),
+        "request_cancel of a blocked run": lambda it: it.store.runs.request_cancel(it.blocked.id),
+        "approve": lambda it: it.store.runs.approve(it.blocked.id),
+        "retry": lambda it: it.store.runs.retry(it.failed.id),
+    }
+
+
+def _runs() -> dict[str, Call]:
+    figures, why = RunFigures(files_processed=1), ("SOURCE_UNAVAILABLE", "503")
+    problem = [RunProblem("b.py", "failed", "It is empty.")]
+    return {
+        "claim": lambda it: it.store.runs.claim("worker-2", LEASE_SECONDS),
+        "others_wait": lambda it: it.store.runs.others_wait(it.running),
+        "expire": lambda it: it.store.runs.expire(it.running),
+        "heartbeat": lambda it: it.store.runs.heartbeat(it.running, LEASE_SECONDS, {"phase": "indexing"}, figures),
+        "report_progress": lambda it: it.store.runs.report_progress(it.running, {"phase": "indexing"}),
+        "explain_lost": lambda it: it.store.runs.explain_lost(it.running, *why),
+        "finish": lambda it: it.store.runs.finish(it.running, RunStatus.COMPLETED, figures),
+        "finish at the brake": lambda it: it.store.runs.finish(
+            it.running, RunStatus.BLOCKED, figures, *why, brake=BRAKE
+        ),
+        "finish with a successor": lambda it: it.store.runs.finish(
+            it.running, RunStatus.CANCELLED, figures, *why, followed_up=True
+        ),
+        "record_brake": lambda it: it.store.runs.record_brake(it.running, BRAKE),
+        "retry_later": lambda it: it.store.runs.retry_later(it.running, 1.0, *why, figures),
+        "release": lambda it: it.store.runs.release(it.running, figures, YIELDING),
+        "add_problems": lambda it: it.store.runs.add_problems(it.running, problem),
+        "forget_problems": lambda it: it.store.runs.forget_problems(it.running, "failed"),
+    }
+
+
+def _versions() -> dict[str, Call]:
+    made = {"collection": "code", "physical": "code", "settings_key": "settings-4"}
+    return {
+        "of": lambda it: it.store.versions.of(it.row.id),
+        "all": lambda it: it.store.versions.all(),
+        "attributes": lambda it: it.store.versions.attributes(it.live.id),
+        "physical_collections": lambda it: it.store.versions.physical_collections(),
+        "not_on": lambda it: it.store.versions.not_on("code", "code-2"),
+        "add": lambda it: it.store.versions.add(it.running, VersionState.BUILDING, **made),
+        "set_columns": lambda it: it.store.versions.set_columns(it.running, it.building.id, links="x"),
+        "build_again": lambda it: it.store.versions.build_again(it.running, it.retired),
+        "begin_epoch": lambda it: it.store.versions.begin_epoch(it.running, it.building, identity="index-1"),
+        "publish": lambda it: it.store.versions.publish(it.running, it.building, it.row, it.published(HEAD)),
+        "record_head": lambda it: it.store.versions.record_head(it.running, HEAD, None),
+        "remove": lambda it: it.store.versions.remove(it.running, it.retired.id),
+        "roll_back": lambda it: it.store.versions.roll_back("payments"),
+        "set_hold": lambda it: it.store.versions.set_hold(["other", "payments"], IndexHold("a test", None)),
+    }
+
+
+def _manifests() -> dict[str, Call]:
+    rows = [row_of(f"{number}.py") for number in range(3)]
+    return {
+        "load": lambda it: it.store.manifests.load(it.live.id),
+        "file": lambda it: it.store.manifests.file(it.live.id, "a.py"),
+        "near": lambda it: it.store.manifests.near(it.live.id, "b.py"),
+        "record": lambda it: it.store.manifests.record(it.running, it.building.id, rows),
+        "forget": lambda it: it.store.manifests.forget(it.running, it.live.id, ["a.py"]),
+        "clear": lambda it: it.store.manifests.clear(it.running, it.live.id),
+        "counts": lambda it: it.store.manifests.counts(),
+        "totals": lambda it: it.store.manifests.totals(it.live.id),
+        "outdated": lambda it: it.store.manifests.outdated([(it.live.id, "a.py")]),
+        "folder": lambda it: it.store.manifests.folder(it.live.id, "", 10),
+        "skip_counts": lambda it: it.store.manifests.skip_counts(it.live.id),
+    }
+
+
+def _repositories() -> dict[str, Call]:
+    moved = {"location": "https://git.example.com/moved.git"}
+    everything = [registration(name, **moved) for name in ("payments", "other", "new")]
+    return {
+        "get": lambda it: it.store.repositories.get("payments"),
+        "by_id": lambda it: it.store.repositories.by_id(it.row.id),
+        "list": lambda it: it.store.repositories.list(),
+        "find": lambda it: it.store.repositories.find(source="git", location=it.row.location),
+        "states": lambda it: it.store.repositories.states(),
+        "names": lambda it: it.store.repositories.names(),
+        "names_of": lambda it: it.store.repositories.names_of([it.row.id]),
+        "of_project": lambda it: it.store.repositories.of_project(7, [it.row.location]),
+        "register": lambda it: it.store.repositories.register(registration("payments", **moved)),
+        "register_all": lambda it: it.store.repositories.register_all(everything),
+        "deactivate": lambda it: it.store.repositories.deactivate("payments"),
+        "pause": lambda it: it.store.repositories.pause("payments", "It is moved."),
+        "resume": lambda it: it.store.repositories.resume("payments"),
+        "remove": lambda it: it.store.repositories.remove("payments"),
+        "remove by its run": lambda it: it.store.repositories.remove("payments", by=it.running),
+    }
+
+
+def _registry() -> dict[str, Call]:
+    document: Mapping[str, Any] = {"embedding": {"model": "new"}}
+    put: dict[str, str] = {"host": "node-1", "by": "worker-1"}
+    return {
+        "RegistryFiles.all": lambda it: it.files.all(),
+        "RegistryFiles.stamp": lambda it: it.files.stamp(),
+        "RegistryFiles.content_state": lambda it: it.files.content_state(A, DIGEST),
+        "RegistryFiles.put": lambda it: it.files.put(A, "digest-2", document, **put),
+        "RegistryFiles.require_current": lambda it: it.in_transaction(it.files.require_current, A, DIGEST),
+        "RegistryFiles.rewrite": lambda it: it.files.rewrite(A, lambda _: document, taker=B, digest=DIGEST),
+        "RegistryFiles.rewrite the other way": lambda it: it.files.rewrite(
+            B, lambda _: document, taker=A, digest=DIGEST
+        ),
+        "RegistryFiles.forget": lambda it: it.files.forget(B, DIGEST),
+        "ProjectGroups.declare": lambda it: it.groups.declare(["gitlab.example.com/due", it.claim.key]),
+        "ProjectGroups.claim_due": lambda it: it.groups.claim_due("w", 9.0, among=["gitlab.example.com/due"]),
+        "ProjectGroups.claim": lambda it: it.groups.claim(it.claim.key, "worker-2", LEASE_SECONDS),
+        "ProjectGroups.renew": lambda it: it.groups.renew(it.claim, LEASE_SECONDS),
+        "ProjectGroups.require_held": lambda it: it.in_transaction(it.groups.require_held, it.claim),
+        "ProjectGroups.record": lambda it: it.next_due(),
+        "ProjectGroups.release": lambda it: it.groups.release(it.claim),
+        "ProjectGroups.forget": lambda it: it.groups.forget([]),
+        "ProjectGroups.list": lambda it: it.groups.list(),
+        "GroupRepositories.apply_changes": lambda it: it.members.apply_changes(
+            it.renaming("renamed"), guard=partial(it.groups.require_held, it.claim)
+        ),
+        "GroupRepositories.relocate": lambda it: it.members.relocate(it.row, "https://git.example.com/moved.git"),
+        "GroupRepositories.running": lambda it: it.members.running([it.row.id]),
+    }
+
+
+def _rest() -> dict[str, Call]:
+    one = text("SELECT 1")
+    due = {"grace_seconds": 1e10, "max_attempts": 3}
+    return {
+        "Ticks.scheduled": lambda it: it.store.ticks.scheduled(),
+        "Ticks.latest": lambda it: it.store.ticks.latest([it.row.id]),
+        "Ticks.enqueue": lambda it: it.store.ticks.enqueue({it.row.id: TICK, it.other.id: TICK}, **due),
+        "Ticks.missed": lambda it: it.store.ticks.missed(it.row.id),
+        "Ticks.first_runs": lambda it: it.store.ticks.first_runs([it.row.id, it.other.id]),
+        "Workers.join": lambda it: it.workers.join("worker-2", host="node-2", version="0.2.0"),
+        "Workers.beat": lambda it: it.workers.beat("worker-1"),
+        "Workers.leave": lambda it: it.workers.leave("worker-1"),
+        "Workers.alive": lambda it: it.workers.alive(),
+        "StoredEndedSessions.end": lambda it: it.sessions.end("session-1"),
+        "StoredEndedSessions.has_ended": lambda it: it.sessions.has_ended("session-1"),
+        "Database.rows": lambda it: it.database.rows(one),
+        "Database.scalars": lambda it: it.database.scalars(one),
+        "Database.scalar": lambda it: it.database.scalar(one),
+        "Database.change": lambda it: it.database.change(text("UPDATE repositories SET epoch = epoch + 1")),
+        "Database.ping": lambda it: it.database.ping(),
+        "Database.schema": lambda it: it.database.schema(),
+        "Database.upgrade": lambda it: it.database.upgrade(),
+        "DatabaseClock.measure": lambda it: it.database.clock.measure(),
+        "index_queries.search_scope": lambda it: index_queries.search_scope(it.database, [it.live.id]),
+        "index_queries.searched_versions": lambda it: index_queries.searched_versions(it.database, "payments"),
+        "index_queries.live_versions": lambda it: index_queries.live_versions(it.database),
+        "index_queries.versions_with": lambda it: index_queries.versions_with(it.database, "a.py"),
+        "index_queries.stored_files": lambda it: index_queries.stored_files(it.database, it.live.id),
+        "index_queries.indexed_meaning": lambda it: index_queries.indexed_meaning(it.database, [it.live.id]),
+        "index_queries.commit_pages": lambda it: index_queries.commit_pages(it.database, [it.row.id]),
+        "index_queries.incomplete_versions": lambda it: index_queries.incomplete_versions(it.database),
+        "index_queries.similar_indexes": lambda it: index_queries.similar_indexes(it.database, count_chunks=True),
+        "index_queries.version_states": lambda it: index_queries.version_states(it.database),
+    }
+
+
+def _of(name: str, calls: Mapping[str, Call]) -> dict[str, Call]:
+    return {f"{name}.{method}": call for method, call in calls.items()}
+
+
+CALLS: Mapping[str, Call] = {
+    **_of("RunHistory", _history()),
+    **_of("RunQueue", _queue()),
+    **_of("Runs", _runs()),
+    **_of("Versions", _versions()),
+    **_of("Manifests", _manifests()),
+    **_of("Repositories", _repositories()),
+    **_registry(),
+    **_rest(),
+}
+"""By name: the method, and if it is called in several ways, a few words after a space."""
+
+NOT_HERE = {
+    "Connection": "is used within a transaction, by these methods",
+    "Notifications": "waits; its own connection has no transaction",
+    "RowWatch": "calls what it is given",
+    "Connector": "opens connections",
+    "Database.read": "is used by all of them",
+    "Database.write": "is used by all of them",
+    "Database.whole": "is used by all of them",
+    "Database.close": "ends the test's own connection",
+}
+
+
+def methods_of_the_store() -> set[str]:
+    """Public coroutine functions that use a database: of classes, and of modules if it is their first argument."""
+    found = set()
+    for info in pkgutil.iter_modules(reposync.store.__path__, "reposync.store."):
+        module = importlib.import_module(info.name)
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) != info.name or name.startswith("_"):
+                continue
+            if inspect.isclass(value):
+                found |= {f"{name}.{method}" for method, of in vars(value).items() if _is_public(method, of)}
+            elif _is_public(name, value) and next(iter(inspect.signature(value).parameters), "") == "database":
+                found.add(f"{info.name.rpartition('.')[2]}.{name}")
+    return {each for each in found if each not in NOT_HERE and each.partition(".")[0] not in NOT_HERE}
+
+
+def _is_public(name: str, value: object) -> bool:
+    function = inspect.unwrap(value) if callable(value) else value
+    return not name.startswith("_") and (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
+
+
+# A different process -------------------------------------------------------------------------------------------------
+
+
+class OtherProcess:
+    """Restores all rows in one transaction: a write that nobody may block."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def restores(self) -> str:
+        """Why it could not, in the words of the database; empty if it could."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b"restore\n")
+        answer = (await self._process.stdout.readline()).decode().strip()
+        assert answer, "the other process ended"
+        return "" if answer == "done" else answer
+
+
+@asynccontextmanager
+async def other_process(url: str) -> AsyncGenerator[OtherProcess, None]:
+    """One that restores the rows of this moment."""
+    program = [sys.executable, "-m", "tests.integration.store.restoring", url]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe)
+    try:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+        yield OtherProcess(process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
