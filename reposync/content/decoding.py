@@ -11,6 +11,7 @@ import re
 from functools import cache
 from typing import Final
 
+from reposync.content.encodings import likely_encodings, mixes_scripts
 from reposync.content.model import Skip, Skipped
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
@@ -18,17 +19,17 @@ REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _BINARY_PROBE: Final = 8000
 """git treats a blob with a NUL in its first 8000 bytes as binary (`buffer_is_binary`); so do we."""
 
-_SAMPLE: Final = 4096
-"""charset-normalizer takes about 1 s for 100 KB: it gets this many bytes of the lines that are not ASCII."""
+_SAMPLE: Final = 2048
+"""An encoding is chosen by this many bytes of the lines that are not ASCII."""
 
 _TEXT_BYTES: Final = bytes({7, 8, 9, 10, 11, 12, 13, 27} | set(range(0x20, 0x7F)) | set(range(0x80, 0x100)))
-_NOT_ASCII: Final = re.compile(rb"[\x80-\xff]+")
 _NOT_ASCII_LINE: Final = re.compile(rb"[^\n]*[\x80-\xff][^\n]*\n?")
 
-_CP1252_IN_WORDS: Final = bytes([*b"\x80\x85\x91\x92\x93\x94\x95\x96\x97\x99", *range(0xA0, 0x100)])
-"""The upper half of Latin 1, and of cp1252 the euro, quotes, dashes, the ellipsis and the trade mark."""
-
-_SYMBOL_IN_WORD: Final = re.compile(rb"[A-Za-z][\xa1\xa3\xa5\xa6\xa9\xac\xae\xaf\xb1\xb3\xb5\xb6\xb9\xbc\xbe\xbf][a-z]")
+_ASCII: Final = bytes(range(0x80))
+_RARE: Final = ["cp1256", "cp1257", "iso8859_5", "johab", "mac_roman", "tis_620"]
+"""Encodings that are left to a detector: Arabic, Baltic, Cyrillic, Korean, Western, Thai."""
+_MIN_GUESSED: Final = 200
+"""Bytes outside ASCII. With fewer a detector takes Chinese for Arabic, and Polish for Turkish."""
 
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -90,7 +91,7 @@ def _decoded(content: bytes) -> str | Skipped:
         pass
     if b"\0" in content or controls * 100 > len(probe):
         return Skipped(Skip.BINARY, "neither UTF-8 nor free of control characters")
-    text = _declared(content) or _damaged(content) or _western(content) or _guessed(content)
+    text = _declared(content) or _damaged(content) or _guessed(content)
     return text or Skipped(Skip.UNDECODABLE, "neither UTF-8 nor an encoding that could be detected with confidence")
 
 
@@ -149,23 +150,17 @@ def _damaged(content: bytes) -> str | None:
     return _storable(text) if whole >= 4 * broken else None
 
 
-def _western(content: bytes) -> str | None:
-    """cp1252 if single accents are between ASCII. A detector needs more bytes: it takes "José" for Polish."""
-    runs = _NOT_ASCII.findall(content)
-    letters = [run for run in runs if len(run) <= 2 and not run.translate(None, _CP1252_IN_WORDS)]
-    if len(letters) < 0.95 * len(runs) or sum(map(len, runs)) * 5 > len(content):
-        return None
-    if len(_SYMBOL_IN_WORD.findall(content)) * 10 > len(runs):
-        return None  # letters of ISO 8859-2 and similar
-    single = sum(len(run) == 1 for run in letters)
-    return _strictly(content, "cp1252") if single * 5 >= len(runs) * 4 else None
-
-
 def _guessed(content: bytes) -> str | None:
+    sample = _sample(content)
+    for encoding in likely_encodings(sample):
+        if text := _strictly(content, encoding):
+            return text
+    if len(sample.translate(None, _ASCII)) < _MIN_GUESSED:
+        return None
     from charset_normalizer import from_bytes  # 30 ms to import, rarely needed
 
-    for guess in from_bytes(_sample(content), preemptive_behaviour=False, enable_fallback=False):
-        if guess.encoding != "utf_7" and (text := _strictly(content, guess.encoding)):
+    for guess in from_bytes(sample, cp_isolation=_RARE, preemptive_behaviour=False, enable_fallback=False):
+        if not mixes_scripts(str(guess)) and (text := _strictly(content, guess.encoding)):
             return text
     return None
 

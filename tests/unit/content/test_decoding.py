@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,12 +49,98 @@ def test_a_byte_order_mark_names_the_encoding_and_is_removed(encoding: str) -> N
         ("# -*- coding: koi8-r -*-\n# Да\n", "koi8-r"),
         ('<?xml version="1.0" encoding="iso-8859-2"?>\n<a>Łódź</a>\n', "iso-8859-2"),
         ('<meta charset="shift_jis">\n<p>はい</p>\n', "shift_jis"),
+        ("# שלום עולם זה קובץ\n", "cp1255"),
         # Longer than the sample that a detector gets.
         ("int x;\n" * 2000 + "// 教本チュートリアルへようこそ、すべてのコマンドを説明する\n" * 400, "shift_jis"),
     ],
 )
 def test_text_in_older_encodings_is_read(text: str, encoding: str) -> None:
     assert decode(text.encode(encoding)) == text
+
+
+_GERMAN = [
+    "# Größe und Breite\nGröße = 1\nprint('größer')\n",
+    "// Grüße aus München\nint main() { return 0; }\n",
+    "/* Maßgröße: Fläche in m², größer als die vorige Größe */\nint a;\n",
+    "<h1>Größenänderung</h1>\n<p>Viele Grüße, Ihr Team aus Köln. Weiß, heiß, süß.</p>\n",
+    "-- Prüft Maße: Länge × Breite, größer 5 m²\nSELECT * FROM maße WHERE größe > 5;\n",
+    "UMLAUT = re.compile('[a-zäöüßÄÖÜ]')  # „Größe“ – 20 °C, 5 €\n",
+]
+_RUSSIAN = ["# Проверка\n", "// строка\n", "/* ВНИМАНИЕ: не менять! */\n", "-- Имя пользователя и пароль\n"]
+_RUSSIAN += ["# Если файл не найден, вернуть ошибку\n", "// Да, так надо\n"]
+_JAPANESE = ["# 設定ファイル\n", "// これはコメントです\nint x;\n", "/* データベースに接続する */\n", "// 初期化\n"]
+_JAPANESE += ["# ファイルが見つからない場合はエラー\n", "// 関数の説明。引数は整数\n"]
+_SHORT = {
+    "cp1252": [*_GERMAN[:3], "# Über\n", "// später löschen\n", "/* Äußere Schleife */\n"],
+    "latin-1": [
+        "# Vérifie que la clé a été créée\n",
+        "# L'été dernier: à côté\n",
+        "// ¿Qué función usar aquí? Año nuevo\n",
+        "/* Não é possível; função inválida, informações */\n",
+        "# Håndterer fejl på serveren; søg først\n",
+        "// Il valore è già più grande: perché?\n",
+    ],
+    "iso-8859-2": [
+        "// Połączenie z bazą danych\n",
+        "/* Użytkownik i hasło */\n",
+        "# Sprawdź, czy użytkownik istnieje\n",
+        "# Připojení k databázi\n",
+        "// Ověří, že soubor existuje\n",
+        "/* Příliš žluťoučký kůň */\n",
+    ],
+    "cp1251": _RUSSIAN,
+    "koi8-r": _RUSSIAN,
+    "shift_jis": _JAPANESE,
+    "euc_jp": _JAPANESE,
+    "gb18030": [
+        "# 配置文件\n",
+        "// 这是一个注释\nint x;\n",
+        "/* 连接到数据库 */\n",
+        "-- 用户名和密码\n",
+        "# 如果文件不存在，返回错误\n",
+        "# 测试API的接口\n",
+    ],
+    "euc_kr": [
+        "# 설정 파일\n",
+        "// 이것은 주석입니다\nint x;\n",
+        "/* 데이터베이스에 연결 */\n",
+        "-- 사용자 이름과 비밀번호\n",
+        "# 파일이 없으면 오류를 반환한다\n",
+        "# 테스트\n",
+    ],
+}
+
+
+@pytest.mark.parametrize("text", _GERMAN)
+def test_german_words_keep_their_letters(text: str) -> None:
+    assert decode(text.encode("cp1252")) == text
+
+
+@pytest.mark.parametrize("encoding", _SHORT)
+def test_a_comment_of_a_few_words_is_read_in_its_encoding(encoding: str) -> None:
+    assert [decode(text.encode(encoding)) for text in _SHORT[encoding]] == _SHORT[encoding]
+
+
+_HIGH_LETTERS = "".join(map(chr, {*range(0xC0, 0x100)} - {0xD7, 0xF7}))
+# The second of two is none of ŠŒŽšœžŸ: the pair could be a letter in UTF-8.
+_western_words = st.from_regex(f"[A-Za-z]{{1,4}}[ŠŒŽšœžŸ{_HIGH_LETTERS}][{_HIGH_LETTERS}]?[a-z]{{0,4}}", fullmatch=True)
+
+
+@given(st.lists(_western_words, min_size=1, max_size=300))
+def test_words_with_letters_of_cp1252_never_become_a_different_script(words: list[str]) -> None:
+    text = decode(" ".join(words).encode("cp1252"))
+    if not isinstance(text, Skipped):
+        assert {unicodedata.name(char).split()[0] for char in text if char.isalpha()} == {"LATIN"}
+
+
+@given(st.lists(st.sampled_from(" ".join(_GERMAN[:5]).split()), min_size=1, max_size=300))
+def test_german_words_in_any_order_are_read_as_they_are(words: list[str]) -> None:
+    text = " ".join(words)
+    assert decode(text.encode("cp1252")) == text
+
+
+def test_a_few_bytes_that_are_no_words_are_not_guessed() -> None:
+    assert reason("return 'ﺉﻑ廲罭'\n".encode("gb18030")) is Skip.UNDECODABLE
 
 
 @pytest.mark.parametrize("declared", ["utf_7", "rot13", "unicode_escape", "idna", "hex", "no-such-thing", "utf-16"])
