@@ -42,6 +42,8 @@ class RepoSyncError(Exception):
     status = 500
     exit_code = FAILED
     retryable = False
+    details: Mapping[str, Any] = MappingProxyType({})
+    """For programs."""
 
     def __init_subclass__(
         cls, code: str = "", status: int = 0, exit_code: int = 0, retryable: bool | None = None, **others: Any

@@ -89,11 +89,6 @@ class Plan:
             remedy="Remove it from one of the two, or run `reposync apply --take-over`.",
         )
 
-    def refuse_conflicts(self) -> None:
-        """Raises RegistryConflict."""
-        if error := self.conflict():
-            raise error
-
 
 class Applying:
     """Applies one loaded registry file. Every method raises StoreUnavailable."""

@@ -12,7 +12,6 @@ import functools
 import getpass
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -20,6 +19,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from reposync.cli.output import Result
+from reposync.errors import FAILED
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
@@ -77,7 +77,7 @@ def prints(act: Callable[P, Result]) -> Command[P]:
         result = act(*args, **options)
         result.print(as_json=as_json)
         if result.failed:
-            sys.exit(1)
+            click.get_current_context().exit(FAILED)
 
     return command
 

@@ -67,7 +67,7 @@ def _load(file: Path | None, *, as_json: bool) -> LoadedRegistry:
             print_json(_report(file, errors=error.problems))
         for problem in error.problems:
             click.echo(str(problem), err=True)
-        raise SystemExit(error.exit_code) from None
+        click.get_current_context().exit(error.exit_code)
     if not as_json:
         for problem in loaded.warnings:
             click.echo(f"warning: {problem}", err=True)
@@ -106,7 +106,11 @@ def apply(file: Path | None, dry_run: bool, take_over: bool) -> Result:
         return plan, not dry_run and not plan.conflicts and await applying.write(plan, on_request=True)
 
     plan, written = run_with_database(act)
-    return Result(plan.as_json() | {"applied": written}, _plan_lines(plan, written))
+    document = plan.as_json() | {"applied": written}
+    conflict = plan.conflict()
+    if conflict is not None:
+        conflict.details = document
+    return Result(document, _plan_lines(plan, written), error=conflict)
 
 
 def _plan_lines(plan: Plan, written: bool) -> Iterator[str]:
@@ -127,7 +131,6 @@ def _plan_lines(plan: Plan, written: bool) -> Iterator[str]:
     yield f"{escape_unprintable(plan.path)} ({plan.digest[:12]}): {done}: {found}; {plan.unchanged:,} unchanged"
     if plan.standing == "superseded" and not written:
         yield "  This content was superseded by a later one; applying it reverts the catalogue."
-    plan.refuse_conflicts()
 
 
 def _shown(value: Any) -> str:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import itertools
 import os
 import sys
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from reposync import __version__
 from reposync.cli.commands import Group
-from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError
+from reposync.cli.output import print_error
+from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError, UsageError
 
 # Name -> (module, attribute, help). A module is imported when its command runs: `--help` must not import all of them.
 COMMANDS = {
@@ -100,45 +103,60 @@ def main() -> NoReturn:
     atexit.register(gc.freeze)
     # httpx imports its own command line if rich and pygments are installed, which takes 0.08 s.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None: the import fails
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Execute a command; its exit code. An error is one line on stderr, and with --json also a document on stdout."""
     try:
         # Without its standalone mode, click returns the exit code of a command that called `ctx.exit`.
-        code = cli.main(prog_name="reposync", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except RepoSyncError as error:
-        if os.environ.get("REPOSYNC_DEBUG"):
-            raise
-        report(error)
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        sys.exit(INTERRUPTED)
+        code = cli.main(list(arguments), prog_name="reposync", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except BrokenPipeError:
         # The reader is gone (`reposync history | head`): exit silently, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(FAILED)
-    except Exception as error:
-        if os.environ.get("REPOSYNC_DEBUG"):
+        return FAILED
+    except (Exception, KeyboardInterrupt) as error:
+        is_expected = isinstance(error, click.ClickException | click.Abort | KeyboardInterrupt)
+        if os.environ.get("REPOSYNC_DEBUG") and not is_expected:
             raise
-        # SQLAlchemy adds the statement to the message of the database.
-        cause = getattr(error, "orig", None) or error
-        click.echo(f"error: {_redacted(f'{type(error).__name__}: {cause}')}", err=True)
-        click.echo("  This error is unexpected. REPOSYNC_DEBUG=1 shows the traceback; please report it.", err=True)
-        sys.exit(FAILED)
-    sys.exit(code if isinstance(code, int) else 0)
+        ending = _report(error)
+        if "--json" in itertools.takewhile(lambda word: word != "--", arguments):
+            print_error(ending.code, ending.message, ending.details)
+        return ending.exit_code
 
 
-def report(error: RepoSyncError) -> None:
+class _Ending(NamedTuple):
+    exit_code: int
+    code: str
+    message: str
+    details: Mapping[str, Any] = {}
+
+
+def _report(error: BaseException) -> _Ending:
     """One line per problem on stderr: what failed, where, what to do."""
-    problems: tuple[Any, ...] = getattr(error, "problems", ())
-    if problems:
-        for problem in problems:
-            click.echo(f"error: {problem}", err=True)
-        return
-    click.echo(f"error: {_redacted(error.message)}", err=True)
-    if error.remedy:
-        click.echo(f"  {_redacted(str(error.remedy))}", err=True)
+    match error:
+        case click.ClickException():
+            error.show()
+            return _Ending(error.exit_code, UsageError.code, error.format_message())
+        case click.Abort() | KeyboardInterrupt():
+            click.echo("Interrupted.", err=True)
+            return _Ending(INTERRUPTED, "INTERRUPTED", "Interrupted.")
+        case RepoSyncError():
+            problems: tuple[Any, ...] = getattr(error, "problems", ())
+            for problem in problems:
+                click.echo(f"error: {problem}", err=True)
+            if not problems:
+                click.echo(f"error: {_redacted(error.message)}", err=True)
+                if error.remedy:
+                    click.echo(f"  {_redacted(str(error.remedy))}", err=True)
+            return _Ending(error.exit_code, error.code, _redacted(str(error)), error.details)
+    # SQLAlchemy adds the statement to the message of the database.
+    cause = getattr(error, "orig", None) or error
+    message = _redacted(f"{type(error).__name__}: {cause}")
+    click.echo(f"error: {message}", err=True)
+    click.echo("  This error is unexpected. REPOSYNC_DEBUG=1 shows the traceback; please report it.", err=True)
+    return _Ending(FAILED, RepoSyncError.code, message)
 
 
 def _redacted(text: str) -> str:

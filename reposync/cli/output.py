@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from reposync.errors import RepoSyncError
     from reposync.store.run import Run
     from reposync.sync.progress import RunProgress, Watch
 
@@ -39,17 +40,27 @@ STYLES = {
 @dataclass(frozen=True)
 class Result:
     """What a command prints: `document` with --json, otherwise `text`, and `hint` on stderr. `failed`: exit code 1.
-    Bytes in `text` are printed as they are, without a line break."""
+    Bytes in `text` are printed as they are, without a line break. `text` may be a generator, which is not read with
+    --json: it must not decide anything.
+
+    `error` ends the command after the text, and takes the place of the document."""
 
     document: Any
     text: Iterable[str | bytes | Table]
     hint: str | None = None
     failed: bool = False
+    error: RepoSyncError | None = None
 
     def print(self, *, as_json: bool) -> None:
-        if as_json:
+        """Raises `error`."""
+        if as_json and self.error is None:
             print_json(self.document)
-            return
+        elif not as_json:
+            self._print_text()
+        if self.error is not None:
+            raise self.error
+
+    def _print_text(self) -> None:
         for each in self.text:
             if isinstance(each, str | bytes):
                 click.echo(each, nl=isinstance(each, str))
@@ -68,6 +79,11 @@ def say(*lines: str) -> None:
 
 def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=_plain))
+
+
+def print_error(code: str, message: str, details: Mapping[str, Any]) -> None:
+    """The document of a command that ends with an error, as the HTTP API has it."""
+    print_json({"error": {"code": code, "message": message, "details": dict(details)}})
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from reposync.config.references import Interpolated, InterpolationError, interpolate
@@ -56,6 +56,7 @@ class RegistryErrors(ConfigError):
         ordered = sorted(set(problems), key=lambda problem: (problem.line, problem.column, problem.message))
         super().__init__("\n".join(map(str, ordered)))
         self.problems = tuple(ordered)
+        self.details = {"problems": list(map(asdict, ordered))}
 
 
 @dataclass

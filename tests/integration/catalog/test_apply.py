@@ -48,7 +48,8 @@ class Pod:
         """`reposync apply`."""
         applying = Applying(self.database, self.read(text), by="person")
         plan = await applying.plan(take_over=take_over)
-        plan.refuse_conflicts()
+        if conflict := plan.conflict():
+            raise conflict
         await applying.write(plan, on_request=True)
         return plan
 
