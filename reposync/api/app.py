@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 
+from reposync.api.description import Description, description_routes
 from reposync.api.errors import add_error_handlers
 from reposync.api.hosts import Proxies
 from reposync.api.middleware import Gate
@@ -48,6 +49,8 @@ def create_app(parts: ApiParts) -> FastAPI:
         # FastAPI's pages load scripts from a third-party server.
         docs_url=None,
         redoc_url=None,
+        # It would be put into JSON again for each request.
+        openapi_url=None,
         # A redirect to the path without the slash would contain the wrong host behind most proxies.
         redirect_slashes=False,
     )
@@ -55,9 +58,11 @@ def create_app(parts: ApiParts) -> FastAPI:
     add_error_handlers(app, parts.secrets.redact)
     for routes in ROUTES:
         app.router.routes += routes(parts).routes
+    description = Description(app.openapi, parts.access.config.root_path)
+    app.router.routes += description_routes(description).routes
     renderer = Renderer(parts)
     app.state.error_page = error_pages(renderer, parts.access)
-    app.router.routes += page_routes(parts, renderer, app.openapi).routes
+    app.router.routes += page_routes(parts, renderer, description).routes
     app.mount("/static", StaticContent(), name="static")
     # The last one is the outermost. HEAD has to get the headers of the compressed response. Level 9 takes two to three
     # times as long as 5, and saves at most a tenth more.

@@ -28,6 +28,8 @@ from reposync.store.workers import StoredEndedSessions
 
 ANONYMOUS = "anonymous"
 """Name of every client if no tokens are configured."""
+ADMITTED = "admitted"
+"""Key of the request's state if it has a principal: the server then keeps its connection."""
 SESSION_SECONDS = 12 * 3600
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -143,7 +145,9 @@ class Access:
         """None if the request has no valid credential. Determined once per request. Raises AccessDenied for a wrong
         token, TooManyAttempts, StoreUnavailable."""
         if _PRINCIPAL not in request.scope:
-            request.scope[_PRINCIPAL] = await self._principal(request)
+            request.scope[_PRINCIPAL] = principal = await self._principal(request)
+            if principal is not None:
+                setattr(request.state, ADMITTED, True)
         return cast("Principal | None", request.scope[_PRINCIPAL])
 
     async def principal_or_none(self, request: Request) -> Principal | None:

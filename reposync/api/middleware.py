@@ -81,6 +81,7 @@ class Gate:
         self._has_tokens = has_tokens
         self._hosts = AllowedHosts(config.allowed_hosts, has_tokens=has_tokens)
         self._lingering = 0
+        self._turnstile = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -139,6 +140,8 @@ class Gate:
                 kept = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
                 scope = {**scope, "headers": kept}
             try:
+                if scope["path"].removeprefix(self._root) not in _WITH_RESERVE:
+                    await self._in_turn()
                 await self._app({**scope, "method": "GET", _HEAD: True} if is_head else scope, received, sent)
                 return
             except asyncio.CancelledError:
@@ -155,6 +158,12 @@ class Gate:
             # A response that has started can only be cut off, which the server does if it is not complete.
             if not has_started:
                 await response(scope, received, sent)
+
+    async def _in_turn(self) -> None:
+        """One request begins in each turn of the event loop: 500 at once, which render a page each, would hold it for
+        seconds, and with it probes, leases and syncs."""
+        async with self._turnstile:
+            await asyncio.sleep(0)
 
     async def _discard(self, receive: Receive) -> None:
         """What a client still sends that has its response. At most so many clients: the others may be strangers."""

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import socket
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from reposync.api.auth import ADMITTED
 from reposync.api.errors import envelope
+from reposync.api.hosts import client_network
 from reposync.api.middleware import PROBES_ONLY
 from reposync.errors import ConfigError, UsageError
 from reposync.outgoing import is_loopback
@@ -39,8 +42,9 @@ _ACCEPTING_TURNS = 4
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """`grace_seconds`: for responses in progress when the daemon shuts down. `idle_seconds`: a connection without a
-    complete head of a request is closed after this time, and before twice as much; uvicorn would wait for the first
-    one for ever. `max_connections`: more would take the file descriptors that syncs need; see `Connection`."""
+    complete head of a request, or whose client reads nothing of a response, is closed after this time, and before twice
+    as much; uvicorn would wait for ever. `max_connections`: more would take the file descriptors that syncs need; see
+    `Connection`."""
 
     grace_seconds: float = 3.0
     idle_seconds: float = 10.0
@@ -86,8 +90,10 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
 class Connection(H11Protocol):
     """Uvicorn's protocol within `limits`, with our JSON for its own error.
 
-    If there are too many connections, the address that has most of them loses its oldest idle one, which HTTP allows at
-    any time. If all have a request in progress, a few more may be used for probes.
+    If there are too many connections, the client that has most of those without an admitted request in progress loses
+    one of them: its oldest idle one, which HTTP allows at any time, or else its oldest. So a request with a valid token
+    is answered whatever strangers hold, and a stranger takes from others only what is more than their share. If all
+    connections have an admitted request in progress, a few more may be used for probes.
     """
 
     def __init__(
@@ -97,18 +103,20 @@ class Connection(H11Protocol):
         self._limits = limits
         self._made_at = self.loop.time()
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._times_drained = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._close_if_idle(before=self)
+        self._close_if_still(before=self)
         surplus = len(self.connections) - self._limits.max_connections
         if surplus <= 0:
             return
-        if idle := [each for each in connections_of(self.server_state) if each.is_idle and each is not self]:
-            held = Counter(each.address for each in connections_of(self.server_state))
-            victim = min(idle, key=lambda each: (-held[each.address], each._made_at))
+        strangers = [each for each in connections_of(self.server_state) if not each.is_admitted and each is not self]
+        if strangers:
+            held = Counter(each.address for each in strangers)
+            victim = min(strangers, key=lambda each: (-held[each.address], not each.is_idle, each._made_at))
             self.connections.discard(victim)
-            victim.transport.abort()
+            victim.drop()
         elif surplus > RESERVED_CONNECTIONS:
             self.transport.abort()
         else:
@@ -119,22 +127,45 @@ class Connection(H11Protocol):
             self._idle_timer.cancel()
         super().connection_lost(exc)
 
+    def resume_writing(self) -> None:
+        self._times_drained += 1
+        super().resume_writing()
+
     @property
     def address(self) -> str:
-        return self.client[0] if self.client else ""
+        """The network of the client. Behind a trusted proxy: of the last request, once `Proxies` has seen its head."""
+        client = self.scope["client"] if self.scope else self.client
+        return client_network(client[0]) if client else ""
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
-    def _close_if_idle(self, before: object) -> None:
-        """`before`: the last request that it had at the check before this one."""
-        last = self.cycle if self.is_idle else object()
-        if last is before:
-            self.transport.abort()
+    @property
+    def is_admitted(self) -> bool:
+        """Whether a request is in progress whose client has a valid token or session, or needs none."""
+        return not self.is_idle and ADMITTED in self.scope["state"]
+
+    def drop(self) -> None:
+        """End it now. What its client has not read is discarded: otherwise the kernel would keep it for minutes."""
+        if self.transport.get_write_buffer_size() > 0:
+            no_lingering = struct.pack("ii", 1, 0)
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_lingering)
+        self.transport.abort()
+
+    def _close_if_still(self, before: object) -> None:
+        """`before`: the state at the check before this one."""
+        state: object = object()
+        if self.is_idle:
+            state = self.cycle
+        elif self.flow.write_paused:
+            # Nothing more is written until the buffer drains: an equal size means that the client has read nothing.
+            state = (self._times_drained, self.transport.get_write_buffer_size())
+        if state == before:
+            self.drop()
         else:
-            self._idle_timer = self.loop.call_later(self._limits.idle_seconds, self._close_if_idle, last)
+            self._idle_timer = self.loop.call_later(self._limits.idle_seconds, self._close_if_still, state)
 
     def send_400_response(self, msg: str) -> None:
         if self.cycle is not None:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.datastructures import URL
 
 from reposync.api.auth import ANONYMOUS, Principal, Role, admitted, local_address, login_address
+from reposync.api.description import Description
 from reposync.api.errors import AccessDenied, TooManyAttempts
 from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import FILE, ApiParts, BodyLimits, Router, UnreadRoute, with_body
@@ -27,11 +28,11 @@ from reposync.errors import RepoSyncError, RunStateConflict, StoreUnavailable, U
 from reposync.runs.locks import Lock, lock_overviews, release_lock
 from reposync.store.status import RunStatus, RunTrigger
 
-FORM = BodyLimits(max_bytes=16_384)
+# Everybody may send these, and a form has a few hundred bytes.
+FORM = BodyLimits(max_bytes=16_384, seconds=3.0)
 
 
-def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapping[str, Any]]) -> APIRouter:
-    """`document`: the OpenAPI document of the application; public, as the document itself is."""
+def page_routes(parts: ApiParts, renderer: Renderer, description: Description) -> APIRouter:
     routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
     for pages in (help_page, _login_page):
@@ -51,7 +52,7 @@ def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapp
         principal = await parts.access.principal_or_none(request)
         operations = [
             {"tags": ["other"], "summary": "", **operation, "path": path, "method": method.upper()}
-            for path, methods in document()["paths"].items()
+            for path, methods in (await description.document())["paths"].items()
             for method, operation in methods.items()
         ]
         return renderer.page(request, "api_docs.html", principal, operations=operations, type_of=_type_of)

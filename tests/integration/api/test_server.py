@@ -245,10 +245,12 @@ async def test_idle_connections_keep_out_neither_probes_nor_anybody_else(app: Fa
         assert await reader.readuntil(b"}")
 
 
-async def test_with_every_connection_busy_probes_are_answered_and_the_reserve_cannot_be_held(app: FastAPI) -> None:
+async def test_with_every_connection_busy_probes_are_answered_and_the_reserve_cannot_be_held(
+    app: FastAPI, daemon: Daemon
+) -> None:
     begun, go_on = asyncio.Semaphore(0), asyncio.Event()
 
-    @app.get("/wait")
+    @app.get("/wait", dependencies=daemon.parts.readers)
     async def wait() -> None:
         begun.release()
         await go_on.wait()
