@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Mount
+from starlette.routing import Route as AnyRoute
 
 from reposync.api.description import Description, description_routes
 from reposync.api.errors import add_error_handlers
@@ -21,6 +23,7 @@ from reposync.api.routes.webhooks import webhook_routes
 from reposync.api.routing import ApiParts, Route
 from reposync.api.web.pages import page_routes
 from reposync.api.web.rendering import Renderer, StaticContent, error_pages
+from reposync.errors import ConfigError
 
 MIN_COMPRESSED_BYTES = 1_000
 """A smaller response fits into one packet either way."""
@@ -41,7 +44,7 @@ ROUTES = (
 
 
 def create_app(parts: ApiParts) -> FastAPI:
-    """Has no state but `parts`, and opens nothing."""
+    """Has no state but `parts`, and opens nothing. Raises ConfigError for a root path that is one of its own paths."""
     app = FastAPI(
         title="reposync",
         summary="Keeps source code from GitLab searchable in Qdrant.",
@@ -64,9 +67,21 @@ def create_app(parts: ApiParts) -> FastAPI:
     app.state.error_page = error_pages(renderer, parts.access)
     app.router.routes += page_routes(parts, renderer, description).routes
     app.mount("/static", StaticContent(), name="static")
+    _check_root_path(app, parts.access.config.root_path)
     # The last one is the outermost. HEAD has to get the headers of the compressed response. Level 9 takes two to three
     # times as long as 5, and saves at most a tenth more.
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=5)
     app.add_middleware(Gate, config=parts.access.config, has_tokens=parts.access.has_tokens)
     app.add_middleware(Proxies, config=parts.access.config)
     return app
+
+
+def _check_root_path(app: FastAPI, root: str) -> None:
+    """`/runs/ID` could be the page of a run, from a proxy that strips `/runs`, or a page `/ID`, from one that does
+    not."""
+    own = [route.path for route in app.routes if isinstance(route, AnyRoute | Mount)]
+    if root and any(path == root or path.startswith(f"{root}/") for path in own):
+        raise ConfigError(
+            f"`http.root_path` must not be {root}: the server has pages of its own there.",
+            remedy="Choose a path such as /reposync.",
+        )

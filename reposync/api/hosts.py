@@ -28,6 +28,9 @@ _REMEDY = "The operator can allow it (`http: {allow_local_sources: true}`), or r
 # RFC 6052: an IPv4 address behind a translator.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
+_ORIGINAL_HOST = "reposync.host"
+"""Key of the request's scope for its own Host header, if `Proxies` has replaced it."""
+
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -56,6 +59,11 @@ def is_cross_site(headers: Headers) -> bool:
     except ValueError:
         return True
     return name is None or host is None or (name, port) != (host[0], host[1] or _DEFAULT_PORTS.get(split.scheme))
+
+
+def original_host(scope: Scope) -> str:
+    """The Host header as it arrived, whatever a proxy says that the browser has sent."""
+    return str(scope.get(_ORIGINAL_HOST) or Headers(scope=scope).get("host", ""))
 
 
 def client_network(client: str) -> str:
@@ -105,6 +113,7 @@ class Proxies:
             scope["client"] = (str(address), peer[1])
             host = Headers(scope=scope).get("x-forwarded-host", "").partition(",")[0].strip()
             if str(address) in self._forwarded.trusted_hosts and split_host(host) is not None:
+                scope[_ORIGINAL_HOST] = Headers(scope=scope).get("host", "")
                 others = [(name, value) for name, value in scope["headers"] if name != b"host"]
                 scope["headers"] = [(b"host", host.encode("latin-1")), *others]
         if not root:

@@ -17,6 +17,7 @@ from structlog.contextvars import bound_contextvars
 
 from reposync.api.auth import SAFE_METHODS
 from reposync.api.errors import (
+    BodyUnreadable,
     CrossSiteRefused,
     ErrorResponse,
     HeadersTooLarge,
@@ -28,7 +29,7 @@ from reposync.api.errors import (
     TooManyConnections,
     Unexpected,
 )
-from reposync.api.hosts import AllowedHosts, is_cross_site
+from reposync.api.hosts import AllowedHosts, is_cross_site, original_host
 from reposync.config.sections import HttpConfig
 from reposync.errors import RepoSyncError
 
@@ -60,6 +61,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _WITH_RESERVE = ("/healthz", "/readyz")
 # Monitoring requests these by IP address. With tokens, their responses reveal nothing that depends on the client.
 _PROBES = (*_WITH_RESERVE, "/metrics")
+_FOR_PROGRAMS = ("/api/", "/mcp", "/metrics", "/openapi.json")
 
 
 class Gate:
@@ -92,6 +94,7 @@ class Gate:
         request_id = given_id if _REQUEST_ID.fullmatch(given_id) else uuid.uuid4().hex
         is_head = scope["method"] == "HEAD"
         is_reserved = PROBES_ONLY in scope.get("state", ())
+        is_ambiguous = "transfer-encoding" in headers and "content-length" in headers
         is_unread = "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
 
         async def received() -> Message:
@@ -116,7 +119,7 @@ class Gate:
                 # Below a path of a host there are other services, for which https is not ours to require.
                 if scope["scheme"] == "https" and not self._root:
                     added["Strict-Transport-Security"] = "max-age=31536000"
-                if is_reserved or is_unread:
+                if is_reserved or is_unread or is_ambiguous:
                     added["Connection"] = "close"
             elif message["type"] == "http.response.body":
                 if is_head:
@@ -131,6 +134,9 @@ class Gate:
             is_elsewhere = is_cross_site(headers)
             try:
                 self._check(scope, headers, is_reserved=is_reserved, is_elsewhere=is_elsewhere)
+                if is_ambiguous:
+                    # RFC 9112, 6.3: a proxy in front may have taken the other one for the end of the body.
+                    raise BodyUnreadable("The request has both Content-Length and Transfer-Encoding.")
             except RepoSyncError as error:
                 await ErrorResponse(error)(scope, received, sent)
                 return
@@ -185,19 +191,30 @@ class Gate:
         root_relative = scope["path"].removeprefix(self._root)
         if is_reserved and root_relative not in _WITH_RESERVE:
             raise TooManyConnections("This pod has no free connections.", remedy="Try again in a moment.")
-        host = headers.get("host", "")
         # The files of the pages are public, and the error page needs them.
         is_public = root_relative.startswith("/static/") or (self._has_tokens and root_relative in _PROBES)
-        if not is_public and not self._hosts.allows(host):
-            raise HostNotAllowed(
-                f"This server is not called {host[:100]!r}.",
-                remedy="Without tokens it accepts names of loopback only; `http.allowed_hosts` of the registry file "
-                "allows others.",
-            )
-        by_token = self._has_tokens and headers.get("authorization", "")[:7].lower() == "bearer "
-        if scope["method"] not in SAFE_METHODS and not by_token and is_elsewhere:
+        # A proxy that passes on what its client sent as X-Forwarded-Host must not let every name in.
+        for host in (headers.get("host", ""), original_host(scope)):
+            if not is_public and not self._hosts.allows(host):
+                raise HostNotAllowed(
+                    f"This server is not called {host[:100]!r}.",
+                    remedy="Without tokens it accepts names of loopback only; `http.allowed_hosts` of the registry "
+                    "file allows others.",
+                )
+        if is_elsewhere and not self._may_come_from_elsewhere(scope["method"], headers, root_relative):
             raise CrossSiteRefused("A page of another site made the browser send this request.")
         _check_size(scope)
+
+    def _may_come_from_elsewhere(self, method: str, headers: Headers, root_relative: str) -> bool:
+        if method not in SAFE_METHODS:
+            return self._has_tokens and headers.get("authorization", "")[:7].lower() == "bearer "
+        # With tokens a page of another site is a stranger: `SameSite` keeps the cookie back. Without, it would have the
+        # user's rights: it cannot read a response, but how long a search takes reveals what the code contains.
+        if self._has_tokens or root_relative.startswith("/static/") or root_relative in _WITH_RESERVE:
+            return True
+        # A link to a page. `iframe` navigates as well, and could be timed.
+        is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        return is_link and not root_relative.startswith(_FOR_PROGRAMS)
 
 
 def _check_size(scope: Scope) -> None:

@@ -91,10 +91,16 @@ class SearchableCommits:
         return {each.id: each for each in await self._application().repositories.states(ids)}
 
     async def wait(
-        self, name: str, commit: str, seconds: float, *, is_wanted: Callable[[], Awaitable[bool]]
+        self,
+        name: str,
+        commit: str,
+        seconds: float,
+        *,
+        is_wanted: Callable[[], Awaitable[bool]],
+        client: str = "",
     ) -> CommitState:
         """The state as soon as `commit` (7 to 64 lower-case hex digits) can be searched, after `seconds`, or when
-        nobody wants it any more.
+        nobody wants it any more. `client`: whose share of the waits it takes; empty: nobody's.
 
         Raises RepositoryNotFound, CommitNotFound, CommitAmbiguous, TooManyWatchers, StoreUnavailable.
         """
@@ -105,7 +111,7 @@ class SearchableCommits:
         trouble: str | None = None
         deadline, ask_after = time.monotonic() + seconds, float("-inf")
         try:
-            with self._rows.watching(row.id):
+            with self._rows.watching(row.id, client):
                 while True:
                     indexed = await self._rows.look(row.id)
                     if indexed is None:

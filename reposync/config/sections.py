@@ -224,8 +224,8 @@ class HttpConfig(ConfigModel):
     secure_cookies: fields.Flag | None = key(
         None, "Send the cookie over https only; null: if the login came over https."
     )
-    metrics: fields.Words[Literal["open", "token", "off"]] = Field(
-        "open", description="Who may read /metrics: everybody, holders of a token, nobody."
+    metrics: fields.Words[Literal["open", "token", "off"]] | None = key(
+        None, "Who may read /metrics: everybody, holders of a token, nobody; null: `token` if there are tokens."
     )
 
 

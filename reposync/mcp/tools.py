@@ -34,13 +34,15 @@ Limit = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`searches`, `greps`: limit how many there are at a time. `is_wanted`: whether somebody still waits."""
+    """`searches`, `greps`: limit how many there are at a time. `is_wanted`: whether somebody still waits. `client`:
+    whose share of the waits it takes."""
 
     application: Callable[[], Awaitable[Application]]
     commits: SearchableCommits
     searches: Limit
     greps: Limit
     is_wanted: Callable[[], Awaitable[bool]]
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,9 @@ def _problem(each: Overview) -> str | None:
 async def wait_for_commit(caller: Caller, asked: WaitForCommit) -> Outcome:
     await caller.application()
     commit = asked.sha.lower()
-    state = await caller.commits.wait(asked.repository, commit, asked.timeout, is_wanted=caller.is_wanted)
+    state = await caller.commits.wait(
+        asked.repository, commit, asked.timeout, is_wanted=caller.is_wanted, client=caller.client
+    )
     why = None if state.relation else await caller.commits.explained(asked.repository, state)
     if state.relation is not None:
         held = (state.last_commit or "")[:_COMMIT_CHARS]

@@ -87,6 +87,7 @@ T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
 MAX_WATCHERS = 200
+MAX_OF_A_CLIENT = 50
 _QUERY_SECONDS = 5.0
 
 Fetch = Callable[[Collection[str]], Awaitable[Mapping[str, T]]]
@@ -114,6 +115,7 @@ class RowWatch(Generic[T]):
         self._fetch = fetch
         self._max_watchers = max_watchers
         self._keys: Counter[str] = Counter()
+        self._clients: Counter[str] = Counter()
         self._query: asyncio.Future[Mapping[str, T]] | None = None
         self._running: set[asyncio.Future[Mapping[str, T]]] = set()
         self._asked: frozenset[str] = frozenset()
@@ -124,21 +126,24 @@ class RowWatch(Generic[T]):
         return self._keys.total()
 
     @contextlib.contextmanager
-    def watching(self, key: str) -> Iterator[None]:
-        """While a client watches `key`. Raises TooManyWatchers."""
+    def watching(self, key: str, client: str = "") -> Iterator[None]:
+        """While a client watches `key`. A client with a name has a share of the watchers. Raises TooManyWatchers."""
+        remedy = "Try again in a moment, or request the current state instead of watching it."
         if self.watchers >= self._max_watchers:
-            raise TooManyWatchers(
-                f"This pod serves {self.watchers} watchers, and no more at a time.",
-                remedy="Try again in a moment, or request the current state instead of watching it.",
-            )
+            raise TooManyWatchers(f"This pod serves {self.watchers} watchers, and no more at a time.", remedy=remedy)
+        if client and self._clients[client] >= MAX_OF_A_CLIENT:
+            raise TooManyWatchers(f"This pod serves {MAX_OF_A_CLIENT} watchers of a token or session.", remedy=remedy)
         self._keys[key] += 1
+        self._clients[client] += 1
         self._asked -= {key}  # a row that was read before is too old
         try:
             yield
         finally:
             self._keys[key] -= 1
-            if not self._keys[key]:
-                del self._keys[key]
+            self._clients[client] -= 1
+            for counter, counted in ((self._keys, key), (self._clients, client)):
+                if not counter[counted]:
+                    del counter[counted]
 
     @property
     def pause_seconds(self) -> float:

@@ -131,7 +131,7 @@
   {{- if eq $access "off" -}}
     {{- $problems = append $problems "metrics.serviceMonitor is enabled, and registry.http.metrics is off." -}}
   {{- else if and (eq $access "token") .Values.auth.existingSecret (not .Values.metrics.serviceMonitor.token.existingSecret) -}}
-    {{- $problems = append $problems "registry.http.metrics is token, and Prometheus has none: set metrics.serviceMonitor.token.existingSecret to a Secret that holds one bare token." -}}
+    {{- $problems = append $problems "/metrics needs a token unless registry.http.metrics is open, and Prometheus has none: set metrics.serviceMonitor.token.existingSecret to a Secret that holds one bare token." -}}
   {{- end -}}
 {{- end -}}
 {{- if and .Values.autoscaling.enabled (not .Values.metrics.rules.enabled) (not .Values.autoscaling.metric.selector) -}}

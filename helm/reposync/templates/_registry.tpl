@@ -32,7 +32,8 @@
 {{/* `open`, `token` or `off`. */}}
 {{- define "reposync.metricsAccess" -}}
 {{- $http := fromYaml (include "reposync.registry.section" (dict "root" . "name" "http")) -}}
-{{- $http.metrics | default "open" -}}
+{{- /* The server listens on every address, and so has tokens. */ -}}
+{{- $http.metrics | default "token" -}}
 {{- end -}}
 
 {{/* What the program reads once, when it starts. Everything else of the registry is in force two seconds after it arrived. */}}

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from pydantic_core import to_json
 
+from reposync.api.auth import admitted
 from reposync.api.middleware import is_head
 from reposync.api.routes.runs import RunIdPrefix
 from reposync.api.routing import PREFIX, ApiParts, Router
@@ -50,7 +51,7 @@ def event_routes(parts: ApiParts) -> APIRouter:
         max_seconds = 0.0 if is_head(request) else MAX_SECONDS
         events = run_events(following, run, stopping_of(request), max_seconds=max_seconds)
         try:
-            with following.watching(run.id):
+            with following.watching(run.id, admitted(request).credential):
                 async with contextlib.aclosing(events):
                     yield run, events
         finally:

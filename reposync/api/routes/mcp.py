@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from reposync.api.auth import admitted
 from reposync.api.routing import ApiParts, Router
 from reposync.api.server import stopping_of
 from reposync.app.application import Application
@@ -61,7 +62,14 @@ class _Exchange(Response):
             return not stopping.is_set() and not await self._request.is_disconnected()
 
         async def call(name: str, arguments: Any) -> Any:
-            caller = Caller(application, self._commits, parts.searches.search, parts.greps.search, is_wanted)
+            caller = Caller(
+                application,
+                self._commits,
+                parts.searches.search,
+                parts.greps.search,
+                is_wanted,
+                client=admitted(self._request).credential,
+            )
             return await answered(caller, name, arguments, redact=parts.secrets.redact, over_http=True)
 
         async def replayed() -> Message:

@@ -84,7 +84,8 @@ def probe_routes(parts: ApiParts) -> APIRouter:
     async def metrics(request: Request) -> Response:
         if parts.access.config.metrics == "off":
             raise HTTPException(404)
-        if parts.access.config.metrics == "token":
+        # Without tokens everybody is admitted.
+        if parts.access.config.metrics != "open":
             await parts.access.admit(request, Role.READ)
         await figures.refresh()
         body, content_type = parts.metrics.render()

@@ -146,6 +146,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         request: Request, response: Response, definition: NewRepository, _: NoQuery
     ) -> RepositoryDetail:
         app = parts.application()
+        for key in NOT_OVER_HTTP & definition.keys():
+            raise ConfigError(f"`{key}` cannot be set over HTTP.", remedy="The registry file can have it.")
         registry = app.configuration.registry
         resolved = checked_repository(registry, definition)
         await check_source(resolved, allow_local=registry.http.allow_local_sources)
@@ -272,7 +274,13 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         async def is_wanted() -> bool:
             return not stopping.is_set() and not await request.is_disconnected()
 
-        found = await commits.wait(name, query.commit.lower(), query.timeout, is_wanted=is_wanted)
+        found = await commits.wait(
+            name,
+            query.commit.lower(),
+            query.timeout,
+            is_wanted=is_wanted,
+            client=admitted(request).credential,
+        )
         state = replace(found, commit=query.commit)
         if state.relation is None:
             if stopping.is_set():

@@ -144,7 +144,7 @@ async def end_of(following: RowWatch[Run], request: Request, run_id: str, second
     stopping = stopping_of(request)
     with contextlib.suppress(TimeoutError, TooManyWatchers):
         async with asyncio.timeout(seconds):
-            with following.watching(run_id):
+            with following.watching(run_id, admitted(request).credential):
                 while not stopping.is_set() and not await request.is_disconnected():
                     with contextlib.suppress(StoreUnavailable):  # it may be available again in time
                         run = await following.look(run_id)

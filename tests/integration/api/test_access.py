@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.api.limits import Throttle
 from reposync.api.middleware import SECURITY_HEADERS
 from reposync.config.sections import HttpConfig
+from reposync.errors import ConfigError
 from tests.integration.api.conftest import Daemon
-from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, server, status_of
+from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, parts_of, server, status_of
 
 WRONG = "this-token-nobody-has"
 JSON = "Content-Type: application/json\r\n"
@@ -76,8 +78,12 @@ async def test_no_header_that_is_made_up_lets_anybody_in_or_breaks_anything() ->
                     assert "set-cookie" not in answer.headers
 
 
-@pytest.mark.parametrize(("setting", "anybody", "reader"), [("open", 200, 200), ("token", 401, 200), ("off", 404, 404)])
-async def test_metrics_are_open_by_token_or_off(setting: str, anybody: int, reader: int) -> None:
+@pytest.mark.parametrize(
+    ("setting", "anybody", "reader"), [(None, 401, 200), ("open", 200, 200), ("token", 401, 200), ("off", 404, 404)]
+)
+async def test_metrics_are_open_by_token_or_off(setting: str | None, anybody: int, reader: int) -> None:
+    async with server(Access([])) as local:
+        assert (await local.get("/metrics")).status_code == 200
     async with server(Access(TOKENS, HttpConfig(metrics=setting))) as door:  # type: ignore[arg-type]
         assert (await door.get("/metrics")).status_code == anybody
         assert (await door.get("/metrics", headers=bearer(READER))).status_code == reader
@@ -148,7 +154,6 @@ async def test_every_route_that_reads_needs_a_token_but_the_probes(door: httpx.A
     assert {path: status for path, status in statuses.items() if status != 401} == {
         "/healthz": 200,
         "/readyz": 503,
-        "/metrics": 200,
     }
     assert len(statuses) > 15
     # This server has no database, so that an admitted client gets 503.
@@ -246,6 +251,41 @@ async def test_without_tokens_everybody_on_this_machine_may_do_everything_but_ot
         assert (await door.post("/test/operate", headers=own)).status_code == 200
 
 
+async def test_without_tokens_a_page_of_another_site_can_link_to_pages_and_read_nothing() -> None:
+    """It cannot see a response, but could measure how long a search takes, and use up those that run at once."""
+    link = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    async with server(Access([])) as door:
+        for site in ("cross-site", "same-site"):
+            for path, how, status in (
+                ("/test/read", {"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 403),
+                ("/test/read", {**link, "Sec-Fetch-Dest": "iframe"}, 403),
+                ("/test/read", {}, 403),
+                ("/test/page", link, 200),
+                ("/api/v1/grep?pattern=key", link, 403),
+                ("/metrics", link, 403),
+                ("/static/app.css", {}, 200),
+                ("/healthz", {}, 200),
+            ):
+                answer = await door.get(path, headers={"Sec-Fetch-Site": site, **how})
+                assert answer.status_code == status, (site, path, how)
+        for site in ("same-origin", "none"):
+            assert (await door.get("/test/read", headers={"Sec-Fetch-Site": site})).status_code == 200
+
+
+async def test_a_forwarded_host_does_not_hide_the_one_that_was_requested() -> None:
+    config = HttpConfig(allowed_hosts=("tools.example.com",), trusted_proxies=("127.0.0.1",))
+    async with server(Access(TOKENS, config)) as door:
+        for host, forwarded, status in (
+            ("evil.example", "tools.example.com", 421),
+            ("evil.example", "localhost", 421),
+            ("tools.example.com", "evil.example", 421),
+            ("tools.example.com", "tools.example.com", 200),
+            ("127.0.0.1:8080", "tools.example.com", 200),  # proxies that send their own name for the server
+        ):
+            names = {"Host": host, "X-Forwarded-Host": forwarded}
+            assert (await door.get("/test/read", headers=bearer(READER) | names)).status_code == status, names
+
+
 async def test_allowed_hosts_hold_for_everything_but_the_probes() -> None:
     config = HttpConfig(allowed_hosts=("sync.example.com",))
     async with server(Access(TOKENS, config)) as door:
@@ -253,6 +293,13 @@ async def test_allowed_hosts_hold_for_everything_but_the_probes() -> None:
             assert (await door.get("/test/read", headers=bearer(READER) | {"Host": host})).status_code == status
         # Kubernetes asks by the pod's address.
         assert (await door.get("/healthz", headers={"Host": "10.1.2.3:8080"})).status_code == 200
+
+
+@pytest.mark.parametrize("root", ["/runs", "/api", "/api/v1", "/static", "/help"])
+def test_a_root_path_that_is_one_of_the_server_itself_is_refused(root: str) -> None:
+    """Whether a proxy has stripped it from `/runs/ID` could not be known."""
+    with pytest.raises(ConfigError, match=f"must not be {root}: .*such as /reposync"):
+        create_app(parts_of(access=Access(TOKENS, HttpConfig(root_path=root))))
 
 
 @pytest.mark.parametrize("prefix", ["", "/reposync"])

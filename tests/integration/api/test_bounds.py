@@ -84,6 +84,17 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(add
     assert await said(address, head, b"Transfer-Encoding: chunked\r\n\r\n", chunk * 3) == (413, "BODY_TOO_LARGE")
 
 
+async def test_a_body_of_two_lengths_is_refused_and_ends_the_connection(address: HttpAddress) -> None:
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n")
+    writer.write(b"0\r\n\r\nGET /api/echo/smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
+    answers = await asyncio.wait_for(reader.read(), 60)
+    writer.close()
+
+    assert answers.startswith(b"HTTP/1.1 400") and b"BAD_REQUEST" in answers
+    assert answers.count(b"HTTP/1.1") == 1 and b"smuggled" not in answers
+
+
 async def test_a_body_that_comes_too_slowly_is_refused(address: HttpAddress) -> None:
     head = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
 

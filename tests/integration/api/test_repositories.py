@@ -132,6 +132,7 @@ async def test_sources_that_are_none_are_refused(rest: Rest) -> None:
         {"git": "https://hunter22@93.184.215.14/x.git"},
         {"git": "https://${REPOSYNC_API_TOKEN}@93.184.215.14/x.git"},
         {"git": PUBLIC, "password": "hunter22"},
+        {"git": PUBLIC, "username": "MySecretDeployToken123"},
         {"git": f"{PUBLIC}\ud800"},
         {"gitlab": "main"},
         {},

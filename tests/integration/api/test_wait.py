@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from reposync.api.routes import repositories
+from reposync.store import notifications
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.world import World
-from tests.integration.api.serving import code, eventually, serving
+from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, eventually, serving
 
 TOKEN = "glpat-waiting"
 _LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
@@ -114,6 +115,30 @@ async def test_waiting_clients_are_limited_and_end_with_the_server(world: World,
         answer = await waiting
     assert code(answer) == (503, "SHUTTING_DOWN")
     assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_a_token_takes_no_more_than_its_share_of_the_waits(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(notifications, "MAX_OF_A_CLIENT", 2)
+    world.repository.commit({"a.py": b"x = 1\n"})
+    await world.completed()
+    later = world.repository.commit({"b.py": b"y = 2\n"})
+    async with serving(world.app, *TOKENS) as client:
+        client.headers = bearer(READER)
+        async with httpx.AsyncClient(base_url=client.base_url, timeout=60, headers=bearer(READER)) as greedy:
+            holding = [asyncio.create_task(asks(greedy, later, 300)) for _ in range(2)]
+
+            async def is_refused() -> bool:
+                for number, each in enumerate(holding):
+                    if each.done():  # the one below came first
+                        holding[number] = asyncio.create_task(asks(greedy, later, 300))
+                return code(await asks(client, later)) == (503, "TOO_MANY_WATCHERS")
+
+            await eventually(is_refused)
+            client.headers = bearer(OPERATOR)
+            assert code(await asks(client, later)) == (504, "NOT_SEARCHABLE_YET")
+            for each in holding:
+                each.cancel()
+            await asyncio.gather(*holding, return_exceptions=True)
 
 
 # GitLab and plain git ------------------------------------------------------------------------------------------------

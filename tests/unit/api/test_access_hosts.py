@@ -122,6 +122,15 @@ def test_a_login_never_redirects_to_another_server(rest: str, start: str, root: 
     assert address.isascii() and address.isprintable() and "\\" not in address and " " not in address
 
 
+@pytest.mark.parametrize("dots", ["..", ".", "%2e%2e", "%2E.", ".%2e", "%2e"])
+def test_a_login_never_redirects_out_of_the_path_of_this_server(dots: str) -> None:
+    for wanted in (f"/reposync/{dots}/other", f"/reposync/runs/{dots}/{dots}/other", f"/reposync/{dots}"):
+        assert local_address(wanted, "/reposync") == "/reposync/"
+        assert local_address(f"{wanted}?a=b", "/reposync") == "/reposync/"
+    assert local_address(f"/reposync/files/a/-/{dots}git", "/reposync") == f"/reposync/files/a/-/{dots}git"
+    assert local_address(f"/reposync/runs?q={dots}/x", "/reposync") == f"/reposync/runs?q={dots}/x"
+
+
 def test_a_login_redirects_to_the_requested_page() -> None:
     assert local_address("/runs?status=failed&limit=5", "") == "/runs?status=failed&limit=5"
     assert local_address("/reposync/runs/1", "/reposync") == "/reposync/runs/1"

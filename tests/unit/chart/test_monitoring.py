@@ -141,15 +141,16 @@ def test_thresholds_and_labels_are_the_values():
 def test_metrics_are_scraped_and_behind_a_token_with_the_one_that_may_read():
     (endpoint,) = render(together(MONITORED, INGRESS)).one("ServiceMonitor")["spec"]["endpoints"]
     assert (endpoint["path"], endpoint["port"], endpoint["interval"]) == ("/metrics", "http", "30s")
+    opened = {"registry": {"http": {"metrics": "open"}}}
+    (endpoint,) = render(together(MONITORED, opened)).one("ServiceMonitor")["spec"]["endpoints"]
     assert "authorization" not in endpoint
-    by_token = together(MONITORED, {"registry": {"http": {"metrics": "token"}}})
-    rendered = render(by_token)
+    rendered = render(MONITORED)
     (endpoint,) = rendered.one("ServiceMonitor")["spec"]["endpoints"]
     secret = rendered.one("Secret")
     assert endpoint["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "read"}
     assert "read" in secret["data"]
     own = {"metrics": {"serviceMonitor": {"token": {"existingSecret": "prometheus", "key": "bare"}}}}
-    (endpoint,) = render(together(by_token, own)).one("ServiceMonitor")["spec"]["endpoints"]
+    (endpoint,) = render(together(MONITORED, own)).one("ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["authorization"]["credentials"] == {"name": "prometheus", "key": "bare"}
 
 

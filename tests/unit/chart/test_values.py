@@ -79,7 +79,7 @@ OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http"
         ),
         (together(MONITORED, OFF), ["registry.http.metrics is off"]),
         (
-            together(MONITORED, BY_TOKEN, {"auth": {"existingSecret": "x"}}),
+            together(MONITORED, {"auth": {"existingSecret": "x"}}),
             ["metrics.serviceMonitor.token.existingSecret"],
         ),
         # What the schema says
