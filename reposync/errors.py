@@ -310,7 +310,7 @@ class DeletionBlocked(RepoSyncError, code="DELETION_BLOCKED", status=409):
     """The deletion brake: a run would remove too much from the index, which is unchanged until a person approves."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
-    """What an approval is for."""
+    """What an approval is for: the commit, and how many files would be lost."""
 
 
 class IndexHeld(RepoSyncError, code="INDEX_HELD", status=409):
@@ -319,6 +319,9 @@ class IndexHeld(RepoSyncError, code="INDEX_HELD", status=409):
 
 class GateClosed(RepoSyncError, code="INDEX_GATE_CLOSED", status=409):
     """The new version answers the questions of the quality gate worse than the live one, or they cannot be read."""
+
+    facts: Mapping[str, Any] = MappingProxyType({})
+    """What an approval is for: the new version."""
 
 
 class DefinitionChanged(RepoSyncError, code="SUPERSEDED", status=409):

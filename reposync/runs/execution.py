@@ -222,9 +222,9 @@ class Execution:
         match reason:
             case LeaseLost():
                 raise reason
-            case DeletionBlocked():
+            case DeletionBlocked() | GateClosed():
                 return self._finish(RunStatus.BLOCKED, *why, brake=reason.facts)
-            case IndexHeld() | GateClosed():
+            case IndexHeld():
                 return self._finish(RunStatus.BLOCKED, *why)
             case DefinitionChanged():  # a different run takes its place
                 return self._finish(RunStatus.CANCELLED, *why, followed_up=True)

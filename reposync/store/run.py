@@ -18,6 +18,9 @@ from reposync.store.status import ACTIVE, FINAL, PRIORITIES, RELEASED, YIELDED, 
 
 _CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
 
+IN_ADVANCE: dict[str, Any] = {"in_advance": True}
+"""An approval of the first mass deletion that the run meets; it is replaced by the facts of that deletion."""
+
 
 class _Status(Word):
     cache_ok = True
@@ -79,13 +82,13 @@ class Run(RunCounts):
     (id, attempt, worker) is the fence of every write in the run's name. `started_at` and `duration_seconds` are those
     of the latest attempt, also if a pod of 0.2 made it; `first_started_at` is the start of the first, `earlier_seconds`
     the time of those that were over before. Attempts in `handed_back` do not count as failures. `full`: index
-    everything again; points with an epoch above `full_from_epoch` were already written by this run. `approved`: a
-    person allowed the mass deletion that `brake` describes (its commit, and how many files lose their points for which
-    reason), or, without `brake`, the first one. `removal`: the repository and its index are removed. `repair`: every
-    point is compared with the manifest and repaired; with `removal`, points of a repository that is no longer
-    registered are removed. `progress` is what the worker last reported. While the run waits, `trigger`, `priority`,
-    `max_attempts`, `full`, `approved`, `removal` and `repair` follow from its requests; the columns serve the index
-    over the queue, and earlier programs.
+    everything again; points with an epoch above `full_from_epoch` were already written by this run. `brake`: what it
+    stopped at, a deletion (its commit, and how many files lose their points for which reason) or a gate; `approved`: a
+    person allowed just that, or, without `brake`, what the approvals of its requests name. `removal`: the repository
+    and its index are removed. `repair`: every point is compared with the manifest and repaired; with `removal`, points
+    of a repository that is no longer registered are removed. `progress` is what the worker last reported. While the run
+    waits, `trigger`, `priority`, `max_attempts`, `full`, `approved`, `removal` and `repair` follow from its requests;
+    the columns serve the index over the queue, and earlier programs.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -179,8 +182,9 @@ class RunRequest(Record):
     """A row of `run_requests`. Several requests may lead to one run, which does what its live requests ask for.
 
     `asked_by`: a token, `user@host` of a command, a delivery of a webhook, or another client. `max_attempts`: how many
-    attempts of the run may fail in all. `approval`: None, `{}` for a mass deletion that is allowed beforehand, or the
-    facts of the brake that were approved.
+    attempts of the run may fail in all. `approval`: None, IN_ADVANCE, or the facts of what a run was blocked for: the
+    commit and the counts of a deletion, or the version that a gate keeps from going live. `{}`, which an earlier
+    program wrote for either, approves nothing.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -211,7 +215,7 @@ class RunRequest(Record):
     @property
     def is_tick(self) -> bool:
         """A tick and nothing else: one of these asks for what all of them do."""
-        more = self.approval is not None or self.full or self.repair or self.removal
+        more = bool(self.approval) or self.full or self.repair or self.removal
         return self.trigger == RunTrigger.SCHEDULE and self.scheduled_for is not None and not more
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Row, Select, exists, select, update
+from sqlalchemy import Row, Select, and_, exists, select, update
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
@@ -15,23 +16,25 @@ from reposync.store.database import QUEUE, REGISTRATIONS, Connection
 from reposync.store.history import RunHistory, no_such_run
 from reposync.store.repositories import change_repository, lock_repository
 from reposync.store.repository import Repository
-from reposync.store.run import Run
+from reposync.store.run import IN_ADVANCE, Run, RunRequest
 from reposync.store.run_state import (
     MAX_ATTEMPTS,
     Event,
     add_requests,
     add_run,
     apply_requests,
+    is_approval_of,
     live_requests,
     lock_unfinished,
     locked,
     move,
     new_request,
+    read_requests,
     with_now,
     withdraw,
 )
 from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import CLAIM_ORDER, REPOSITORIES, REQUESTS, RUNS, is_active, new_head, status_is
+from reposync.store.tables import CLAIM_ORDER, REPOSITORIES, REQUESTS, RUNS, is_active, is_over, new_head, status_is
 
 _KEYED = uuid.UUID("3d7c0f52-8f0e-4bb4-9d0a-4c1f0f1c7a6e")
 KEY_SECONDS = 24 * 3600.0
@@ -82,16 +85,18 @@ class RunQueue(RunHistory):
 
         A run that waits already is returned instead; the request is added to it, unless the client has sent the same
         one, with the better priority and no further wait before a retry. A removal pauses the repository and withdraws
-        all other requests for it. `request_id`: a UUID with which the caller can withdraw the request. `fingerprint`:
-        of what is requested by an `Idempotency-Key` (see `keyed_request`); the run of an earlier request is returned.
-        `within`: as part of that transaction. Raises RepositoryNotFound, IdempotencyKeyReused.
+        all other requests for it. `approved`: a mass deletion is allowed, the one that the blocked run of the
+        repository stopped at, or, if there is none, the first one that this run meets. `request_id`: a UUID with which
+        the caller can withdraw the request. `fingerprint`: of what is requested by an `Idempotency-Key` (see
+        `keyed_request`); the run of an earlier request is returned. `within`: as part of that transaction. Raises
+        RepositoryNotFound, IdempotencyKeyReused.
         """
         async with self._database.write() if within is None else nullcontext(within) as connection:
             registered = await lock_repository(connection, repository)
             identity = registered.id
             now = self._database.moment()
             asked: dict[str, Any] = {"full": full, "repair": repair, "removal": removal, "max_attempts": max_attempts}
-            approval: dict[str, Any] | None = {} if approved else None
+            approval = await self._approval(connection, identity) if approved else None
             request = new_request(trigger, now, asked_by=asked_by, id=request_id, approval=approval, **asked)
             if request_id is not None and fingerprint is not None:
                 if before := await self._repeated(connection, request_id, fingerprint):
@@ -121,6 +126,18 @@ class RunQueue(RunHistory):
                 at_once = {"not_before": now} if row.not_before > row.now else {}
                 row = await apply_requests(connection, row, **at_once)
             return Run.of(row), is_new
+
+    async def _approval(self, connection: Connection, identity: str) -> dict[str, Any]:
+        blocked = and_(RUNS.c.repository_id == identity, is_over(), status_is(RunStatus.BLOCKED))
+        brake: dict[str, Any] | None = await connection.scalar(select(RUNS.c.brake).where(blocked))
+        return brake if brake and brake.get("commit") else IN_ADVANCE
+
+    async def approvals(self, run: Run) -> list[dict[str, Any]]:
+        """What persons allowed this run to do. Without them it does none of it, whatever its row says."""
+        if not run.approved:
+            return []
+        requests = (await self.requests([run.id])).get(run.id, [])
+        return [each.approval for each in requests if each.is_live and each.approval]
 
     async def _next(self, connection: Connection, identity: str) -> Row[Any] | None:
         """The waiting run of the repository that will be claimed first."""
@@ -214,7 +231,8 @@ class RunQueue(RunHistory):
     # Approving and retrying ------------------------------------------------------------------------------------------
 
     async def approve(self, run_id: str, **asked: Unpack[Asked]) -> Run:
-        """Allow the deletions that a blocked run stopped at: it waits again, before scheduled runs. Raises RunNotFound,
+        """Allow what a blocked run stopped at, and nothing else: it waits again, before scheduled runs. If that is
+        unknown, because an earlier program blocked the run, it is only tried again. Raises RunNotFound,
         RunStateConflict if it is not blocked, RepositoryNotFound if the repository was removed."""
         return await self._send_back(run_id, Event.APPROVE, **asked)
 
@@ -243,7 +261,7 @@ class RunQueue(RunHistory):
                 asked_by=by,
                 priority=PRIORITIES[RunTrigger.COMMAND],
                 max_attempts=row.attempt - row.handed_back + max_attempts,
-                **_repeated_flags(row, event),
+                **_repeated_flags(row, event, (await read_requests(connection, [row.id])).get(row.id, [])),
             )
             await add_requests(connection, [request], run_id=row.id, repository_id=row.repository_id)
             row = await move(connection, row, event, not_before=now)
@@ -264,13 +282,13 @@ def _key_reused() -> IdempotencyKeyReused:
     )
 
 
-def _repeated_flags(row: Row[Any], event: Event) -> dict[str, Any]:
+def _repeated_flags(row: Row[Any], event: Event, requests: Sequence[RunRequest]) -> dict[str, Any]:
     """What a request asks for that approves the run, or repeats it. Raises RunStateConflict."""
-    brake = row.brake or {}
     if event is Event.APPROVE and row.status == RunStatus.BLOCKED:
-        return {"approval": brake}
+        return {"approval": row.brake or None}
     if event is Event.RETRY and row.status in (RunStatus.FAILED, RunStatus.CANCELLED):
-        approval = brake if row.approved else None
+        given = [each.approval for each in requests if row.approved and is_approval_of(each.approval, row.brake)]
+        approval = given[-1] if given else None
         return {"full": row.full, "repair": row.repair, "removal": row.removal, "approval": approval}
     which, option, body = "failed or cancelled run can be tried again", "", ""
     if event is Event.APPROVE:

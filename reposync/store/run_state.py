@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, insert, select, update
 
 from reposync.errors import RunStateConflict
 from reposync.store.database import QUEUE, Connection
-from reposync.store.run import RunRequest
+from reposync.store.run import IN_ADVANCE, RunRequest
 from reposync.store.status import FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, REQUESTS, RUNS, is_active, is_over, status_is
 
@@ -186,7 +186,7 @@ def _rank(trigger: str) -> int:
 
 def derive(live: Sequence[RunRequest], *, brake: Mapping[str, Any] | None, handed_back: int) -> dict[str, Any]:
     """The columns of a run that follow from its live requests, oldest first; none if there are none. An approval counts
-    if it was given beforehand, or if it is for the brake that the run met last. A removal with `repair` is different:
+    if it is in advance, or for what the run stopped at last. A removal with `repair` is different:
     it removes orphaned points."""
     if not live:
         return {}
@@ -199,8 +199,13 @@ def derive(live: Sequence[RunRequest], *, brake: Mapping[str, Any] | None, hande
         "full": any(each.full for each in live),
         "removal": removal,
         "repair": any(each.repair and (each.removal or not removal) for each in live),
-        "approved": any(each.approval is not None and each.approval in ({}, brake) for each in live),
+        "approved": any(is_approval_of(each.approval, brake) for each in live),
     }
+
+
+def is_approval_of(approval: Mapping[str, Any] | None, brake: Mapping[str, Any] | None) -> bool:
+    """Whether an approval counts for a run that stopped at `brake` last (None: at nothing yet)."""
+    return bool(approval) and (brake is None or approval in (IN_ADVANCE, brake))
 
 
 # In a transaction that has locked the run ---------------------------------------------------------------------------

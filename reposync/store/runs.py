@@ -25,7 +25,7 @@ from reposync.store.attempts import (
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
 from reposync.store.database import QUEUE, Connection, Database
 from reposync.store.repositories import lock_repositories
-from reposync.store.run import STOPPING, LostAttempt, Released, Run, RunFigures, RunProblem
+from reposync.store.run import IN_ADVANCE, STOPPING, LostAttempt, Released, Run, RunFigures, RunProblem
 from reposync.store.run_queue import RunQueue
 from reposync.store.run_state import (
     Event,
@@ -174,7 +174,7 @@ class Runs(RunQueue):
             row = await self._require_held(connection, run)
             await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(brake=dict(brake)))
             requests = (await read_requests(connection, [run.id])).get(run.id, [])
-            given = [each.id for each in requests if each.approval is not None and each.approval in ({}, row.brake)]
+            given = [each.id for each in requests if each.approval and each.approval in (IN_ADVANCE, row.brake)]
             await change_requests(connection, given, approval=dict(brake))
 
     async def retry_later(
@@ -301,11 +301,10 @@ class Runs(RunQueue):
         if event is Event.COMPLETE and blocked is not None:
             await self._close_blocked(connection, row, blocked)
         elif event is Event.BLOCK:
-            if brake is not None:
-                changes |= {"brake": dict(brake), "approved": False}
-                # What was approved beforehand holds for this brake and for no later one.
-                given = [each.id for each in await live_requests(connection, row.id) if each.approval == {}]
-                await change_requests(connection, given, approval=None)
+            changes |= {"brake": dict(brake) if brake else None, "approved": False}
+            # What was approved in advance holds for what the run met first and for nothing later.
+            given = [each.id for each in await live_requests(connection, row.id) if each.approval == IN_ADVANCE]
+            await change_requests(connection, given, approval=None)
             if row.cancel_requested:
                 event = Event.STOP
             elif blocked is not None:
@@ -327,7 +326,7 @@ class Runs(RunQueue):
     ) -> None:
         """`stopped` met a brake and is about to end: the `blocked` run of its repository represents it from now on."""
         await transfer_requests(connection, stopped, blocked)
-        await apply_requests(connection, await move(connection, blocked, Event.BLOCK, **{"brake": None, **changes}))
+        await apply_requests(connection, await move(connection, blocked, Event.BLOCK, **changes))
 
     async def _close_blocked(self, connection: Connection, completed: Row[Any], blocked: Row[Any]) -> None:
         """`completed` did the work of the blocked run of its repository; if that has more to do, it is queued again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,7 @@ from reposync.errors import DeletionBlocked
 from reposync.sources.port import TreeEntry, path_text
 from reposync.store.columns import known_fields
 from reposync.store.manifest import ManifestRow
+from reposync.store.run import IN_ADVANCE
 
 # Deleting up to this many files is never suspicious: small repositories are reorganised all the time.
 BRAKE_MINIMUM_FILES = 20
@@ -124,15 +125,14 @@ def read_brake(stored: Mapping[str, Any] | None) -> BrakeFacts | None:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """Of one run. `listed`: how many files the commit has. `approval`: what a person approved, if it is known yet; it
-    holds for that commit and for at most the counts that it names. Fewer may be left, if an earlier attempt deleted
-    some."""
+    """Of one run. `listed`: how many files the commit has. `approvals`: what persons approved: IN_ADVANCE, or facts,
+    which hold for that commit and for at most the counts that they name. Fewer may be left, if an earlier attempt
+    deleted some."""
 
     repository: str
     commit: str
     listed: int
-    approved: bool = False
-    approval: BrakeFacts | None = None
+    approvals: Sequence[Mapping[str, Any]] = ()
 
     def check(self, planned: Losses, read: Losses | None = None) -> BrakeFacts | None:
         """Before anything is written, and again with the losses found while reading (`read`), before the first file
@@ -144,14 +144,14 @@ class Brake:
         if not losses.is_suspicious(self.listed, allowed):
             return None
         facts = BrakeFacts(self.commit, dict(planned.counts), dict(losses.counts), losses.before)
-        if self.approved and self.approval is None:  # in advance, for whatever this attempt finds
-            return facts
-        if self.approved and self.approval is not None and self.approval.commit == self.commit:
-            counts = self.approval.planned if read is None else self.approval.losses
-            if losses.counts <= Counter(counts):
+        for approved in filter(None, map(read_brake, self.approvals)):
+            counts = approved.planned if read is None else approved.losses
+            if approved.commit == self.commit and losses.counts <= Counter(counts):
                 return None
+        if IN_ADVANCE in self.approvals:
+            return facts
         what = f"{losses.counts.total():,} of the {losses.before:,} indexed files of {self.repository} would be lost"
-        again = "What was approved is not what would be lost now. " if self.approved else ""
+        again = "What was approved is not what would be lost now. " if self.approvals else ""
         empty = "The commit has no files. " if not self.listed else ""
         error = DeletionBlocked(
             f"{again}{empty}{what} at commit {self.commit[:10]}: {losses.in_words()}. Nothing was deleted.",

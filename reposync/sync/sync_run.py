@@ -30,6 +30,8 @@ from reposync.sync.version_update import VersionUpdate, indexes_of_model, make_w
 
 # Files from which on the words of a first sync are stored before its meaning: below, all takes a moment.
 WORDS_FIRST_FILES = 100
+# In the facts of a run that the quality gate stopped: the id of the version.
+_GATE = "gate"
 
 
 class SyncRun:
@@ -61,6 +63,7 @@ class SyncRun:
         and store raise."""
         progress, run, versions = self._context.progress, self._run, self._parts.versions
         progress.enter("listing")
+        self._context = replace(self._context, approvals=await self._parts.runs.approvals(run))
         head = await self._parts.source.head()
         if head.sha != self._repository.head_commit:
             await versions.record_head(run, head.sha, self._repository.head_commit)
@@ -131,16 +134,21 @@ class SyncRun:
         return state
 
     async def _pass_gate(self, situation: Situation) -> None:
-        """Raises GateClosed, unless a person approved the run."""
-        if self._parts.gate is None or situation.live is None or self._run.approved or situation.live_has_words_only:
+        """Raises GateClosed, unless a person approved this version."""
+        if self._parts.gate is None or situation.live is None or situation.live_has_words_only:
+            return
+        facts = {_GATE: situation.working.id}
+        if facts in self._context.approvals:
             return
         self._context.progress.enter("evaluating")
         reason = await self._parts.gate(situation.live, situation.working)
         if reason is not None:
-            raise GateClosed(
+            error = GateClosed(
                 f"The new index version of {self._repository.name} does not become live: {reason}.",
                 remedy="Approve the run (`reposync runs approve`) to make it live all the same.",
             )
+            error.facts = facts
+            raise error
 
     async def _publish(self, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit) -> None:
         source, version = self._parts.source, situation.working

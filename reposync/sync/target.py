@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from reposync.content.attributes import Attributes
 from reposync.content.model import Skipped
@@ -74,7 +75,8 @@ class SyncParts:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Everything that one attempt of a run works with."""
+    """Everything that one attempt of a run works with. `approvals`: what persons allowed it, as they were when the
+    attempt began."""
 
     parts: SyncParts
     settings: SyncSettings
@@ -83,6 +85,7 @@ class RunContext:
     lease: Lease
     progress: RunProgress
     figures: RunFigures
+    approvals: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)

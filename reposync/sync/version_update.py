@@ -18,7 +18,7 @@ from reposync.sources.port import TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.store.tables import IndexVersion
 from reposync.sync.audit import IndexState
-from reposync.sync.brake import UNREADABLE, VANISHED, Brake, BrakeFacts, Losses
+from reposync.sync.brake import UNREADABLE, VANISHED, Brake, Losses
 from reposync.sync.index_versions import Situation
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, read_batches, run_pipeline
 from reposync.sync.plan import Work, plan_work
@@ -134,13 +134,8 @@ class VersionUpdate:
     async def _check_brake(self, read: Losses | None) -> None:
         """`read`: losses that were found while reading; None before."""
         run = self.context.run
-        brake = Brake(
-            self.context.repository.name,
-            self.target.head.sha,
-            self.work.plan.listed,
-            run.approved,
-            BrakeFacts.read(run.brake),
-        )
+        name, head = self.context.repository.name, self.target.head.sha
+        brake = Brake(name, head, self.work.plan.listed, self.context.approvals)
         try:
             facts = brake.check(self.work.losses, read)
         except DeletionBlocked as error:

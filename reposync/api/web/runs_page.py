@@ -15,11 +15,11 @@ from starlette.datastructures import QueryParams
 from reposync.api.web.charts import run_chart
 from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
 from reposync.config.schedule import ScheduleError, zone
-from reposync.errors import GateClosed, IndexHeld, RepositoryNotFound
+from reposync.errors import GateClosed, RepositoryNotFound
 from reposync.runs.reporting import current_progress
 from reposync.store.index_queries import commit_pages
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.run import Run, RunRequest
+from reposync.store.run import IN_ADVANCE, Run, RunRequest
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.brake import read_brake
 
@@ -104,8 +104,7 @@ def approve_label(run: Run) -> str:
     """Of the button that approves a blocked run."""
     if (brake := read_brake(run.brake)) is not None:
         return f"Approve: {brake.lost:,} of {brake.indexed:,} files lose their points"
-    labels = {GateClosed.code: "Make it live anyway", IndexHeld.code: "Try again"}
-    return labels.get(run.error_code or "", "Approve the deletion")
+    return "Make it live anyway" if run.error_code == GateClosed.code and run.brake else "Try again"
 
 
 def _filters(query: QueryParams) -> tuple[dict[str, str], dict[str, Any]]:
@@ -177,11 +176,11 @@ def askers_of(requests: Sequence[RunRequest]) -> list[str]:
 def _wants(request: RunRequest) -> str:
     kinds = (("removal", request.removal), ("repair", request.repair), ("full sync", request.full))
     wants = next((kind for kind, is_wanted in kinds if is_wanted), "sync")
-    if request.approval is None:
-        return wants
+    if request.approval == IN_ADVANCE:
+        return f"{wants}, a mass deletion approved in advance"
     brake = read_brake(request.approval)
     if brake is None:
-        return f"{wants}, approved in advance"
+        return f"{wants}; the new version may go live" if request.approval else wants
     return f"{wants}; {brake.lost:,} of {brake.indexed:,} files may go at commit {brake.commit[:10]}"
 
 

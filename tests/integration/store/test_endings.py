@@ -8,12 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from reposync.errors import LockHeld, RunStateConflict, SecretMissing
 from reposync.store.run import YIELDING, Released, Run, RunFigures, RunProblem
 from reposync.store.run_state import MAX_ATTEMPTS, TRANSITIONS, Event, locked, move
 from reposync.store.status import FINAL, LOST, RELEASED, WAITING, YIELDED, RunStatus, RunTrigger
-from reposync.store.tables import ATTEMPTS, RUNS
+from reposync.store.tables import ATTEMPTS, REQUESTS, RUNS
 from tests.integration.store.conftest import COMMIT, ON_EVERY_DATABASE, TICK, Store
 
 
@@ -141,6 +142,34 @@ async def test_an_approval_of_a_run_that_stopped_all_the_same_is_over(store: Sto
 
     (waits,) = await blocked_runs(store)
     assert (waits.approved, waits.brake) == (False, brake(812))
+
+
+async def test_a_deletion_that_is_allowed_beside_a_blocked_run_is_the_one_that_it_stopped_at(store: Store) -> None:
+    await store.ticked()
+    waits = await stops(store, 700)
+
+    run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", approved=True)
+
+    assert await store.runs.approvals(run) == [brake(700)]
+    await stops(store, 812)
+    assert not (await store.runs.get(waits.id)).approved
+    after, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", approved=True)
+    assert await store.runs.approvals(after) == [brake(812)]
+
+
+@pytest.mark.parametrize("event", ["approved", "retried", "claimed"])
+async def test_a_run_that_an_older_program_approved_for_anything_may_do_nothing(store: Store, event: str) -> None:
+    await store.queued(approved=True)
+    await store.database.change(update(REQUESTS).values(approval={}))
+    run = await store.claimed()
+    if event != "claimed":
+        ending = RunStatus.BLOCKED if event == "approved" else RunStatus.FAILED
+        run = await store.runs.finish(run, ending, RunFigures(), "INDEX_GATE_CLOSED", "recall fell")
+        await store.database.change(update(RUNS).values(approved=True))
+        await (store.runs.approve if event == "approved" else store.runs.retry)(run.id)
+        run = await store.claimed()
+
+    assert await store.runs.approvals(run) == []
 
 
 # Ends ---------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from reposync.app.command_runs import sync
 from reposync.embedding.factory import open_embedder
@@ -14,10 +15,10 @@ from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, LOCAL_W
 from reposync.runs.execution import ExecutionPolicy
 from reposync.store.run import STOPPING, Run
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import IndexVersion, VersionState
+from reposync.store.tables import REQUESTS, RUNS, IndexVersion, VersionState
 from reposync.store.versions import IndexHold
 from reposync.sync.progress import RunProgress
-from tests.fixtures.repositories import GitRepository
+from tests.fixtures.repositories import Content, GitRepository
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import CODE, module
 
@@ -383,3 +384,39 @@ async def test_a_gate_whose_questions_this_machine_lacks_blocks_the_new_version_
         (world.folder / "elsewhere.yaml").rename(questions)
         await world.completed()
         assert (await live(world)).id != before.id
+
+
+@pytest.mark.parametrize("approval", ["of this version", "of an older program", "in advance"])
+async def test_an_approval_of_worse_answers_approves_no_deletion_and_the_other_way_round(
+    closed_world: World, approval: str
+) -> None:
+    world = closed_world
+    files: dict[str, Content] = {f"f{number:02}.py": module(f"word{number}") for number in range(30)}
+    world.repository.commit(files | {"a.py": b"alpha\n"})
+    (world.folder / "questions.yaml").write_text("- {question: alpha, repository: project, path: a.py}\n")
+    gate = "index: {gate: questions.yaml}\n"
+    async with world.opened():
+        await world.completed()
+    world.configure(size=900, more='exclude: ["a.py"]', extra=gate)
+    async with world.opened():
+        run = await world.sync(approved=approval == "in advance")
+        assert (run.status, run.error_code) == ("blocked", "INDEX_GATE_CLOSED")
+        if approval == "of an older program":
+            # It stored nothing about what it had stopped at.
+            await world.app.database.change(update(RUNS).values(brake=None))
+        await world.app.runs.approve(run.id, by="anna")
+        if approval == "of an older program":
+            await world.app.database.change(update(REQUESTS).where(REQUESTS.c.asked_by == "anna").values(approval={}))
+            await world.app.database.change(update(RUNS).values(approved=True))
+        world.repository.commit(dict.fromkeys(list(files)[:29]))
+
+        again = await world.sync()
+
+        assert (again.id, again.status, again.error_code) == (run.id, "blocked", "DELETION_BLOCKED")
+        assert len(await world.indexed()) == 31
+        await world.app.runs.approve(run.id, by="anna")
+        last = await world.sync()
+        if approval == "of an older program":
+            assert (last.status, last.error_code) == ("blocked", "INDEX_GATE_CLOSED"), "nobody approved the answers"
+        else:
+            assert (last.status, set(await world.indexed())) == ("completed", {"f29.py"})

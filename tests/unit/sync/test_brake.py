@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from reposync.content.model import Skip, Skipped
 from reposync.errors import DeletionBlocked
 from reposync.sources.port import TreeEntry
 from reposync.store.manifest import ManifestRow
+from reposync.store.run import IN_ADVANCE
 from reposync.sync.brake import Brake, BrakeFacts, Losses, losses_of
 
 FILE = 0o100644
@@ -46,14 +48,12 @@ def losing(before: int, **counts: int) -> Losses:
     return losses
 
 
-def brake(
-    *, approved: bool = False, approval: BrakeFacts | None = None, commit: str = COMMIT, listed: int = 1
-) -> Brake:
-    return Brake("payments", commit, listed, approved, approval)
+def brake(*approvals: Mapping[str, Any], commit: str = COMMIT, listed: int = 1) -> Brake:
+    return Brake("payments", commit, listed, approvals)
 
 
 def facts(planned: Mapping[str, int], losses: Mapping[str, int], commit: str = COMMIT) -> BrakeFacts:
-    return BrakeFacts(commit, planned, losses, 100)
+    return BrakeFacts(commit, dict(planned), dict(losses), 100)
 
 
 # What counts ---------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_losses_found_while_reading_add_to_those_of_the_listing():
 
 def test_a_few_files_more_than_were_approved_need_no_second_approval():
     planned = losing(100, vanished=60)
-    checked = brake(approved=True, approval=facts(planned.counts, planned.counts))
+    checked = brake(facts(planned.counts, planned.counts).as_json())
     assert checked.check(planned) is None
     assert checked.check(planned, losing(100, too_large=5)) is None
     with pytest.raises(DeletionBlocked, match="not what would be lost now"):
@@ -134,7 +134,7 @@ def test_a_few_files_more_than_were_approved_need_no_second_approval():
 
 def test_an_approval_holds_for_what_was_stopped_and_for_the_rest_of_an_interrupted_attempt():
     planned, read = losing(100, vanished=60), losing(100, minified=30)
-    checked = brake(approved=True, approval=facts(planned.counts, (planned + read).counts))
+    checked = brake(facts(planned.counts, (planned + read).counts).as_json())
     assert checked.check(planned) is None
     assert checked.check(planned, read) is None
     assert checked.check(losing(70, vanished=40)) is None
@@ -147,17 +147,24 @@ def test_an_approval_holds_for_what_was_stopped_and_for_the_rest_of_an_interrupt
 def test_an_approval_does_not_hold_for_more_files_other_reasons_or_a_different_commit(now: dict[str, int], commit: str):
     approval = facts({"vanished": 60}, {"vanished": 60})
     with pytest.raises(DeletionBlocked, match="What was approved is not what would be lost now"):
-        brake(approved=True, approval=approval, commit=commit).check(losing(100, **now))
+        brake(approval.as_json(), commit=commit).check(losing(100, **now))
 
 
-def test_facts_of_a_newer_program_approve_nothing() -> None:
-    approval = BrakeFacts.read({"kind": "quota", "limit": 3})
+@pytest.mark.parametrize(
+    "approval",
+    [
+        pytest.param({"kind": "quota", "limit": 3}, id="of a newer program"),
+        pytest.param({}, id="of an older program, which wrote this for anything"),
+        pytest.param({"gate": "version-1"}, id="of a new version of the index"),
+    ],
+)
+def test_an_approval_of_something_else_approves_no_deletion(approval: Mapping[str, Any]):
     with pytest.raises(DeletionBlocked, match="What was approved is not what would be lost now"):
-        brake(approved=True, approval=approval).check(losing(100, vanished=60))
+        brake(approval).check(losing(100, vanished=60))
 
 
 def test_an_approval_in_advance_covers_all_losses_of_the_attempt_and_is_recorded():
     planned, read = losing(100, vanished=60), losing(100, minified=30)
-    checked = brake(approved=True)
+    checked = brake(IN_ADVANCE)
     assert checked.check(planned) == facts({"vanished": 60}, {"vanished": 60})
     assert checked.check(planned, read) == facts({"vanished": 60}, {"vanished": 60, "minified": 30})
