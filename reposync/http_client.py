@@ -24,6 +24,7 @@ import httpx
 from reposync import __version__
 from reposync.errors import RepoSyncError
 from reposync.outgoing import (
+    LONGEST_WAIT_SECONDS,
     OtherServer,
     RequestObserver,
     RetryPolicy,
@@ -41,12 +42,14 @@ _CERTIFICATE = re.compile(r"certificate verify failed: (.+?)\.?(?: \(_ssl|$)")
 MAX_REDIRECTS = 5
 MAX_ERROR_BYTES = 64 * 1024
 TOTAL_FACTOR = 10
-"""A body must be complete within so many read time-outs."""
+"""A body must be complete within so many read time-outs. What sends a byte now and then never does: it costs this time
+once, and no further attempt."""
 DECOMPRESSED_FREE_BYTES = 16 * 1024 * 1024
 MAX_DECOMPRESSION_RATIO = 100
 """Checked above DECOMPRESSED_FREE_BYTES. JSON listings decompress to ten times their size, gzipped zeros to 1,000."""
 RATE_LIMIT_FACTOR = 4
-"""If a 429 names no wait, the delay is so many times that of an error: retrying soon makes it worse."""
+"""If a 429 names no wait, the delay is so many times that of an error: retrying soon makes it worse. And so many times
+as many attempts are made: a server that limits its rate works."""
 
 CONNECTION_LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16, keepalive_expiry=60)
 """httpx keeps idle connections for 5 s; a new one for each request to Qdrant costs more than the request."""
@@ -55,14 +58,15 @@ CONNECTION_LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=1
 @dataclass(slots=True, eq=False)
 class TransientFailure(Exception):
     """A call failed in a way that may pass. `reason` completes "... failed: ". `overloaded`: the server was reached and
-    gave up, so that a smaller request may work; `corrupt`: it answered, but not what it should; `status` and `body`: of
-    an error status."""
+    gave up, so that a smaller request may work; `corrupt`: it answered, but not what it should; `endless`: the answer
+    used up the time of its call; `status` and `body`: of an error status."""
 
     reason: str
     rate_limited: bool = False
     wait_seconds: float | None = None
     overloaded: bool = False
     corrupt: bool = False
+    endless: bool = False
     status: int | None = None
     body: bytes = b""
 
@@ -131,16 +135,16 @@ class HttpClient:
         `body_seconds` the body alone (TOTAL_FACTOR). Raises TransientFailure, HttpRefused, OtherServer, and the final
         error.
         """
-        head_seconds = self.timeouts.connect_seconds + 2 * self.timeouts.read_seconds
-        body_seconds = body_seconds or TOTAL_FACTOR * self.timeouts.read_seconds
+        most_seconds = within_seconds or self.timeouts.connect_seconds + 2 * self.timeouts.read_seconds
         try:
             # The time-outs of httpx are between two bytes.
-            async with asyncio.timeout(within_seconds or head_seconds) as limit:
+            async with asyncio.timeout(most_seconds) as limit:
                 stack = contextlib.AsyncExitStack()
                 try:
                     response = await self._send(stack, method, url, kind, headers or {}, content, follow_redirects)
                     if within_seconds is None:
-                        limit.reschedule(asyncio.get_running_loop().time() + body_seconds)
+                        most_seconds = body_seconds or TOTAL_FACTOR * self.timeouts.read_seconds
+                        limit.reschedule(asyncio.get_running_loop().time() + most_seconds)
                     if not response.is_success:
                         await self._refuse(response)
                     yield response
@@ -150,6 +154,9 @@ class HttpClient:
         except TooLarge as error:
             raise self.errors.final(f"{self.name} sends more than is accepted: {error}.") from error
         except (httpx.HTTPError, TimeoutError) as error:
+            if limit.expired() and within_seconds is None:
+                what = f"the answer did not end within {most_seconds:g} s"
+                raise TransientFailure(what, overloaded=True, endless=True) from error
             raise self._broken(error) from error
 
     async def body(self, response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
@@ -183,7 +190,8 @@ class HttpClient:
         on_attempt: Callable[[int], None] = lambda attempt: None,
         remedy: str | None = "The next run tries again.",
     ) -> T:
-        """The result of `call`, repeated after a TransientFailure. A wait that a server requests is kept by all calls.
+        """The result of `call`, repeated after a TransientFailure. A wait that a server requests is kept by all calls,
+        which do not continue at the same moment.
 
         Raises the unavailable (or corrupt) error with the last reason; `doing` says what was tried, as in "Reading the
         tree of group/project".
@@ -196,7 +204,7 @@ class HttpClient:
                     attempt += 1
                     on_attempt(attempt)
                     while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110 - others extend it
-                        await asyncio.sleep(pause)
+                        await asyncio.sleep(_spread(pause))
                     try:
                         return await call()
                     except TransientFailure as failure:
@@ -205,14 +213,15 @@ class HttpClient:
                         is_bearable = delay <= policy.longest_wait_seconds
                         if failure.wait_seconds is not None and is_bearable:
                             self._paused_until = max(self._paused_until, time.monotonic() + delay)
-                        is_over = errors >= policy.attempts or waited_seconds + delay > policy.max_wait_seconds
-                        if is_over or not is_bearable:
+                        is_last = errors >= policy.attempts or attempt >= RATE_LIMIT_FACTOR * policy.attempts
+                        is_over = is_last or waited_seconds + delay > policy.max_wait_seconds
+                        if is_over or failure.endless or not is_bearable:
                             times = f" {attempt} times" if attempt > 1 else ""
                             raise self._given_up(failure, f"{doing} failed{times}", remedy) from failure
                         if failure.rate_limited and self.observer is not None:
                             self.observer.rate_limited(delay)
                         waited_seconds += delay
-                        await asyncio.sleep(delay + random.uniform(0, delay / 10))  # noqa: S311 - spreads load
+                        await asyncio.sleep(_spread(delay))
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -273,10 +282,10 @@ class HttpClient:
                 text += piece
         status, headers = response.status_code, response.headers
         if status == 429:
-            wait = retry_after_seconds(headers.get("Retry-After"), headers.get("RateLimit-Reset"))
+            wait = retry_after_seconds(headers.get("Retry-After"), headers.get("RateLimit-Reset"), headers.get("Date"))
             raise TransientFailure("the rate limit is reached (429)", True, wait, status=status, body=text)
         if status >= 500 or status in (408, 425):
-            wait = retry_after_seconds(headers.get("Retry-After"))
+            wait = retry_after_seconds(headers.get("Retry-After"), date=headers.get("Date"))
             reason = f"the server answered {status}"
             raise TransientFailure(reason, wait_seconds=wait, overloaded=True, status=status, body=text)
         raise HttpRefused(status, text)
@@ -302,26 +311,41 @@ class HttpClient:
             return self.errors.corrupt(f"{tried}: {failure.reason}.")
         wait = "" if failure.wait_seconds is None else f" The server asks to wait {failure.wait_seconds:.0f} s."
         text = f"{tried}: {failure.reason}.{wait}"
-        return self.errors.unavailable(text, remedy=remedy, retry_after_seconds=failure.wait_seconds)
+        wait_seconds = None if failure.wait_seconds is None else min(failure.wait_seconds, LONGEST_WAIT_SECONDS)
+        return self.errors.unavailable(text, remedy=remedy, retry_after_seconds=wait_seconds)
 
 
 def _delay_seconds(policy: RetryPolicy, attempt: int, failure: TransientFailure) -> float:
-    """What the server requests, else doubled each time with jitter."""
-    if failure.wait_seconds is not None:
-        return failure.wait_seconds
+    """Doubled each time, with jitter; what the server requests if that is more."""
     ceiling = min(policy.max_delay_seconds, policy.first_delay_seconds * 2.0 ** min(attempt - 1, 30))
     delay = random.uniform(ceiling / 2, ceiling)  # noqa: S311 - spreads load
+    if failure.wait_seconds is not None:
+        return max(delay, failure.wait_seconds)
     return min(delay * RATE_LIMIT_FACTOR, policy.longest_wait_seconds) if failure.rate_limited else delay
 
 
-def retry_after_seconds(header: str | None, reset: str | None = None) -> float | None:
-    """The wait that `Retry-After` (seconds or an HTTP date) or `RateLimit-Reset` (Unix time) requests, if any."""
+def _spread(seconds: float) -> float:
+    return seconds + random.uniform(0, seconds / 10)  # noqa: S311 - spreads load
+
+
+def retry_after_seconds(header: str | None, reset: str | None = None, date: str | None = None) -> float | None:
+    """The wait that `Retry-After` (seconds or an HTTP date) or `RateLimit-Reset` (Unix time) requests, if any. Times
+    are compared with the answer's `Date`, because the clocks of the server and of this machine may differ."""
+    now = _moment(date) or time.time()
     if header is not None:
         text = header.strip()
         if text.isascii() and text.replace(".", "", 1).isdigit():
             return float(text[:9])
-        with contextlib.suppress(ValueError, TypeError, OverflowError):
-            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        if (moment := _moment(text)) is not None:
+            return max(0.0, moment - now)
     if reset is not None and reset.strip().isascii() and reset.strip().isdigit():
-        return max(0.0, float(reset.strip()[:12]) - time.time())
+        return max(0.0, float(reset.strip()[:12]) - now)
+    return None
+
+
+def _moment(date: str | None) -> float | None:
+    """The Unix time of an HTTP date."""
+    if date is not None:
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            return parsedate_to_datetime(date.strip()).timestamp()
     return None

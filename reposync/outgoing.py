@@ -25,6 +25,9 @@ CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_
 IN_PLACE_SECONDS = 30.0
 """The longest requested wait that a call waits for in place. For a longer one it fails: the worker does other work."""
 
+LONGEST_WAIT_SECONDS = 3_600.0
+"""The longest wait that a server may request: one whose clock or proxy is wrong says ten years."""
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -38,8 +41,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a failed call is repeated: up to `attempts` after errors; after rate limits until `max_wait_seconds` of
-    waiting are used up. A requested wait over `longest_wait_seconds` ends the call. `within_seconds` bounds it all."""
+    """How often a failed call is repeated: up to `attempts` after errors, RATE_LIMIT_FACTOR times as often after rate
+    limits, and until `max_wait_seconds` of waiting are used up. The delay grows from `first_delay_seconds`; a server
+    can lengthen it and not shorten it. A requested wait over `longest_wait_seconds` ends the call. `within_seconds`
+    bounds it all."""
 
     attempts: int = 4
     first_delay_seconds: float = 0.5

@@ -28,6 +28,11 @@ def until(when: datetime | None, now: datetime | None = None) -> str:
     return f"in {left}" if left else "now"
 
 
+def next_attempt(when: datetime) -> str:
+    """`next attempt at 2026-03-01 12:00:00 UTC`."""
+    return f"next attempt at {when:%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _largest_unit(span: timedelta) -> str:
     """`3 h`; empty below a second."""
     seconds = int(span.total_seconds())

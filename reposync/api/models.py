@@ -6,7 +6,7 @@ Models of runs are made from the records of the store, so that a new column need
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_type_hints
 
@@ -107,6 +107,8 @@ _WORDS = {
     "chunks_reused": "Chunks whose text was known already, and cost no embedding.",
     "error_message": "Why it ended this way. Without an `error_code`: a remark on a completed run, such as what was "
     "repaired.",
+    "next_attempt_at": "The end of the pause of a waiting run, after a failure or because a server asked to wait. Null "
+    "if it waits for a free worker.",
     "not_before": "A waiting run is not started before.",
     "cancel_requested": "A running one ends at the next heartbeat of its worker.",
     "removal": "It removes the repository with its index.",
@@ -116,9 +118,11 @@ _WORDS = {
 }
 
 
-def _fields(record: type, keys: Iterable[str]) -> dict[str, Any]:
+def _fields(record: type, keys: Collection[str]) -> dict[str, Any]:
     """Fields of a model: attributes of the record."""
-    hints = get_type_hints(record) | {"elapsed_seconds": float | None}  # a property
+    hints = get_type_hints(record)
+    properties = {key: value for key, value in vars(record).items() if isinstance(value, property)}
+    hints |= {key: get_type_hints(value.fget)["return"] for key, value in properties.items() if key in keys}
     return {key: (hints[key], Field(description=_WORDS.get(key))) for key in keys}
 
 

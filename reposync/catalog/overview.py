@@ -24,7 +24,8 @@ from reposync.store.ticks import Ticks
 class Overview:
     """`schedule` in words; None if it was synced by hand and is not registered. `state`: active, paused (with a reason)
     or inactive (it left its registry file). `next_due_at`: None without a schedule. `head_commit`: the newest head of
-    its source that a run or a push reported; `behind_since`: since when the index has not held it completely."""
+    its source that a run or a push reported; `behind_since`: since when the index has not held it completely.
+    `next_attempt_at`: see `Run`."""
 
     name: str
     id: str
@@ -53,6 +54,7 @@ class Overview:
     last_run: str | None
     last_status: str | None
     last_error: str | None
+    next_attempt_at: datetime | None
 
 
 async def late_repositories(states: Sequence[RepositoryState], now: datetime) -> list[str]:
@@ -128,6 +130,7 @@ def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: dat
         last_run=run.id if run else None,
         last_status=run.status if run else None,
         last_error=run.error_message if run else None,
+        next_attempt_at=run.next_attempt_at if run else None,
     )
 
 

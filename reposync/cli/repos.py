@@ -9,7 +9,7 @@ import click
 
 from reposync.cli.commands import Group, current_user, prints, run_with_app, with_app, with_database
 from reposync.cli.output import NO_REPOSITORY, Result, field_lines, short, table
-from reposync.words import ago, escape_unprintable, until
+from reposync.words import ago, escape_unprintable, next_attempt, until
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
@@ -134,5 +134,7 @@ def _row(each: Overview) -> dict[str, Any]:
         "last sync": ago(each.last_sync_at),
         "commit": short(each.last_commit),
         **{"files": each.files, "failed": each.failed, "chunks": each.chunks},
-        "last run": each.last_status,
+        "last run": f"{each.last_status}, {next_attempt(each.next_attempt_at)}"
+        if each.next_attempt_at
+        else each.last_status,
     }

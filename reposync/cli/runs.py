@@ -12,7 +12,7 @@ import click
 from reposync.cli.commands import Group, current_user, with_database
 from reposync.cli.output import Result, field_lines, open_display, reason, short, summary, table, table_console
 from reposync.store.status import WAITING, RunStatus
-from reposync.words import duration, escape_unprintable
+from reposync.words import duration, escape_unprintable, next_attempt
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,11 +77,13 @@ def _history(found: list[Run], askers: dict[str, list[str]]) -> Iterator[str | T
     width = table_console().width
     rows = (_row(run, askers.get(run.id, [])) for run in found)
     yield table([{key: row[key] for key in row if LEAST_WIDTHS.get(key, 0) <= width} for row in rows])
-    explained = [run for run in found if run.error_message]
+    explained = [run for run in found if run.error_message or run.next_attempt_at]
     if explained:
         yield ""
     for run in explained:
-        yield f"{click.style(run.id[:8], bold=True)} {reason(run.error_code, run.error_message)}"
+        pause = f"{run.status}, {next_attempt(run.next_attempt_at)}" if run.next_attempt_at else ""
+        why = reason(run.error_code, run.error_message)
+        yield f"{click.style(run.id[:8], bold=True)} {': '.join(filter(None, (pause, why)))}"
 
 
 @click.group(cls=Group)

@@ -29,7 +29,7 @@ from reposync.errors import (
     RunDefect,
     StoreUnavailable,
 )
-from reposync.outgoing import IN_PLACE_SECONDS
+from reposync.outgoing import IN_PLACE_SECONDS, LONGEST_WAIT_SECONDS
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer, report_progress
 from reposync.store.run import STOPPING, Released, Run, RunFigures
@@ -50,8 +50,6 @@ CANNOT_HERE_SECONDS = 5.0
 NOBODY_CAN_SECONDS = 900.0
 # Pause before a worker retries a run that failed in a command.
 _ELSEWHERE_SECONDS = 2.0
-# Upper limit of a server's Retry-After.
-_LONGEST_RETRY_AFTER_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +215,7 @@ class Execution:
         if isinstance(reason, Released):
             return self._release(reason)
         why = reason.code, str(reason)
-        retry_after = min(reason.retry_after_seconds or 0.0, _LONGEST_RETRY_AFTER_SECONDS)
+        retry_after = min(reason.retry_after_seconds or 0.0, LONGEST_WAIT_SECONDS)
         has_retries = self.policy.retry_seconds is not None
         match reason:
             case LeaseLost():
@@ -239,7 +237,9 @@ class Execution:
                 return lambda: release_to_others(self.runs, self.run, reason)
             case _ if retry_after > IN_PLACE_SECONDS and has_retries:
                 # Random, so that runs that failed together are not retried together.
-                pause = retry_after * random.uniform(1.0, 1.1)  # noqa: S311
+                longer, longest = random.uniform(1.0, 1.1), random.uniform(0.9, 1.0)  # noqa: S311
+                pause = min(retry_after * longer, LONGEST_WAIT_SECONDS * longest)
+                pause = max(pause, self.policy.pause_after(self.run.failures) or 0.0)
                 return self._release(Released(delay_seconds=pause, reason=reason))
             case _:
                 return self._failure(*why, may_pass=reason.retryable, retry_after=retry_after)

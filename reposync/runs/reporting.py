@@ -14,6 +14,7 @@ from reposync.store.run import LostAttempt, Run, RunFigures
 from reposync.store.status import LOST, RunStatus
 from reposync.supervision import to_the_end
 from reposync.sync.progress import RunProgress
+from reposync.words import next_attempt
 
 if TYPE_CHECKING:
     from reposync.telemetry.health import Health, HealthStatus
@@ -118,10 +119,12 @@ def current_progress(run: Run) -> Mapping[str, Any] | None:
 
 
 def displayed_progress(run: Run) -> RunProgress:
-    """The same as a record for displays; its phase is the run's status if no attempt is running."""
+    """The same as a record for displays; its phase is the run's status, with the end of its pause, if no attempt is
+    running."""
     reported = current_progress(run)
     if reported is None:
-        return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else str(run.status))
+        pause = f", {next_attempt(run.next_attempt_at)}" if run.next_attempt_at else ""
+        return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else f"{run.status}{pause}")
     # A different version of this program may have written it.
     elapsed = reported.get("elapsed_seconds")
     started = time.monotonic() - (elapsed if isinstance(elapsed, int | float) else 0.0)

@@ -14,7 +14,7 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.errors import RepoSyncError, UsageError
 from reposync.store.columns import JsonText, Record, SafeText, Word
-from reposync.store.status import ACTIVE, FINAL, PRIORITIES, RELEASED, YIELDED, RunStatus, RunTrigger
+from reposync.store.status import ACTIVE, FINAL, PRIORITIES, RELEASED, WAITING, YIELDED, RunStatus, RunTrigger
 
 _CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
 
@@ -53,6 +53,7 @@ RUN_KEYS = (
     "trigger",
     "scheduled_for",
     "queued_at",
+    "next_attempt_at",
     "started_at",
     "completed_at",
     "duration_seconds",
@@ -152,6 +153,13 @@ class Run(RunCounts):
         """From the moment at which it was due, or its last worker's lease ended, to the start of this attempt."""
         due_at = max(self.queued_at, self.not_before)
         return max(0.0, (self.started_at - due_at).total_seconds()) if self.started_at else 0.0
+
+    @property
+    def next_attempt_at(self) -> datetime | None:
+        """While it pauses after a failure or on request of a server: when the pause ends. By the clock of this machine,
+        which is off by some seconds at most."""
+        pauses = self.status in WAITING and self.not_before > datetime.now(UTC)
+        return self.not_before if pauses else None
 
     @property
     def is_final(self) -> bool:

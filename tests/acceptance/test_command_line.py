@@ -35,10 +35,9 @@ FILES = 2_500
 # Batches of 200 files between the embedding server and the index when a process is killed.
 IN_FLIGHT = 5 * 200
 RUN_KEYS = """
-id asked_by repository status trigger scheduled_for queued_at started_at completed_at duration_seconds elapsed_seconds
-attempt worker commit_before commit_after files_processed files_deleted files_skipped files_failed
-chunks_embedded chunks_reused
-error_code error_message
+id asked_by repository status trigger scheduled_for queued_at next_attempt_at started_at completed_at duration_seconds
+elapsed_seconds attempt worker commit_before commit_after files_processed files_deleted files_skipped files_failed
+chunks_embedded chunks_reused error_code error_message
 """
 
 

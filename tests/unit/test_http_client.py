@@ -60,9 +60,20 @@ def test_retry_after_is_understood_as_seconds_as_a_date_and_from_the_reset_time(
     assert 50 < (retry_after_seconds(None, str(int(time.time()) + 60)) or 0) <= 60
 
 
-@given(st.one_of(st.none(), st.text(max_size=40)), st.one_of(st.none(), st.text(max_size=40)))
-def test_an_unreadable_retry_after_is_never_an_error(header: str | None, reset: str | None) -> None:
-    wait = retry_after_seconds(header, reset)
+@pytest.mark.parametrize("ahead_seconds", [-86_400, 86_400])
+def test_a_server_whose_clock_is_a_day_off_is_waited_for_as_long_as_it_means(ahead_seconds: int) -> None:
+    its_time = int(time.time()) + ahead_seconds
+    date, later = formatdate(its_time, usegmt=True), formatdate(its_time + 60, usegmt=True)
+
+    assert retry_after_seconds(later, date=date) == retry_after_seconds(None, str(its_time + 60), date) == 60
+
+
+_HEADERS = st.one_of(st.none(), st.text(max_size=40))
+
+
+@given(_HEADERS, _HEADERS, _HEADERS)
+def test_an_unreadable_retry_after_is_never_an_error(header: str | None, reset: str | None, date: str | None) -> None:
+    wait = retry_after_seconds(header, reset, date)
     assert wait is None or wait >= 0
 
 
@@ -83,6 +94,19 @@ async def test_a_failure_that_may_pass_soon_is_repeated_a_bounded_number_of_time
         await client(watched).retry(call, doing="Reading")
     assert (call.calls, watched.waits) == (calls, [])
     assert raised.value.retry_after_seconds == getattr(failure, "wait_seconds", None)
+
+
+async def test_a_wait_of_ten_years_is_one_of_an_hour() -> None:
+    with pytest.raises(SourceUnavailable, match="asks to wait 315360000 s") as raised:
+        await client().retry(Failing(limited(315_360_000)), doing="Reading")
+    assert raised.value.retry_after_seconds == 3600
+
+
+async def test_an_answer_that_used_up_the_time_of_its_call_is_not_requested_again() -> None:
+    call = Failing(TransientFailure("the answer did not end within 20 s", overloaded=True, endless=True))
+    with pytest.raises(SourceUnavailable, match="Reading failed: the answer did not end within 20 s"):
+        await client().retry(call, doing="Reading")
+    assert call.calls == 1
 
 
 async def test_a_rate_limit_that_never_ends_ends_the_call_after_the_longest_wait() -> None:
@@ -113,6 +137,20 @@ async def test_a_bearable_pause_is_kept_by_all_calls_of_a_client(wait_seconds: f
 async def test_short_rate_limits_are_waited_for_more_often_than_errors_are_repeated() -> None:
     watched = Watched()
 
-    assert await client(watched).retry(Failing(limited(0.001), times=9), doing="Reading") == "answer"
+    assert await client(watched).retry(Failing(limited(0.01), times=9), doing="Reading") == "answer"
 
-    assert watched.waits == [0.001] * 9
+    assert watched.waits == [0.01] * 9
+
+
+@pytest.mark.parametrize("wait_seconds", [0.0, None, 0.0001])
+async def test_a_rate_limit_without_a_wait_is_met_a_bounded_number_of_times_with_pauses(
+    wait_seconds: float | None,
+) -> None:
+    watched = Watched()
+    call = Failing(TransientFailure("the rate limit is reached", rate_limited=True, wait_seconds=wait_seconds))
+
+    with pytest.raises(SourceUnavailable, match="Reading failed 16 times: the rate limit is reached"):
+        await client(watched).retry(call, doing="Reading")
+
+    assert call.calls == 16
+    assert min(watched.waits) >= QUICK.first_delay_seconds / 2

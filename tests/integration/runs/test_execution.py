@@ -70,7 +70,7 @@ async def claimed_again(database: Database) -> Run:
     return await Store(database).claimed()
 
 
-@pytest.mark.parametrize(("asked", "waits"), [(600.0, 600.0), (1e9, 86_400.0)])
+@pytest.mark.parametrize(("asked", "waits"), [(600.0, 600.0), (1e9, 0.9 * 3600.0)])
 async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_does_not_count(
     database: Database, asked: float, waits: float
 ) -> None:
