@@ -264,10 +264,21 @@ async def receive_push(
         return [ignored_push(Reason.TAG_PUSH if is_tag else Reason.OTHER_BRANCH)]
     found = await _repositories(app, push, senders)
     if not found:
-        message = f"No registered repository is project {push.path} (number {push.project_id})."
+        message = await _unknown_project(app, push, senders)
         return [Ignored(repository=None, reason=Reason.UNKNOWN_PROJECT, message=message)]
     asked_by = f"push to {push.path}" + (f", delivery {delivery[:_DELIVERY_CHARS]}" if delivery else "")
     return [await _trigger(app, each, push, asked_by) for each in found]
+
+
+async def _unknown_project(app: Application, push: Push, senders: Sequence[GitLabInstance]) -> str:
+    """For a project with an unknown number, which may be one that was created again."""
+    for server in senders:
+        for row in await app.repositories.find(source="gitlab", location=f"{server.url}/{push.path}"):
+            return (
+                f"{push.path} is number {push.project_id}, but {row.name} is registered as number {row.project_id}. "
+                f"If the project was created again: `reposync repos adopt {row.name}`."
+            )
+    return f"No registered repository is project {push.path} (number {push.project_id})."
 
 
 def ignored_push(reason: Reason) -> Ignored:

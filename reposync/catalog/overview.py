@@ -22,14 +22,15 @@ from reposync.store.ticks import Ticks
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`schedule` in words; None if it was synced by hand and is not registered. `state`: active, paused (with a reason)
-    or inactive (it left its registry file). `next_due_at`: None without a schedule. `head_commit`: the newest head of
-    its source that a run or a push reported; `behind_since`: since when the index has not held it completely.
-    `next_attempt_at`: see `Run`."""
+    """`project_id`: GitLab's number of the project, known after the first sync. `schedule` in words; None if it was
+    synced by hand and is not registered. `state`: active, paused (with a reason) or inactive (it left its registry
+    file). `next_due_at`: None without a schedule. `head_commit`: the newest head of its source that a run or a push
+    reported; `behind_since`: since when the index has not held it completely. `next_attempt_at`: see `Run`."""
 
     name: str
     id: str
     location: str
+    project_id: int | None
     source: str
     origin: str
     origin_file: str | None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def repos() -> None:
-    """The registered repositories: list, show, add, remove, pause, resume."""
+    """The registered repositories: list, show, add, adopt, remove, pause, resume."""
 
 
 @repos.command("list")
@@ -92,6 +92,21 @@ def remove(name: str, yes: bool) -> Result:
         return Result(await run_document(app.runs, run), [f"{shown}: {what}{message}"], failed=not is_done)
 
     return run_with_app(act, with_engine=True)
+
+
+@repos.command()
+@click.argument("name")
+@with_app
+async def adopt(app: Application, name: str) -> Result:
+    """Sync the project that was created again at the path of the repository NAME. The index stays until its first
+    sync has ended."""
+    from reposync.app.adoption import adopt_project
+
+    former, row = await adopt_project(app, name)
+    shown = escape_unprintable(row.name)
+    detail = await _detail(app, row.name)
+    line = f"{shown}: was project number {former}, is number {row.project_id} now; next: `reposync sync {shown}`"
+    return Result(detail.as_json(), [line])
 
 
 @repos.command()

@@ -16,22 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
-from urllib.parse import quote, quote_from_bytes
+from urllib.parse import quote
 
 import gitlab
 
-from reposync.errors import SourceCorrupt, SourceError, SourceUnavailable
+from reposync.errors import SourceCorrupt, SourceError, SourceGone, SourceUnavailable, UsageError
 from reposync.http_client import HttpRefused, TransientFailure
 from reposync.outgoing import OtherServer, RequestObserver
-from reposync.sources.gitlab_client import MAX_ANSWER_BYTES, MAX_CALLS, PAGE_ROWS, GitLabClient, Refusal
+from reposync.sources.gitlab_blobs import RestBlobs
+from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient, Refusal
 from reposync.sources.gitlab_listing import Listing, commit_of
 from reposync.sources.object_stores import SpoolFull
-from reposync.sources.objects import BLOB, UnreadableBlobs, hash_name, no_tip, object_sha
+from reposync.sources.objects import UnreadableBlobs, no_tip
 from reposync.sources.port import Ancestry, Blob, Commit, GitLabProject, Source, Tree, TreeEntry, link_to
 from reposync.sources.smart_http import MAX_MISSING, FetchRefused, UploadPack
 
@@ -41,9 +41,6 @@ log = logging.getLogger(__name__)
 # connections take about as long as one fetch (0.3 s at 60 ms a call) and 1% of the 2,000 calls a minute that
 # GitLab.com grants. A usual push changes fewer files than this, so it needs no git at all.
 FEW_BLOBS = 20
-# After so many blobs of which none was right, the read is given up. Each costs four requests and 2 s of
-# pauses, so that this many take about a minute over 4 connections.
-HOPELESS_BLOBS = 100
 
 _NO_GIT = (HttpRefused, FetchRefused, SpoolFull, OtherServer)
 
@@ -64,6 +61,9 @@ class GitLabSource(Source):
         self._default_branch: str | None = None
         self._branch = spec.branch
         self._is_first_sync = spec.project_id is None
+        self._known_id = spec.project_id
+        # Of the project at the configured path, if the recorded one is gone.
+        self._successor: int | None = None
         self._commit: str | None = None
         self._commit_json: Mapping[str, Any] | None = None
         self._git: tuple[str, UploadPack] | None = None
@@ -106,7 +106,7 @@ class GitLabSource(Source):
             listing = await self._listing(number, commit.sha)
         except HttpRefused as refused:
             if Refusal.of(refused).is_about("Project") or refused.status != 404:
-                raise self._explained(refused) from refused
+                raise await self._explained(refused) from refused
             # "404 Tree Not Found": only a rewritten branch removes a commit that was just its head.
             raise SourceUnavailable(
                 f"Commit {commit.sha} of {self._name} is no longer on {self._server.url}.",
@@ -144,12 +144,13 @@ class GitLabSource(Source):
                 async for blob in blobs:
                     yield blob
             # The few, and what git did not have: REST decides what is missing.
-            by_rest = self._by_rest(left, max_bytes, unreadable, any_read=len(left) < count)
+            rest = RestBlobs(self._server, self._id or 0, self._name, self._commit or self._branch or "HEAD")
+            by_rest = rest.read(left, max_bytes, unreadable, any_read=len(left) < count)
             async with aclosing(by_rest) as blobs:
                 async for blob in blobs:
                     yield blob
         except HttpRefused as refused:
-            raise self._explained(refused) from refused
+            raise await self._explained(refused) from refused
         if unreadable:
             remedy = "Ask an administrator of that GitLab to check the repository."
             where = f"{self._server.url}/{self._name}"
@@ -169,7 +170,18 @@ class GitLabSource(Source):
         try:
             return await self._server.ancestry(project, commit, tip, doing=self._reading("history"))
         except HttpRefused as refused:
-            raise self._explained(refused) from refused
+            raise await self._explained(refused) from refused
+
+    async def successor(self) -> int:
+        """The number of the project that has taken the path of the recorded one. Raises SourceGone if there is none,
+        UsageError if the recorded one exists."""
+        try:
+            await self._resolve()
+        except SourceGone:
+            if self._successor in (None, self._known_id):
+                raise
+            return int(self._successor or 0)
+        raise UsageError(f"Project number {self._id} exists, at {self._path}: there is nothing to adopt.")
 
     async def close(self) -> None:
         await self._close_git()
@@ -185,7 +197,7 @@ class GitLabSource(Source):
                 "api_project", lambda client: client.projects.get(wanted).attributes, doing=self._reading("project")
             )
         except HttpRefused as refused:
-            raise self._explained(refused) from refused
+            raise await self._explained(refused) from refused
         try:
             self._id, self._path = int(found["id"]), str(found["path_with_namespace"])
         except (KeyError, TypeError, ValueError) as error:
@@ -197,7 +209,7 @@ class GitLabSource(Source):
     async def _no_head(self, refused: HttpRefused, number: int) -> SourceError:
         """Why there is no head: no project, no commit, or no such branch."""
         if refused.status != 404 or Refusal.of(refused).is_about("Project"):
-            return self._explained(refused)
+            return await self._explained(refused)
         try:
             branches = await self._server.call(
                 "api_branches",
@@ -205,15 +217,35 @@ class GitLabSource(Source):
                 doing=self._reading("branches"),
             )
         except HttpRefused as second:
-            return self._explained(second)
+            return await self._explained(second)
         names = [branch.name for branch in branches]
         return no_tip(f"Project {self._name} on {self._server.url}", self._branch, names)
 
     def _reading(self, what: str) -> str:
         return f"Reading the {what} of {self._name} on {self._server.url}"
 
-    def _explained(self, refused: HttpRefused) -> SourceError:
-        return self._server.explain(refused, path=self._name)
+    async def _explained(self, refused: HttpRefused) -> SourceError:
+        """What the refusal means. If there is no project with the recorded number, its path is looked up once."""
+        if self._known_id is None or self._name.isdecimal() or not Refusal.of(refused).is_about("Project"):
+            return self._server.explain(refused, path=self._name)
+        self._successor = await self._number_at_path()
+        if self._successor in (None, self._known_id):
+            return self._server.explain(refused, path=f"number {self._known_id} ({self._name})")
+        return SourceGone(
+            f"Project number {self._known_id} is gone from {self._server.url}, or hidden from this token; "
+            f"{self._name} is number {self._successor} now.",
+            remedy=f"If it was created again: `reposync repos adopt NAME` syncs number {self._successor}. The index is "
+            "kept unchanged.",
+        )
+
+    async def _number_at_path(self) -> int | None:
+        try:
+            found = await self._server.call(
+                "api_project", lambda client: client.projects.get(self._name).attributes, doing=self._reading("project")
+            )
+            return int(found["id"])
+        except (HttpRefused, SourceError, KeyError, TypeError, ValueError):
+            return None
 
     # Tree --------------------------------------------------------------------------------------------------------
 
@@ -296,93 +328,6 @@ class GitLabSource(Source):
             await self._git[1].close()
             self._git = None
 
-    # REST ----------------------------------------------------------------------------------------------------------
-
-    async def _by_rest(
-        self, paths: Mapping[str, bytes], max_bytes: int, unreadable: dict[str, str], *, any_read: bool
-    ) -> AsyncGenerator[Blob, None]:
-        """One call for each blob, a few at a time: memory holds as many contents as there are calls."""
-        waiting = iter(paths.items())
-        running: dict[asyncio.Task[Blob], str] = {}
-        try:
-            while True:
-                if not any_read and len(unreadable) >= HOPELESS_BLOBS:
-                    raise self._hopeless(unreadable)
-                while len(running) < MAX_CALLS and (following := next(waiting, None)) is not None:
-                    call = partial(self._raw_blob, max_bytes, *following)
-                    doing = f"Reading blob {following[0]} of {self._name} on {self._server.url}"
-                    running[asyncio.create_task(self._server.http.retry(call, doing=doing))] = following[0]
-                if not running:
-                    return
-                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    sha = running.pop(task)
-                    try:
-                        blob = task.result()
-                    except SourceCorrupt as error:
-                        cause = error.__cause__
-                        why = cause.reason if isinstance(cause, TransientFailure) else error.message
-                        unreadable[sha] = f"comes damaged ({why})"
-                    except HttpRefused as refused:
-                        if not Refusal.of(refused).is_about("Blob"):
-                            raise
-                        unreadable[sha] = "is missing on the server"
-                    else:
-                        any_read = True
-                        yield blob
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-
-    async def _raw_blob(self, max_bytes: int, sha: str, path: bytes) -> Blob:
-        """Reads at most `max_bytes`. What is longer cannot be hashed, so the size of the file in its commit is read to
-        confirm it: else a login page with status 200 would pass for a large blob."""
-        content = bytearray()
-        async with self._server.raw("api_blob", "GET", f"{self._repository}/blobs/{sha}/raw") as response:
-            plain = "Content-Encoding" not in response.headers
-            declared_bytes = (_count(response.headers.get("Content-Length", "")) if plain else None) or 0
-            # Workhorse sends the source of a web page as text/plain.
-            html = response.headers.get("Content-Type", "").lower().startswith("text/html")
-            if declared_bytes <= max_bytes:
-                async for piece in self._server.http.body(response, MAX_ANSWER_BYTES):
-                    content += piece
-                    if len(content) > max_bytes:
-                        break
-        it = "it is text/html and" if html else "it"
-        if max(declared_bytes, len(content)) > max_bytes:
-            size_bytes = await self._size_of_file(path, sha)
-            if size_bytes is None or size_bytes <= max_bytes:
-                known = "GitLab does not confirm that" if size_bytes is None else f"GitLab knows {size_bytes:,}"
-                raise TransientFailure(f"{it} has more than {max_bytes:,} bytes; {known}", corrupt=True)
-            return Blob(sha, size_bytes, None)
-        if object_sha(BLOB, bytes(content), hash_name(sha)) != sha:
-            raise TransientFailure(f"{it} does not hash to its name", corrupt=True)
-        return Blob(sha, len(content), bytes(content))
-
-    async def _size_of_file(self, path: bytes, sha: str) -> int | None:
-        """The size of blob `sha` in the headers of a file that holds it; None if GitLab does not say."""
-        ref = quote(self._commit or self._branch or "HEAD", safe="")
-        file = f"{self._repository}/files/{quote_from_bytes(path, safe='')}?ref={ref}"
-        try:
-            async with self._server.raw("api_blob", "HEAD", file) as response:
-                headers = response.headers
-        except HttpRefused:
-            return None
-        return _count(headers.get("X-Gitlab-Size", "")) if headers.get("X-Gitlab-Blob-Id") == sha else None
-
-    @property
-    def _repository(self) -> str:
-        return f"/projects/{self._id}/repository"
-
-    def _hopeless(self, unreadable: Mapping[str, str]) -> SourceCorrupt:
-        [(reason, count)] = Counter(unreadable.values()).most_common(1)
-        return SourceCorrupt(
-            f"{self._server.url} sends no content of {self._name}: of the first {len(unreadable)} blobs none "
-            f"could be read, and {count} times a blob {reason}.",
-            remedy="Check the proxy in between, and GitLab itself. The next run tries again.",
-        )
-
 
 def _head(number: int, branch: str | None, client: gitlab.Gitlab) -> dict[str, Any]:
     project = client.projects.get(number, lazy=True)
@@ -391,8 +336,3 @@ def _head(number: int, branch: str | None, client: gitlab.Gitlab) -> dict[str, A
         commit: dict[str, Any] = project.branches.get(branch).attributes["commit"]
         return commit
     return project.commits.get("HEAD", stats="false").attributes
-
-
-def _count(header: str) -> int | None:
-    # Python refuses to parse a number of thousands of digits.
-    return int(header) if header.isdecimal() and len(header) < 20 else None

@@ -217,6 +217,18 @@ class Repositories(Stored):
     async def resume(self, name: str, *, expected: Repository | None = None) -> Repository:
         return await self._set_active(name, True, expected=expected)
 
+    async def adopt(self, name: str, project_id: int, *, expected: Repository) -> Repository:
+        """Record that a different project is at its address now. A run that began before publishes nothing; the index
+        stays until a run has built that of the new project. Raises RepositoryChanged if the row is not `expected`."""
+        async with self._database.write() as connection:
+            row = await lock_repository(connection, name)
+            _require_as_expected(Repository.of(row), expected)
+            changes: dict[str, Any] = {"project_id": project_id, "head_commit": None, "lag_since": None}
+            changes |= {"generation": REPOSITORIES.c.generation + 1, "updated_at": self._database.moment()}
+            row = await change_repository(connection, row.id, changes)
+            await connection.announce(REGISTRATIONS)
+            return Repository.of(row)
+
     async def _set_active(
         self,
         name: str,

@@ -193,6 +193,17 @@ async def test_a_project_is_known_by_its_number_and_not_by_its_former_path(site:
         assert (await site.posts(unknown)).json()["ignored"][0]["reason"] == "unknown_project"
 
 
+async def test_a_push_to_a_project_that_was_created_again_says_how_to_adopt_it(site: Site) -> None:
+    async with site.open(APP):
+        await site.indexed("app", SHA, number=42)
+        ignored = (await site.posts(PUSH | {"project_id": 51})).json()["ignored"][0]
+        assert (ignored["reason"], ignored["message"]) == (
+            "unknown_project",
+            "platform/app is number 51, but app is registered as number 42. If the project was created again: "
+            "`reposync repos adopt app`.",
+        )
+
+
 async def test_the_same_number_on_another_server_is_another_project(site: Site) -> None:
     other = f'  - {{name: other, url: "https://other.example.com", webhook_secret: {OTHER_SECRET}}}\n'
     there = "name: there, gitlab: other, project: platform/app"

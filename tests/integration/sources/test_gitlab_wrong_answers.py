@@ -9,7 +9,8 @@ import pytest
 
 from reposync.errors import SourceCorrupt, SourceUnavailable
 from reposync.outgoing import RetryPolicy
-from reposync.sources.gitlab import HOPELESS_BLOBS, GitLabSource
+from reposync.sources.gitlab import GitLabSource
+from reposync.sources.gitlab_blobs import HOPELESS_BLOBS
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Blob, TreeEntry
 from tests.integration.sources.conftest import QUICK, Site, contents, same_tree
