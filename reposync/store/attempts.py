@@ -18,10 +18,12 @@ from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
 from reposync.store.run_state import Event, attempt_end, locked, move, with_now
 from reposync.store.status import LOST, RELEASED, WAITING, RunStatus
-from reposync.store.tables import ATTEMPTS, CLAIM_ORDER, REPOSITORIES, RUNS, is_active, status_is
+from reposync.store.tables import ATTEMPTS, CLAIM_ORDER, PROBLEMS, REPOSITORIES, RUNS, is_active, status_is
 
 # A state and not an amount of work: that of the latest attempt counts.
 _LATEST = "files_failed"
+# Attempts that meet the same file list it once.
+_LISTED = "files_skipped"
 
 
 # The fence -----------------------------------------------------------------------------------------------------------
@@ -59,21 +61,26 @@ def fence(run: Run) -> Guard:
 
 async def change_attempt(
     connection: Connection, run: Run | Row[Any], figures: RunFigures | None, **columns: Any
-) -> dict[str, int]:
-    """`figures`: so far; all that remains known if the worker dies. Returns the `total_counts`."""
+) -> None:
+    """`figures`: so far; all that remains known if the worker dies."""
     counts = _counts(figures) if figures is not None else {}
     await connection.execute(update(ATTEMPTS).where(is_attempt(run)).values(**counts, **columns))
-    return await total_counts(connection, run.id)
 
 
-async def total_counts(connection: Connection, run_id: str) -> dict[str, int]:
-    """The counts of all attempts of the run, which its own row repeats."""
+async def total_counts(connection: Connection, run_id: str, *, is_over: bool = True) -> dict[str, int]:
+    """The counts of all attempts of the run, which its own row repeats. Skipped files, of which there may be many, are
+    counted if the attempt `is_over`: they are those that the run lists."""
     mine = ATTEMPTS.c.run_id == run_id
     latest = select(ATTEMPTS.c[_LATEST]).where(mine).order_by(ATTEMPTS.c.attempt.desc()).limit(1).scalar_subquery()
     sums = {name: func.sum(ATTEMPTS.c[name]) for name in COUNTS} | {_LATEST: latest}
     totals = select(*(func.coalesce(total, 0).label(name) for name, total in sums.items()))
-    row = await connection.one(totals.where(mine))
-    return {name: int(value) for name, value in _counts(row).items()}
+    counts = _counts(await connection.one(totals.where(mine)))
+    if is_over:
+        listed = select(func.count()).where(PROBLEMS.c.run_id == run_id, PROBLEMS.c.reason != "failed")
+        counts[_LISTED] = await connection.scalar(listed)
+    else:
+        del counts[_LISTED]
+    return {name: int(value) for name, value in counts.items()}
 
 
 async def lose_attempt(connection: Connection, run: Row[Any]) -> list[RunFigures]:

@@ -21,6 +21,7 @@ from reposync.store.attempts import (
     others_claimable,
     shorten_leases,
     take,
+    total_counts,
 )
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
 from reposync.store.database import QUEUE, Connection, Database
@@ -118,7 +119,8 @@ class Runs(RunQueue):
             if row is None:
                 raise lease_lost(run)
             if figures is not None:
-                totals = await change_attempt(connection, run, figures)
+                await change_attempt(connection, run, figures)
+                totals = await total_counts(connection, run.id, is_over=False)
                 await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(**totals))
         return bool(row.cancel_requested)
 
@@ -319,7 +321,8 @@ class Runs(RunQueue):
         self, connection: Connection, row: Row[Any], outcome: str, figures: RunFigures | None, error: Mapping[str, Any]
     ) -> dict[str, int]:
         why = {key: error[key] for key in ("error_code", "error_message") if key in error}
-        return await change_attempt(connection, row, figures, outcome=outcome, ended_at=attempt_end(row), **why)
+        await change_attempt(connection, row, figures, outcome=outcome, ended_at=attempt_end(row), **why)
+        return await total_counts(connection, row.id)
 
     async def _block_again(
         self, connection: Connection, stopped: Row[Any], blocked: Row[Any], changes: Mapping[str, Any]

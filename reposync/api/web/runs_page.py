@@ -15,6 +15,7 @@ from starlette.datastructures import QueryParams
 from reposync.api.web.charts import run_chart
 from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
 from reposync.config.schedule import ScheduleError, zone
+from reposync.content.model import Skip
 from reposync.errors import GateClosed, RepositoryNotFound
 from reposync.runs.reporting import current_progress
 from reposync.store.index_queries import commit_pages
@@ -91,6 +92,7 @@ async def show_run(page: Page) -> Response:
         attempts=await app.runs.attempts(found.id),
         progress=_progress(found),
         counts=counts,
+        skipped=sum(number for reason, number in counts.items() if reason != Skip.FAILED),
         brake=brake,
         approve_label=approve_label(found),
         problems=problems,
