@@ -77,7 +77,8 @@ def _hit_lines(text: str, hits: list[dict[str, Any]], *, explain: bool) -> Itera
         yield "Nothing found."
     for number, hit in enumerate(hits):
         symbols = read_symbols(hit.get("symbols"))
-        snippet = best_snippet(hit["text"], hit["start_line"], text, symbols=symbols)
+        definitions = read_symbols(hit.get("definitions"))
+        snippet = best_snippet(hit["text"], hit["start_line"], text, symbols=symbols, definitions=definitions)
         place = click.style(f"{escape_unprintable(hit['path'])}:{snippet.best_line}", fg="cyan", bold=True)
         about = click.style(f"  {escape_unprintable(hit['repository'])}  {hit['score']:.3f}", dim=True)
         notes = f"  {OUTDATED}" if hit["outdated"] else ""

@@ -138,7 +138,8 @@ class _Cut:
 
     def _of(self, max_lines: int) -> dict[str, Any]:
         """An excerpt of the structure."""
-        hit, snippet = self.hit, self._matched.snippet(max_lines, self.hit.symbols)
+        hit = self.hit
+        snippet = self._matched.snippet(max_lines, hit.symbols, hit.definitions)
         around = _around(hit.symbols, snippet.best_line)
         start = snippet.start_line
         found: dict[str, Any] = {"start_line": start, "end_line": start + max(0, len(snippet.lines) - 1)}

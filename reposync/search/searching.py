@@ -16,13 +16,14 @@ from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, UsageError, VectorIndexError
-from reposync.search.query import read_query
+from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
 from reposync.search.scope import TRIES, IndexParts, Scope, index_missing, nothing_indexed, scope_of
 from reposync.search.similar import Excerpt, Place, excerpt_of
 from reposync.store.index_queries import indexed_meaning, searched_versions, versions_with
 from reposync.store.manifest import Manifests
 from reposync.supervision import in_thread
+from reposync.symbol import Symbol
 from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, IndexQuery, SearchHit
 from reposync.words import nearest
 
@@ -97,7 +98,9 @@ class Searching:
         # A live version with words only has one beside it that is being built.
         may_lack = scope.served is None or scope.served.hidden
         meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits}) if may_lack else {}
-        return [replace(hit, meaning_indexed=meaning.get(hit.version)) for hit in hits]
+        return [
+            replace(hit, meaning_indexed=meaning.get(hit.version), definitions=_definitions(hit, asked)) for hit in hits
+        ]
 
     async def _hits(
         self,
@@ -231,6 +234,18 @@ class _Met:
         may = unwanted == self.unwanted and unknown <= self._unknown
         self.unwanted, self._unknown = unwanted, self._unknown | unknown
         return may
+
+
+def _definitions(hit: SearchHit, asked: SearchText) -> list[Symbol]:
+    if asked.symbol is None and asked.kind is None:
+        return []
+    return [
+        each
+        for each in hit.symbols
+        if asked.symbol in (None, each.name)
+        and asked.kind in (None, each.kind)
+        and hit.start_line <= each.start_line <= hit.end_line
+    ]
 
 
 def canonical(language: str) -> str:

@@ -45,16 +45,24 @@ class SnippetLine:
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Consecutive lines; `best_line` is the number of the best match."""
+    """Consecutive lines; `best_line` is the number of the best match, or of the line of a definition that was searched
+    for."""
 
     start_line: int
     lines: tuple[SnippetLine, ...]
     best_line: int
 
 
-def best_snippet(text: str, start_line: int, query: str, max_lines: int = 8, symbols: Sequence[Symbol] = ()) -> Snippet:
+def best_snippet(
+    text: str,
+    start_line: int,
+    query: str,
+    max_lines: int = 8,
+    symbols: Sequence[Symbol] = (),
+    definitions: Sequence[Symbol] = (),
+) -> Snippet:
     """See `MatchedLines`, which is for several sizes."""
-    return MatchedLines(text, start_line, query).snippet(max_lines, symbols)
+    return MatchedLines(text, start_line, query).snippet(max_lines, symbols, definitions)
 
 
 class MatchedLines:
@@ -77,13 +85,17 @@ class MatchedLines:
         self._weight = cache(lambda terms: sum(map(weights.__getitem__, terms)))
         self._line_weights = list(map(self._weight, found))
 
-    def snippet(self, max_lines: int, symbols: Sequence[Symbol] = ()) -> Snippet:
-        """The window of at most `max_lines` lines with the most weight of distinct terms. If its best line is in a
-        definition of `symbols` that fits, the smallest one is the snippet. If nothing matches, the first lines that are
-        not blank."""
+    def snippet(self, max_lines: int, symbols: Sequence[Symbol] = (), definitions: Sequence[Symbol] = ()) -> Snippet:
+        """The first lines of one of the `definitions`. Without them, the window of at most `max_lines` lines with the
+        most weight of distinct terms; if its best line is in a definition of `symbols` that fits, the smallest one is
+        the snippet. If nothing matches, the first lines that are not blank."""
         lines, found, start_line = self._lines, self._found, self._start_line
         first, last = self._window(max(1, max_lines))
         best = max(range(first, last), key=lambda at: (self._line_weights[at], bool(lines[at].strip()), -at))
+        if definitions:
+            first, end = self._definition(definitions, best)
+            best, last = first, min(end, first + max(1, max_lines))
+            symbols = ()
         around = [
             (each.start_line - start_line, each.end_line + 1 - start_line)
             for each in symbols
@@ -95,6 +107,15 @@ class MatchedLines:
             SnippetLine(start_line + at, _shown(lines[at], found[at]), bool(found[at])) for at in range(first, last)
         )
         return Snippet(start_line + first, shown, start_line + best)
+
+    def _definition(self, definitions: Sequence[Symbol], best: int) -> tuple[int, int]:
+        """Of the one whose own line matches best, then of the smallest around the line `best`: its first line, and the
+        one after its last."""
+        places = [
+            (each.start_line - self._start_line, min(each.end_line + 1 - self._start_line, len(self._lines)))
+            for each in definitions
+        ]
+        return max(places, key=lambda each: (self._line_weights[each[0]], each[0] <= best < each[1], each[0] - each[1]))
 
     def _window(self, size: int) -> tuple[int, int]:
         """First line of the best window, and the one after its last."""
@@ -124,6 +145,11 @@ class MatchedLines:
         while last - first > 1 and not lines[first].strip():
             first += 1
         return first, last
+
+
+def printable_line(line: str) -> str:
+    """A line as snippets have it, but complete."""
+    return _printable(line.removesuffix("\r").rstrip(" \t").replace("\t", _TAB))
 
 
 def shown_line(line: str) -> str:

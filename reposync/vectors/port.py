@@ -186,7 +186,8 @@ class SearchHit:
     """`version`: id of the point's index version. `outdated`: a newer version of the file could not be read.
     `meaning_indexed`: the share (0 to 1) of the repository's chunks that have dense vectors, if its first sync is still
     running and only words are searched; else None. `symbols`: the definitions in it, by line; none if a program before
-    0.2 stored the point. `parts`: what the score is made of."""
+    0.2 stored the point. `definitions`: those that the filters by symbol and kind ask for, and that begin in it.
+    `parts`: what the score is made of."""
 
     repository: str
     path: str
@@ -201,4 +202,5 @@ class SearchHit:
     outdated: bool = False
     meaning_indexed: float | None = None
     symbols: Sequence[Symbol] = ()
+    definitions: Sequence[Symbol] = ()
     parts: Mapping[str, float] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class Hit(BaseModel):
     changed since, and its newer state could not be read. `meaning_indexed`: the first sync of the repository is still
     running: it is searched by words only, and this share (0 to 1) of its meaning is indexed; otherwise null. `parts`:
     the sum of `words`, `meaning`, `definition` and `path`, times `prior`, is the score. `symbols`: what these lines
-    define."""
+    define. `definitions`: those of them that `symbol` and `kind` ask for, and that begin in these lines."""
 
     repository: str
     path: str
@@ -83,6 +83,7 @@ class Hit(BaseModel):
     meaning_indexed: float | None = None
     parts: dict[str, float] = {}
     symbols: list[Symbol] = []
+    definitions: list[Symbol] = []
 
     model_config = ConfigDict(from_attributes=True)
 

@@ -76,7 +76,7 @@ def by_file(found: Sequence[SearchHit], words: str) -> Collection[list[dict[str,
 def _lines(hit: SearchHit, words: str) -> dict[str, Any]:
     """What the page shows of a hit. `like`: the query for code like it. `address`: of the page of its file, without the
     root; `whole`: that page with all lines of the hit, if there are more; `url`: of these lines at their source."""
-    snippet, rows = _shown(hit.text, hit.start_line, words, hit.language, tuple(hit.symbols))
+    snippet, rows = _shown(hit.text, hit.start_line, words, hit.language, tuple(hit.symbols), tuple(hit.definitions))
     url = web_link(hit.url)
     start, end = snippet.start_line, snippet.lines[-1].number if snippet.lines else snippet.start_line
     is_part = (start, end) != (hit.start_line, hit.end_line)
@@ -99,11 +99,17 @@ def _lines(hit: SearchHit, words: str) -> dict[str, Any]:
 # People go back to a search, and narrow it: its hits stay the same then.
 @lru_cache(32 * PAGE_HITS)
 def _shown(
-    text: str, start_line: int, words: str, language: str | None, symbols: tuple[Symbol, ...]
+    text: str,
+    start_line: int,
+    words: str,
+    language: str | None,
+    symbols: tuple[Symbol, ...],
+    definitions: tuple[Symbol, ...],
 ) -> tuple[Snippet, Sequence[Markup]]:
     """The lines of a chunk that match `words` best, and their HTML."""
-    snippet = best_snippet(text, start_line, words, SHOWN_LINES, symbols)
-    return snippet, snippet_rows([line.text for line in snippet.lines], language, query_terms(words))
+    snippet = best_snippet(text, start_line, words, SHOWN_LINES, symbols, definitions)
+    first = snippet.start_line - start_line
+    return snippet, snippet_rows(text, first, [line.text for line in snippet.lines], language, query_terms(words))
 
 
 # A file ---------------------------------------------------------------------------------------------------------------
@@ -139,12 +145,12 @@ def _part(file: FileText, start: int, marked: tuple[int, int] | None) -> dict[st
     """What the page shows of the file: the part that has the line `start`."""
     lines = file.text.removesuffix("\n").split("\n")
     first = (min(start, len(lines)) - 1) // PAGE_LINES * PAGE_LINES
-    shown = lines[first : first + PAGE_LINES]
+    last = min(first + PAGE_LINES, len(lines))
     cut = [
-        f"{each[:MAX_LINE_CHARS]} … {len(each):,} characters" if len(each) > MAX_LINE_CHARS else each for each in shown
+        f"{each[:MAX_LINE_CHARS]} … {len(each):,} characters" if len(each) > MAX_LINE_CHARS else each
+        for each in lines[:last]
     ]
-    rows = highlighted_lines(cut, file.language)
-    last = first + len(rows)
+    rows = highlighted_lines(cut, file.language, first)
     # The lines of a notebook's cells are not those of the file, which links and definitions count.
     code = Markup("\n").join(rows) if file.is_notebook else _numbered(rows, first + 1, marked)
     url = web_link(file.url)

@@ -1,38 +1,39 @@
-"""Code as HTML: every line is a row of spans, with the classes of Pygments."""
+"""Code as HTML: every line is a row of spans, with the classes of Pygments.
+
+A lexer reads what stands before the shown lines too: whether a line is in a string or a comment is decided there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence, Set
-from functools import lru_cache
+import time
+from collections.abc import Iterator, Sequence, Set
+from functools import cache, lru_cache
 from html import escape
 from typing import Any
 
 from markupsafe import Markup
-from pygments import highlight  # type: ignore[import-untyped]
-from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
-from pygments.lexers import TextLexer, get_lexer_by_name  # type: ignore[import-untyped]
-from pygments.token import STANDARD_TYPES, Comment, Keyword, Name, Number, Operator, String, Text, _TokenType  # type: ignore[import-untyped]
+from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+from pygments.token import STANDARD_TYPES, Error, Name, Punctuation, Whitespace, _TokenType  # type: ignore[import-untyped]
 from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 
 from reposync.embedding.sparse import query_terms
+from reposync.search.snippets import printable_line
 from reposync.words import escape_unprintable
 
-MAX_HIGHLIGHTED_CHARS = 12_000
+MAX_HIGHLIGHTED_CHARS = 100_000
+"""That a lexer reads. A page with that many has up to 25 times as many bytes with its tags."""
+MAX_LEXER_SECONDS = 2.0
 """A lexer may take long for text that is not quite in its language."""
-MAX_HIGHLIGHTED_OF_FILE = 100_000
-"""Of the part of a file on a page, which has up to 25 times as many bytes with its tags."""
 
-_FORMATTER = HtmlFormatter(nowrap=True)
-# Begin and end of what may be a comment or a string, and what comes after the begin: if its end is not among the shown
-# lines, all of them. Quotes end on their line, or they are apostrophes.
-_CONSTRUCTS = (
-    *((each, each, r".*?(?:{}|\Z)") for each in ('"""', "'''")),
-    *((*each, r".*?(?:{}|\Z)") for each in (("/*", "*/"), ("<!--", "-->"), ("(*", "*)"), ("{-", "-}"))),
-    *((each, "", r"[^\n]*") for each in ("#", "//", "--", ";", "%")),
-    *((each, each, rf"(?:\\.|[^{each}\\\n])*{{}}") for each in ('"', "'", "`")),
-)
 _PIECE = re.compile(r"(?P<word>\w+)|[&<>]")
+_CUT = "…"
+# Most tokens of a file.
+_PLAIN = frozenset({Error, Name, Punctuation, Whitespace})
+
+Token = tuple[str, str]
+"""Class and text."""
 
 
 def code_block(rows: Sequence[Markup], first_line: int) -> Markup:
@@ -43,81 +44,89 @@ def code_block(rows: Sequence[Markup], first_line: int) -> Markup:
     return Markup(html)  # noqa: S704 - rows are HTML
 
 
-def highlighted_lines(lines: Sequence[str], language: str | None) -> list[Markup]:
-    """Each line as HTML with classes, the first `MAX_HIGHLIGHTED_OF_FILE` characters of them. Highlighted in pieces,
-    which begin at a line without indentation if possible."""
+def highlighted_lines(lines: Sequence[str], language: str | None, first: int = 0) -> list[Markup]:
+    """Each line from the index `first` on as HTML with classes."""
     shown = [_visible(each.removesuffix("\r")) for each in lines]
-    rows: list[Markup] = []
-    start = done = 0
-    while start < len(shown):
-        end, length = start, 0
-        while end < len(shown) and (end == start or length + len(shown[end]) < MAX_HIGHLIGHTED_CHARS):
-            length += len(shown[end]) + 1
-            end += 1
-        if end < len(shown):
-            tops = (at for at in range(end, start + (end - start) // 2, -1) if shown[at][:1].strip(" \t})]"))
-            end = next(tops, end)
-        text = "\n".join(shown[start:end])
-        done += len(text)
-        lexer = _lexer(language if done <= MAX_HIGHLIGHTED_OF_FILE else None)
-        piece = highlight(text, lexer, _FORMATTER)
-        found = [Markup(each) for each in piece.removesuffix("\n").split("\n")]  # noqa: S704 - Pygments escapes
-        rows += found if len(found) == end - start else map(Markup.escape, shown[start:end])
-        start = end
-    return rows
+    return [_html(tokens, frozenset()) for tokens in _rows(shown, language, first)]
 
 
-def snippet_rows(lines: Sequence[str], language: str | None, wanted: Set[str]) -> list[Markup]:
-    """Printable lines as HTML, with the words marked that have a term of `wanted`.
+def snippet_rows(text: str, first: int, shown: Sequence[str], language: str | None, wanted: Set[str]) -> list[Markup]:
+    """The lines of `text` from the index `first` on as `shown`, which are printable and may be cut, as HTML. The words
+    are marked that have a term of `wanted`."""
+    lines = [printable_line(each) for each in text.split("\n")[: first + len(shown)]]
+    rows = _rows(lines, language, first)
+    cut = (_cut(tokens, line, each) for tokens, line, each in zip(rows, lines[first:], shown, strict=True))
+    return [_html(tokens, wanted) for tokens in cut]
 
-    Only comments, strings, and words that are keywords, builtins or numbers wherever they stand have a class. That
-    takes a sixth of the time of a lexer, which is most of the time of a page of results.
-    """
-    pattern, classes = _constructs(language)
 
-    def plain(found: re.Match[str]) -> str:
+def _cut(tokens: Sequence[Token], line: str, shown: str) -> Sequence[Token]:
+    """The tokens of `line` that are in the part of it that is `shown`, with `…` where it was cut."""
+    if line == shown:
+        return tokens
+    part = shown.removeprefix(_CUT).removesuffix(_CUT)
+    if (start := line.find(part)) < 0:
+        return [("", shown)]
+    end, at = start + len(part), 0
+    found = [("", _CUT)] if shown.startswith(_CUT) else []
+    for css, text in tokens:
+        if piece := text[max(0, start - at) : max(0, end - at)]:
+            found.append((css, piece))
+        at += len(text)
+    return [*found, ("", _CUT)] if shown.endswith(_CUT) else found
+
+
+def _rows(lines: Sequence[str], language: str | None, first: int) -> list[list[Token]]:
+    """The tokens of each line from the index `first` on."""
+    begin, length = first, sum(len(each) + 1 for each in lines[first:])
+    while begin and (length := length + len(lines[begin - 1]) + 1) <= MAX_HIGHLIGHTED_CHARS:
+        begin -= 1
+    if begin:  # at a line without indentation, if there is one
+        begin = next((at for at in range(begin, first) if lines[at][:1].strip(" \t})]")), begin)
+    rows: list[list[Token]] = [[]]
+    for css, text in _tokens("\n".join(lines[begin:]) + "\n", language):
+        head, *others = text.split("\n")
+        rows[-1].append((css, head))
+        rows += [[(css, each)] for each in others]
+    rows = rows[first - begin : len(lines) - begin]
+    rows += [[] for _ in range(len(lines) - first - len(rows))]
+    return [
+        tokens if "".join(text for _, text in tokens) == line else [("", line)]
+        for tokens, line in zip(rows, lines[first:], strict=True)
+    ]
+
+
+def _tokens(text: str, language: str | None) -> Iterator[Token]:
+    """Up to the limits of length and time."""
+    lexer = _lexer(language)
+    if lexer is None:
+        return
+    until = time.thread_time() + MAX_LEXER_SECONDS  # of this thread: a busy machine takes no colours away
+    for at, kind, value in lexer.get_tokens_unprocessed(text):
+        if at > MAX_HIGHLIGHTED_CHARS or time.thread_time() > until:
+            return
+        yield _class_of(kind), value
+
+
+def _html(tokens: Sequence[Token], wanted: Set[str]) -> Markup:
+    def piece(found: re.Match[str]) -> str:
         word = found["word"]
         if word is None:
             return escape(found[0], quote=False)
         return word if wanted.isdisjoint(query_terms(word)) else f"<mark>{word}</mark>"
 
-    def piece(found: re.Match[str]) -> str:
-        kind = found.lastgroup
-        if kind in classes:
-            return "\n".join(_span(classes[kind], line) for line in _PIECE.sub(plain, found[0]).split("\n"))
-        return _span(_class_of_word(language, found[0]), plain(found)) if kind else plain(found)
-
-    rows = pattern.sub(piece, "\n".join(lines)).split("\n")
-    return [Markup(each) for each in rows]  # noqa: S704 - pieces are escaped
+    pieces = []
+    for css, text in tokens:
+        html = _PIECE.sub(piece, text) if wanted else escape(text, quote=False)
+        pieces.append(f'<span class="{css}">{html}</span>' if css and html else html)
+    return Markup("".join(pieces))  # noqa: S704 - pieces are escaped
 
 
-def _span(css: str, html: str) -> str:
-    return f'<span class="{css}">{html}</span>' if css else html
-
-
-@lru_cache(maxsize=64)
-def _constructs(language: str | None) -> tuple[re.Pattern[str], dict[str, str]]:
-    """A pattern of the comments and strings of a language, its words and what HTML escapes; and the class of each kind
-    of comment and string, by its group."""
-    classes, patterns = {}, []
-    for number, (begin, end, rest) in enumerate(_CONSTRUCTS):
-        kind, _ = _first_token(language, f"{begin} a b {end}\n")
-        if (kind in Comment or kind in String) and kind not in String.Regex:
-            classes[f"of{number}"] = STANDARD_TYPES[kind]
-            patterns.append(f"(?P<of{number}>{re.escape(begin)}{rest.format(re.escape(end))})")
-    return re.compile("|".join([*patterns, _PIECE.pattern]), re.DOTALL), classes
-
-
-@lru_cache(maxsize=1 << 14)
-def _class_of_word(language: str | None, word: str) -> str:
-    kind, text = _first_token(language, f"{word} a")
-    is_same = text == word and any(kind in each for each in (Keyword, Name.Builtin, Number, Operator.Word))
-    return STANDARD_TYPES[kind] if is_same else ""
-
-
-def _first_token(language: str | None, text: str) -> tuple[_TokenType, str]:
-    tokens = _lexer(language).get_tokens_unprocessed(text)
-    return next(((kind, value) for _, kind, value in tokens if value.strip()), (Text, ""))
+@cache
+def _class_of(kind: _TokenType) -> str:
+    """Empty for what has no style. There are about 90 kinds."""
+    while kind not in STANDARD_TYPES:
+        kind = kind.parent
+    return "" if kind in _PLAIN else str(STANDARD_TYPES[kind])
 
 
 def _visible(text: str) -> str:
@@ -127,9 +136,8 @@ def _visible(text: str) -> str:
 
 @lru_cache(maxsize=64)
 def _lexer(language: str | None) -> Any:
+    """None: its text is plain."""
     if language is not None:
-        try:
-            return get_lexer_by_name(language.lower().replace(" ", ""), stripnl=False)
-        except ClassNotFound:
-            pass
-    return TextLexer(stripnl=False)
+        with contextlib.suppress(ClassNotFound):
+            return get_lexer_by_name(language.lower().replace(" ", ""))
+    return None

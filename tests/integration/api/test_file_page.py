@@ -18,10 +18,13 @@ CODE = "def first():\n    return 1\n\n\ndef second():\n    return '<b>2</b>'\n"
 LONG = "".join(f"def f{number}():\n    return {number}\n" for number in range(1_300))
 
 
+ABOUT = "    The Story of a Story, if, or and for Story.\n" * 12
+STORY = f'import os\n\n\nclass Story:\n    """A Story.\n{ABOUT}    """\n\n    size = 1\n'
 CELLS = {"cells": [{"cell_type": "code", "source": ["x = 1\n", "y = 2"]}], "nbformat": 4}
 FILES = {
     "src/code.py": CODE.encode(),
     "long.py": LONG.encode(),
+    "story.py": STORY.encode(),
     f"a/{HOSTILE}.txt": f"{HOSTILE}\r\n</pre></span><script>alert(1)</script>\n".encode(),
     "wide.txt": b"word " * 2_000,
     "cells.ipynb": json.dumps(CELLS, indent=1).encode(),
@@ -72,6 +75,17 @@ async def test_a_hit_links_to_its_lines_which_are_marked(client: httpx.AsyncClie
         assert marked(page) == (["L6"] if unknown == "6-5" else [])
 
 
+async def test_a_definition_that_is_searched_for_is_shown_from_its_own_line(client: httpx.AsyncClient):
+    for query in ("symbol:Story", "kind:class Story"):
+        page = (await client.get("/search", params={"q": query})).text
+        assert "/files/project/-/story.py?lines=4-11#L4" in page
+        assert '<span class="k">class</span>' in page and '<span class="k">for</span>' not in page, "it is a docstring"
+
+    found = (await client.get("/api/v1/search", params={"q": "symbol:Story"})).json()["items"]
+    assert [(each["name"], each["start_line"]) for each in found[0]["definitions"]] == [("Story", 4)]
+    assert (await client.get("/api/v1/search", params={"q": "Story"})).json()["items"][0]["definitions"] == []
+
+
 async def test_a_long_file_is_shown_in_parts(client: httpx.AsyncClient):
     first = (await client.get("/files/project/-/long.py")).text
     assert list(lines(first)) == [f"L{number}" for number in range(1, PAGE_LINES + 1)]
@@ -84,6 +98,7 @@ async def test_a_long_file_is_shown_in_parts(client: httpx.AsyncClient):
     last = (await client.get("/files/project/-/long.py", params={"lines": "2599-2600"})).text
     assert list(lines(last)) == [f"L{number}" for number in range(2_001, 2_601)]
     assert marked(last) == ["L2599", "L2600"]
+    assert [part.count('<span class="k">') for part in (first, last)] == [1_000, 600], "every line has colours"
     assert lines(last)["L2600"] == "    return 1299"
     assert re.search(r'<a href="\?lines=3#L3">f1</a>', last)
     assert 'rel="next"' not in last and 'href="/files/project/-/long.py?from=1001" rel="prev"' in last

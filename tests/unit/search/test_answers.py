@@ -192,3 +192,11 @@ def test_an_answer_is_never_larger_than_its_budget(files: list[tuple[str, str, s
 
     compact = json.dumps(found.structure, ensure_ascii=False, separators=(",", ":"))
     assert max(tokens(found.text), tokens(compact)) <= max(MIN_TOKENS, budget)
+
+
+def test_a_definition_that_was_searched_for_is_shown_from_its_own_line() -> None:
+    text = "import os\n\nclass Pool:\n" + "    # the pool, a pool\n" * 40
+    pool = Symbol("Pool", "class", 12, 52)
+    found = answer([hit(text=text, symbols=[pool], definitions=[pool])], "pool", boundary="b0", now=NOW)
+    (excerpt,) = excerpts(found)
+    assert (excerpt["start_line"], excerpt["text"].split("\n")[0]) == (12, "class Pool:")

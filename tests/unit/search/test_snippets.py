@@ -141,3 +141,19 @@ def test_lines_of_a_definition_outside_of_the_text_are_not_shown() -> None:
     symbols = [Symbol("f", "function", 1, 9)]
     snippet = best_snippet("a\nneedle\nb\n", 5, "needle", symbols=symbols)
     assert [line.number for line in snippet.lines] == [5, 6, 7]
+
+
+POOL = [Symbol("Pool", "class", 5, 22), Symbol("resize", "method", 10, 12), Symbol("close", "method", 21, 22)]
+
+
+def test_a_definition_that_was_searched_for_is_shown_from_its_own_line() -> None:
+    found = best_snippet(CODE, 1, "Pool", symbols=POOL, definitions=POOL[:1])
+    assert (found.start_line, found.best_line, len(found.lines)) == (5, 5, 8)
+    small = best_snippet(CODE, 1, "size", symbols=POOL, definitions=POOL[1:2])
+    assert [line.number for line in small.lines] == [10, 11, 12]
+
+
+def test_of_several_definitions_the_one_that_matches_best_is_shown() -> None:
+    methods = [*POOL[1:], Symbol("_reap_idle_connections", "method", 14, 19)]
+    assert best_snippet(CODE, 1, "close", definitions=methods).start_line == 21
+    assert best_snippet(CODE, 1, "last used", definitions=methods).start_line == 14, "by what is in it"
