@@ -17,9 +17,12 @@ from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
 from reposync.outgoing import RetryPolicy
 from reposync.telemetry.health import Health, HealthStatus, Trouble
 from reposync.telemetry.redaction import Secrets
+from reposync.words import next_attempt
 
 # How often the list of checks is updated from the registry.
 _LOOK_SECONDS = 2.0
+LONG_WAIT_SECONDS = 300.0
+"""Shorter pauses that a server requests are usual."""
 LONGEST_SKEW_SECONDS = 30.0
 """Only certificates, webhook signatures and log times depend on the pod's clock."""
 
@@ -49,7 +52,8 @@ class Check(NamedTuple):
 
 @dataclass
 class HealthChecks:
-    """Of the database, Redis, Qdrant, the embedding server and each GitLab server of the current registry."""
+    """Of the database, the waits in its queue, Redis, Qdrant, the embedding server and each GitLab server of the
+    current registry."""
 
     app: Application
     health: Health
@@ -74,6 +78,7 @@ class HealthChecks:
         checks = {
             "database": Check(app.database.ping, self.own, "down"),
             "qdrant": Check(self._ask_index, self.own, "down"),
+            "waits": Check(self._ask_for_waits, self.own),
         }
         if app.database.clock.is_measured:
             checks["clock"] = Check(self._ask_clock, self.own)
@@ -99,6 +104,15 @@ class HealthChecks:
                 f"This pod's clock is {abs(skew_seconds):,.0f} s {relation} the database's, which all pods use.",
                 remedy="Set the clock of its node (NTP), or of the database's machine.",
             )
+
+    async def _ask_for_waits(self) -> None:
+        """Raises RepoSyncError if runs pause for long because a server asks for that."""
+        with contextlib.suppress(StoreUnavailable):  # the check of the database reports it
+            if runs := await self.app.runs.long_waits(LONG_WAIT_SECONDS):
+                first = runs[0]
+                more = f", and {len(runs) - 1:,} more runs wait" if runs[1:] else ""
+                when = next_attempt(first.not_before)
+                raise RepoSyncError(f"{first.repository}: {when}{more}. {first.error_message}")
 
     async def _ask_index(self) -> None:
         await self.app.index(self.app.configuration.registry.defaults.collection).ping()

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, or_, sele
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.errors import CANNOT_HERE, LOCKED, LeaseLost
+from reposync.outgoing import LONGEST_WAIT_SECONDS
 from reposync.store.database import Connection, Guard
 from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
@@ -134,6 +135,9 @@ def _counts(of: Any) -> dict[str, Any]:
 
 # Claiming ------------------------------------------------------------------------------------------------------------
 
+_LONGEST_PAUSES_SECONDS = {RunStatus.QUEUED: LONGEST_WAIT_SECONDS, RunStatus.RETRYING: 86_400.0}
+"""Of a server that asks to wait, and of `daemon.retry_max_seconds`."""
+
 REMOVED_BEFORE = "An earlier attempt removed the repository, and its worker died before it could report that."
 
 
@@ -165,9 +169,18 @@ def _due(connection: Connection) -> ColumnElement[bool]:
     return and_(is_active(), status_is(*WAITING), due, alone)
 
 
+def _paused_too_long(connection: Connection, status: RunStatus) -> ColumnElement[bool]:
+    """Pauses that no run is given: the row is of an earlier program, which believed a server, or the database's clock
+    was set back."""
+    return and_(
+        status_is(status), RUNS.c.not_before > connection.moment(_LONGEST_PAUSES_SECONDS[status] + AHEAD_SECONDS)
+    )
+
+
 async def anything_to_claim(connection: Connection, run_id: str | None) -> bool:
     """Whether a claim would do anything. Takes no lock: most polls find nothing."""
-    expired = or_(_expired(connection), _unbelievable(connection))
+    too_long = (_paused_too_long(connection, status) for status in _LONGEST_PAUSES_SECONDS)
+    expired = or_(_expired(connection), _unbelievable(connection), *too_long)
     query = select(RUNS.c.id).where(is_active(), or_(_due(connection), expired))
     if run_id is not None:
         # An expired run of the same repository blocks this one, so it counts as well.
@@ -175,10 +188,14 @@ async def anything_to_claim(connection: Connection, run_id: str | None) -> bool:
     return await connection.scalar(query.limit(1)) is not None
 
 
-async def shorten_leases(connection: Connection) -> None:
-    """A living worker renews its lease at the next heartbeat; that of a dead one ends after the longest possible."""
+async def shorten_waits(connection: Connection) -> None:
+    """A living worker renews its lease at the next heartbeat; that of a dead one ends after the longest possible. So do
+    pauses."""
     cut = update(RUNS).where(is_active(), _unbelievable(connection))
     await connection.execute(cut.values(lease_until=connection.moment(LONGEST_LEASE_SECONDS)))
+    for status, longest_seconds in _LONGEST_PAUSES_SECONDS.items():
+        cut = update(RUNS).where(is_active(), _paused_too_long(connection, status))
+        await connection.execute(cut.values(not_before=connection.moment(longest_seconds)))
 
 
 async def others_claimable(connection: Connection, identity: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, case, delete, func, literal_column, select, tuple_, union_all, update
 
-from reposync.errors import Remedy, RunAmbiguous, RunNotFound
+from reposync.errors import CANNOT_HERE, LOCKED, Remedy, RunAmbiguous, RunNotFound
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Stored
 from reposync.store.repositories import unknown_repository
@@ -170,17 +170,26 @@ class RunHistory(Stored):
         return found
 
     async def queue(self) -> QueueFigures:
-        """How many runs wait, run or are blocked, and how long the oldest due run has waited."""
+        """How many runs wait, run or are blocked, and how long the run that waits longest has waited, also if it pauses
+        because a server asked for that."""
         active = select(RUNS.c.status, func.count()).where(is_active()).group_by(RUNS.c.status)
         blocked = select(RUNS.c.status, func.count()).where(is_over(), status_is(RunStatus.BLOCKED))
-        now = self._database.moment()
-        # Retries that are not due are no backlog.
-        due = is_active(), status_is(*WAITING), RUNS.c.not_before <= now
+        now, since = self._database.moment(), _waits_since()
+        waiting = is_active(), status_is(*WAITING)
         async with self._database.read() as connection:
             counted = union_all(active, blocked.group_by(RUNS.c.status))
             counts = {row[0]: row[1] for row in await connection.rows(counted)}
-            first = await connection.one(select(func.min(RUNS.c.not_before).label("due"), now.label("now")).where(*due))
-        return QueueFigures(counts, max(0.0, (first.now - first.due).total_seconds()) if first.due else 0.0)
+            first = await connection.one(select(func.min(since).label("since"), now.label("now")).where(*waiting))
+        return QueueFigures(counts, max(0.0, (first.now - first.since).total_seconds()) if first.since else 0.0)
+
+    async def long_waits(self, seconds: float) -> list[Run]:
+        """Queued runs that pause for at least so long, because a server asked for that; the next one first."""
+        paused = select(*RUNS.c, _waits_since().label("since")).where(
+            is_active(), status_is(RunStatus.QUEUED), RUNS.c.error_code.not_in(CANNOT_HERE | LOCKED)
+        )
+        paused = paused.where(RUNS.c.not_before > self._database.moment()).order_by(RUNS.c.not_before).limit(MAX_PAGE)
+        rows = await self._database.rows(paused)
+        return [Run.of(row) for row in rows if (row.not_before - row.since).total_seconds() >= seconds]
 
     async def by_hour(self, since: datetime) -> list[RunCount]:
         """Of the runs that were queued since then."""
@@ -297,6 +306,14 @@ class RunHistory(Stored):
         if not rows:
             raise no_such_run(run_id)
         return Run.of(rows[0])
+
+
+def _waits_since() -> ColumnElement[datetime]:
+    """When a waiting run was queued or handed back. Attempts that were handed back for the same reason are one row."""
+    last = select(case((ATTEMPTS.c.times > 1, ATTEMPTS.c.started_at), else_=ATTEMPTS.c.ended_at))
+    last = last.where(ATTEMPTS.c.run_id == RUNS.c.id).order_by(ATTEMPTS.c.attempt.desc()).limit(1)
+    since = func.coalesce(last.correlate(RUNS).scalar_subquery(), RUNS.c.queued_at)
+    return case((RUNS.c.not_before < since, RUNS.c.not_before), else_=since)
 
 
 def _moment(hour: datetime | str) -> datetime:

@@ -19,7 +19,7 @@ from reposync.store.attempts import (
     is_attempt,
     lease_lost,
     others_claimable,
-    shorten_leases,
+    shorten_waits,
     take,
     total_counts,
 )
@@ -82,7 +82,7 @@ class Runs(RunQueue):
                     return None
             try:
                 async with self._database.write() as connection:
-                    await shorten_leases(connection)
+                    await shorten_waits(connection)
                     lost = await end_abandoned(connection)
                     run, before = await take(connection, worker, lease_seconds, run_id)
             except IntegrityError:

@@ -97,6 +97,13 @@ def test_a_wait_of_ten_years_is_one_of_an_hour_and_is_shown_wherever_the_run_is(
         assert "next attempt at <time" in page, path
         assert f"{run.not_before:%Y-%m-%dt%H:%M:%S}" in page, path
 
+    def waits() -> str:
+        return str(pod.health()["components"].get("waits", {}).get("reason"))
+
+    until(lambda: f"app: next attempt at {moment} UTC. Reading the project of platform/app" in waits(), details=waits)
+    assert (pod.metric("reposync_queue_oldest_seconds") or 0) > 0
+    assert pod.metric("reposync_dependency_status", dependency="waits", status="degraded") == 1
+
 
 @pytest.mark.parametrize("seconds", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"])
 def test_a_server_that_asks_to_come_back_at_once_is_not_flooded_and_the_command_ends(

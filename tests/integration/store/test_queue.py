@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
-from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, UsageError
+from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, SourceUnavailable, UsageError
 from reposync.store.columns import metadata
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Released, Run, RunFigures, RunProblem
 from reposync.store.run_state import MAX_ATTEMPTS
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import ATTEMPTS, RUNS
 from tests.integration.store.conftest import TICK, Store
 
 # Asking for a run --------------------------------------------------------------------------------------------------
@@ -171,15 +173,40 @@ async def test_others_wait_where_a_run_of_another_repository_could_be_executed_n
 # The queue as a whole ----------------------------------------------------------------------------------------------
 
 
-async def test_the_age_of_the_queue_is_that_of_the_oldest_run_that_is_due(store: Store) -> None:
-    await store.runs.retry_later(await store.running("later"), 3600.0, "SOURCE_UNAVAILABLE", "503")
-    assert (await store.runs.queue()).oldest_seconds == 0.0, "what a retry waits for is no backlog"
-
+async def test_the_age_of_the_queue_is_that_of_the_run_that_waits_longest_also_if_a_server_asks_for_that(
+    store: Store,
+) -> None:
+    assert (await store.runs.queue()).oldest_seconds == 0.0
     old = await store.running("old")
     await store.runs.release(old, how=Released(delay_seconds=-500.0))
     await store.queued("new")
 
     assert 500.0 <= (await store.runs.queue()).oldest_seconds < 600.0
+
+    asked = SourceUnavailable("The server asks to wait.", retry_after_seconds=3600.0)
+    await store.runs.release(await store.running("asked"), how=Released(delay_seconds=3600.0, reason=asked))
+    ages = update(ATTEMPTS).where(ATTEMPTS.c.error_code == asked.code)
+    await store.database.change(ages.values(ended_at=store.database.moment(-2000.0)))
+
+    assert 2000.0 <= (await store.runs.queue()).oldest_seconds < 2100.0
+    assert [run.repository for run in await store.runs.long_waits(300.0)] == ["asked"]
+    assert await store.runs.long_waits(6000.0) == []
+
+
+@pytest.mark.parametrize("status", [RunStatus.QUEUED, RunStatus.RETRYING])
+async def test_a_pause_of_ten_years_that_an_earlier_program_wrote_ends_after_the_longest_pause(
+    store: Store, status: RunStatus
+) -> None:
+    run = await store.queued("payments")
+    of_it, ten_years = update(RUNS).where(RUNS.c.id == run.id), store.database.moment(315_360_000.0)
+    await store.database.change(of_it.values(status=status, not_before=ten_years))
+
+    assert await store.runs.claim("worker-1", 60.0) is None
+
+    shortened = await store.runs.get(run.id)
+    longest = 3600.0 if status is RunStatus.QUEUED else 86_400.0
+    assert shortened.next_attempt_at is not None
+    assert shortened.next_attempt_at <= store.runs.now() + timedelta(seconds=longest + 1)
 
 
 MINE = "11111111-1111-4111-8111-111111111111"
