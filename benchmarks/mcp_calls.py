@@ -65,7 +65,8 @@ def over_http(questions: list[str], rounds: int) -> None:
                 for each in range(rounds + 1):
                     for question, (name, ask) in itertools.product(questions, ways.items()):
                         began = time.perf_counter()
-                        answer = ask(f"{question} {each}").raise_for_status()
+                        answer = ask(f"{question} {each}")
+                        assert answer.is_success, answer.text
                         ended = time.perf_counter()
                         assert '"isError":true' not in answer.text, answer.text
                         if each:  # the first round loads the libraries and the model
