@@ -21,6 +21,9 @@ from reposync.store.run_state import Event, attempt_end, locked, move, with_now
 from reposync.store.status import LOST, RELEASED, WAITING, RunStatus
 from reposync.store.tables import ATTEMPTS, CLAIM_ORDER, PROBLEMS, REPOSITORIES, RUNS, is_active, status_is
 
+REPOSITORY_REMOVED = "REPOSITORY_REMOVED"
+"""Error code of the attempts and runs that the removal of their repository ended."""
+
 # A state and not an amount of work: that of the latest attempt counts.
 _LATEST = "files_failed"
 # Attempts that meet the same file list it once.

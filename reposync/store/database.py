@@ -21,6 +21,7 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.clock import Clock, elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address
+from reposync.errors import StoreUnavailable
 from reposync.store.database_clock import DatabaseClock
 from reposync.store.database_errors import translated
 from reposync.store.schema import HEAD, WAIT_SECONDS, Schema, migrate_once, read_schema, upgrade_schema
@@ -132,6 +133,7 @@ class Database:
         self._make_engine = make_engine  # for a migration, which has different timeouts
         self._lock_seconds = lock_seconds
         self._write_lock = asyncio.Lock()
+        self._commits = 0
         self._writer = (writer or engine).execution_options(**{WRITES: True})
         self._subscribers: list[Callable[[str], None]] = []
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -241,6 +243,7 @@ class Database:
             await while_locked(lambda: self.whole(connection.begin().start()), deadline)
             yield connection
             await self.whole(connection.commit())
+            self._commits += 1
 
     @asynccontextmanager
     async def _turn(self, seconds: float) -> AsyncGenerator[None, None]:
@@ -264,10 +267,15 @@ class Database:
             async with self.read() as connection:
                 await connection.execute(text(PROBE))
             return
-        async with self.write(lock_seconds=PING_LOCK_SECONDS) as connection:
-            # The smallest write: one page of the journal. What other programs think of the number is unchanged.
-            number = int(await connection.scalar(text("PRAGMA user_version")))
-            await connection.execute(text(f"PRAGMA user_version = {number}"))
+        commits = self._commits
+        try:
+            async with self.write(lock_seconds=PING_LOCK_SECONDS) as connection:
+                # The smallest write: one page of the journal. Its value is unchanged.
+                number = int(await connection.scalar(text("PRAGMA user_version")))
+                await connection.execute(text(f"PRAGMA user_version = {number}"))
+        except StoreUnavailable:
+            if self._commits == commits:  # otherwise writers of this process only had their turn before
+                raise
 
     def subscribe(self, subscriber: Callable[[str], None]) -> None:
         """`subscriber` is called with the channel, on the event loop."""

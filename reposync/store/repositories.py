@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
 
 from reposync.errors import RegistryConflict, Remedy, RepositoryChanged, RepositoryNotFound, UsageError
-from reposync.store.attempts import cancel_attempts, require_held
+from reposync.store.attempts import REPOSITORY_REMOVED, cancel_attempts, require_held
 from reposync.store.columns import sanitize_text
 from reposync.store.database import REGISTRATIONS, Connection, Guard, Stored
 from reposync.store.repository import (
@@ -277,7 +277,7 @@ class Repositories(Stored):
             await withdraw(connection, row, by, automatic, **error)
 
     async def _cancel_runs(self, connection: Connection, identity: str, by: Run | None) -> None:
-        error = {"error_code": "REPOSITORY_REMOVED", "error_message": "The repository was removed."}
+        error = {"error_code": REPOSITORY_REMOVED, "error_message": "The repository was removed."}
         found = await lock_unfinished(connection, identity)
         rows = [row for row in found if by is None or row.id != by.id]
         ended = self._database.moment(), RunStatus.CANCELLED

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import DefinitionChanged, RunCancelled
 from reposync.store.attempts import (
+    REPOSITORY_REMOVED,
     anything_to_claim,
     change_attempt,
     end_abandoned,
@@ -41,7 +42,7 @@ from reposync.store.run_state import (
     read_requests,
     transfer_requests,
 )
-from reposync.store.status import RunStatus
+from reposync.store.status import RELEASED, RunStatus
 from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, REQUESTS, RUNS, is_over, status_is
 
 CLAIM_TRIES = 5
@@ -57,7 +58,8 @@ _STATUS = {event: status for status, event in _ENDS.items()}
 
 
 class Runs(RunQueue):
-    """Methods that take a run raise LeaseLost once a different worker has it, and then have written nothing."""
+    """Methods that take a run raise LeaseLost once a different worker has it, and then have written nothing. The end
+    of an attempt (`finish`, `retry_later`, `release`) may be written again: the first answer may have been lost."""
 
     def __init__(
         self,
@@ -148,9 +150,8 @@ class Runs(RunQueue):
         brake: Mapping[str, Any] | None = None,
         followed_up: bool = False,
     ) -> Run:
-        """End the run; `status` is one of FINAL. A repetition is allowed: the answer to the first call may have been
-        lost. `brake`: what a blocked run stopped at. `followed_up`: its requests move to a new run in the same
-        transaction.
+        """End the run; `status` is one of FINAL. `brake`: what a blocked run stopped at. `followed_up`: its requests
+        move to a new run in the same transaction.
 
         A run that is to be blocked while an earlier run of its repository is blocked ends `cancelled`: the earlier one
         gets its requests. A completed run ends the blocked one, which is cancelled, or queued again if it has to do
@@ -162,13 +163,9 @@ class Runs(RunQueue):
                 if followed_up and not row.cancel_requested:
                     await self._follow_up(connection, row)
                 return await self._end(connection, row, status, figures, self._error(error_code, error_message), brake)
-            same = select(RUNS).where(RUNS.c.id == run.id, RUNS.c.attempt == run.attempt, RUNS.c.worker == run.worker)
             # A block that joined an earlier one was written as cancelled.
             ends = [status, RunStatus.CANCELLED] if status is RunStatus.BLOCKED else [status]
-            before = await connection.one_or_none(same.where(RUNS.c.status.in_(ends)))
-        if before is None:
-            raise lease_lost(run)
-        return Run.of(before)
+            return await self._ended_before(connection, run, ends)
 
     async def record_brake(self, run: Run, brake: Mapping[str, Any]) -> None:
         """Bind approvals that were given beforehand to the deletion that the run met."""
@@ -197,7 +194,8 @@ class Runs(RunQueue):
         ends as `at_last` if this is its only live request; otherwise the attempt does not count.
         """
         async with self._database.write() as connection:
-            row = await self._require_held(connection, run)
+            if (row := await self._held(connection, run)) is None:
+                return await self._ended_before(connection, run, [RunStatus.RETRYING, at_last, RunStatus.CANCELLED])
             error = self._error(error_code, error_message)
             if counts := final_unless_others is None:
                 is_last = row.attempt >= row.max_attempts
@@ -216,7 +214,8 @@ class Runs(RunQueue):
         """Hand the run back. It ends as cancelled if no request is live."""
         error = {} if how.reason is None else self._error(how.reason.code, str(how.reason))
         async with self._database.write() as connection:
-            row = await self._require_held(connection, run)
+            if (row := await self._held(connection, run)) is None:
+                return await self._ended_before(connection, run, [how.outcome, RunStatus.CANCELLED])
             if row.cancel_requested:
                 error = error or {"error_code": RunCancelled.code, "error_message": "All its requests were withdrawn."}
                 return await self._end(connection, row, RunStatus.CANCELLED, figures or RunFigures(), error)
@@ -268,6 +267,17 @@ class Runs(RunQueue):
         if (row := await self._held(connection, run)) is None:
             raise lease_lost(run)
         return row
+
+    async def _ended_before(self, connection: Connection, run: Run, outcomes: Sequence[str]) -> Run:
+        """The run as it is now, if an earlier call has ended this attempt so. Raises LeaseLost."""
+        by_itself = ATTEMPTS.c.worker == run.worker, ATTEMPTS.c.error_code.is_distinct_from(REPOSITORY_REMOVED)
+        ended: ColumnElement[bool] = exists().where(is_attempt(run), *by_itself, ATTEMPTS.c.outcome.in_(outcomes))
+        if RELEASED in outcomes:  # a missing row was merged with that of an earlier attempt
+            ended = or_(ended, ~exists().where(is_attempt(run)))
+        row = await connection.one_or_none(select(RUNS).where(RUNS.c.id == run.id, ended))
+        if row is None:
+            raise lease_lost(run)
+        return Run.of(row)
 
     async def _wait(
         self,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text as sql
@@ -14,8 +17,8 @@ from reposync.catalog.apply import Applying, Plan, registry_in_force
 from reposync.catalog.targets import Catalog, add_repository
 from reposync.config.loading import LoadedRegistry, load_registry
 from reposync.errors import RegistryConflict, SecretMissing
-from reposync.store.database import Database
-from reposync.store.registry import RegistryFiles
+from reposync.store.database import REGISTRATIONS, Database
+from reposync.store.registry import RegistryFiles, RegistrySuperseded
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration
 from tests.fixtures.applied import replace_document
@@ -333,3 +336,40 @@ async def test_a_document_of_a_newer_program_is_read_without_what_is_not_known_h
 
     assert catalog.registry.embedding.provider == "none"
     assert (await catalog.find("alpha")).name == "alpha"
+
+
+async def test_a_file_that_changes_while_a_different_one_takes_it_over_keeps_its_change(database: Database) -> None:
+    files = RegistryFiles(database)
+    who: dict[str, str] = {"host": "node-1", "by": "pod-1"}
+    await files.put("/etc/b.yaml", "digest-b", {"gitlab": [{"name": "main"}]}, **who)
+
+    def without_main(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        left = [server for server in document["gitlab"] if server["name"] != "main"]
+        return {"gitlab": left} if left != document["gitlab"] else None
+
+    for number in range(10):
+        servers = [{"name": "main"}, {"name": f"server-{number}"}]
+        await asyncio.gather(
+            files.put("/etc/a.yaml", f"digest-{number}", {"gitlab": servers}, **who),
+            files.rewrite("/etc/a.yaml", without_main, taker="/etc/b.yaml", digest="digest-b"),
+        )
+        await files.rewrite("/etc/a.yaml", without_main, taker="/etc/b.yaml", digest="digest-b")
+        (row,) = [file for file in await files.all() if file.path == "/etc/a.yaml"]
+        assert (row.digest, row.document) == (f"digest-{number}", {"gitlab": [{"name": f"server-{number}"}]})
+
+    await files.put("/etc/b.yaml", "digest-c", {}, **who)
+    with pytest.raises(RegistrySuperseded):
+        await files.rewrite("/etc/a.yaml", lambda _: {}, taker="/etc/b.yaml", digest="digest-b")
+    await files.forget("/etc/a.yaml", "digest-0")
+    assert len(await files.all()) == 2, "it was applied again since: it exists"
+
+
+async def test_other_pods_hear_at_once_of_what_a_file_took_over(database: Database) -> None:
+    files, heard = RegistryFiles(database), list[str]()
+    for path in ("/etc/a.yaml", "/etc/b.yaml"):
+        await files.put(path, path, {"embedding": {"provider": "none"}}, host="node-1", by="pod-1")
+    database.subscribe(heard.append)
+
+    await files.rewrite("/etc/a.yaml", lambda _: {}, taker="/etc/b.yaml", digest="/etc/b.yaml")
+
+    assert heard == [REGISTRATIONS]

@@ -10,7 +10,8 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import types
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -204,6 +205,7 @@ def _versions() -> dict[str, Call]:
         "of": lambda it: it.store.versions.of(it.row.id),
         "all": lambda it: it.store.versions.all(),
         "attributes": lambda it: it.store.versions.attributes(it.live.id),
+        "origin": lambda it: it.store.versions.origin(it.live),
         "physical_collections": lambda it: it.store.versions.physical_collections(),
         "not_on": lambda it: it.store.versions.not_on("code", "code-2"),
         "add": lambda it: it.store.versions.add(it.running, VersionState.BUILDING, **made),
@@ -370,6 +372,26 @@ def methods_of_the_store() -> set[str]:
 def _is_public(name: str, value: object) -> bool:
     function = inspect.unwrap(value) if callable(value) else value
     return not name.startswith("_") and (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
+
+
+@types.coroutine
+def at_await(number: int, work: Awaitable[object], action: Callable[[], object]) -> Generator[Any, Any, int]:
+    """Await `work`, and call `action` at its await of this number. Returns how many it had."""
+    steps, awaits = work.__await__(), 0
+    try:
+        waits_for = next(steps)
+        while True:
+            awaits += 1
+            if awaits == number:
+                action()
+            try:
+                answer = yield waits_for
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is for `work`
+                waits_for = steps.throw(error)
+            else:
+                waits_for = steps.send(answer)
+    except StopIteration:
+        return awaits
 
 
 # A different process -------------------------------------------------------------------------------------------------

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import Awaitable, Generator
-from typing import Any
+from collections.abc import Awaitable
 
 import pytest
 
 from reposync.store.database import Database
-from tests.integration.store.calls import CALLS, Installation, methods_of_the_store, other_process
+from tests.integration.store.calls import CALLS, Installation, at_await, methods_of_the_store, other_process
 
 # A caller that gives up, is told to end, and whose process shuts down.
 CANCELLATIONS = 3
@@ -20,33 +18,17 @@ def test_every_method_of_the_store_has_a_call() -> None:
     assert {name.partition(" ")[0] for name in CALLS} == methods_of_the_store()
 
 
-@types.coroutine
-def cancelled_at(number: int, work: Awaitable[object]) -> Generator[Any, Any, bool]:
+async def cancelled_at(number: int, work: Awaitable[object]) -> bool:
     """Await `work`, and cancel this task at its await of this number. Returns whether it had fewer."""
-    steps = work.__await__()
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
-    def cancel(times: int) -> None:
+    def cancel(times: int = CANCELLATIONS) -> None:
         task.cancel()
         if times > 1:
             loop.call_soon(cancel, times - 1)
 
-    awaits = 0
-    try:
-        waits_for = next(steps)
-        while True:
-            awaits += 1
-            if awaits == number:
-                loop.call_soon(cancel, CANCELLATIONS)
-            try:
-                answer = yield waits_for
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is for `work`
-                waits_for = steps.throw(error)
-            else:
-                waits_for = steps.send(answer)
-    except StopIteration:
-        return awaits < number
+    return await at_await(number, work, lambda: loop.call_soon(cancel)) < number
 
 
 async def _never_blocks(database: Database, url: str, names: list[str]) -> None:
@@ -56,7 +38,7 @@ async def _never_blocks(database: Database, url: str, names: list[str]) -> None:
         for name in names:
             number = 1
             while True:
-                call = asyncio.ensure_future(_awaited(cancelled_at(number, _started(it, name))))
+                call = asyncio.create_task(cancelled_at(number, CALLS[name](it)))
                 await asyncio.wait({call})
                 # `call` still has the error, as the task of a heartbeat has when its run ends.
                 why = await other.restores()
@@ -65,14 +47,6 @@ async def _never_blocks(database: Database, url: str, names: list[str]) -> None:
                     assert call.result(), f"{name}, cancelled at await {number}, goes on"
                     break
                 number += 1
-
-
-async def _started(it: Installation, name: str) -> None:
-    await CALLS[name](it)
-
-
-async def _awaited(work: Awaitable[bool]) -> bool:
-    return await work
 
 
 SOME = ["Runs.heartbeat", "Runs.claim", "Versions.add", "Manifests.load", "Database.ping", "RunHistory.get"]

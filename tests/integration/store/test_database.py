@@ -158,6 +158,41 @@ async def test_a_folder_that_cannot_be_created_or_is_in_place_of_the_file_is_rep
     assert "cannot be opened" in (await refused(sqlite_url(tmp_path))).message
 
 
+async def test_a_file_that_another_process_holds_locked_is_not_healthy_until_it_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "PING_LOCK_SECONDS", 0.05)
+    async with await Database.open(sqlite_url(tmp_path / "x.db")) as database:
+        await database.upgrade()
+        schema = await database.schema()
+        other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreUnavailable, match="a different process holds the write lock"):
+            await database.ping()
+        other.execute("ROLLBACK")
+        await database.ping()
+
+        other.close()
+        assert await database.schema() == schema, "the check changes nothing"
+
+
+async def test_a_file_whose_writers_take_turns_is_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "PING_LOCK_SECONDS", 0.2)
+    async with await Database.open(sqlite_url(tmp_path / "x.db")) as database:
+        over = asyncio.Event()
+
+        async def write() -> None:
+            while not over.is_set():
+                await database.change(text("CREATE TABLE IF NOT EXISTS mine (x)"))
+
+        writers = [asyncio.create_task(write()) for _ in range(200)]
+        for _ in range(3):
+            await database.ping()
+        over.set()
+        await asyncio.gather(*writers)
+
+
 # Both --------------------------------------------------------------------------------------------------------------
 
 

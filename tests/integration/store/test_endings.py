@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from reposync.errors import LockHeld, RunStateConflict, SecretMissing
+from reposync.errors import LeaseLost, LockHeld, RunStateConflict, SecretMissing
 from reposync.store.run import YIELDING, Released, Run, RunFigures, RunProblem
 from reposync.store.run_state import MAX_ATTEMPTS, TRANSITIONS, Event, locked, move
 from reposync.store.status import FINAL, LOST, RELEASED, WAITING, YIELDED, RunStatus, RunTrigger
@@ -553,3 +553,48 @@ async def test_a_run_that_waits_again_leaves_the_place_to_one_that_is_queued(sto
 
     assert (await after(store, run, event)).status is RunStatus.RETRYING
     assert (await store.runs.get(queued.id)).status is RunStatus.QUEUED
+
+
+# Lost answers -------------------------------------------------------------------------------------------------------
+
+WHY = LockHeld("pod-9 holds it.")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda store, run: store.runs.release(run),
+        lambda store, run: store.runs.release(run, SOME, YIELDING),
+        lambda store, run: store.runs.release(run, how=Released(delay_seconds=-1.0, reason=WHY)),
+        lambda store, run: store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503", SOME),
+        lambda store, run: store.runs.finish(run, RunStatus.COMPLETED, SOME),
+    ],
+    ids=["released", "yielded", "handed back", "retried", "completed"],
+)
+async def test_the_end_of_an_attempt_is_written_once_if_its_answer_was_lost(
+    store: Store, end: Callable[[Store, Run], Awaitable[Run]]
+) -> None:
+    await store.queued()
+    run = await store.claimed()
+    if (await end(store, run)).status in WAITING:  # its row may be merged with that of the next attempt
+        run = await store.claimed("worker-2")
+    first, attempts = await end(store, run), await store.runs.attempts(run.id)
+
+    assert await end(store, run) == first
+    assert await store.runs.attempts(run.id) == attempts
+    taken = await store.runs.claim("worker-3", 60.0)
+    assert await end(store, run) == (taken or first), "also if a worker has it again"
+
+
+async def test_an_attempt_that_a_different_worker_ended_is_lost(store: Store) -> None:
+    run = await store.running(max_attempts=1)
+    await store.runs.expire(run)
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+    for end in (
+        store.runs.release(run),
+        store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503"),
+        store.runs.finish(run, RunStatus.FAILED, SOME),
+    ):
+        with pytest.raises(LeaseLost):
+            await end

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
+
 from reposync.store.columns import MAX_MESSAGE_CHARS
+from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import MAX_DETAIL_CHARS
 from reposync.store.status import FINAL, RunStatus, RunTrigger
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_POSTGRESQL, Store
 
 
 async def finished(store: Store, name: str, status: RunStatus = RunStatus.COMPLETED) -> Run:
@@ -150,3 +153,20 @@ async def test_history_is_narrowed_by_trigger_and_time_and_states_together(store
             assert await store.runs.history(repository, status, trigger=trigger, before=last.cursor, until=until) == [
                 run for run in expected if run in runs[runs.index(last) + 1 :] and run.queued_at < until
             ]
+
+
+@ON_POSTGRESQL
+async def test_hours_of_the_history_begin_on_the_hour_whatever_time_zone_the_database_has(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    name = await connection.fetchval("SELECT current_database()")
+    try:
+        await connection.execute(f"ALTER DATABASE {name} SET timezone = 'Asia/Kolkata'")
+        async with await Database.open(database_url) as database:
+            store = Store(database)
+            await store.queued()
+            (count,) = await store.runs.by_hour(store.runs.now() - timedelta(days=1))
+    finally:
+        await connection.execute(f"ALTER DATABASE {name} RESET timezone")
+        await connection.close()
+
+    assert count.hour.astimezone(UTC).minute == 0

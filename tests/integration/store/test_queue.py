@@ -7,9 +7,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
-from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, SourceUnavailable, UsageError
+from reposync.catalog.targets import request_removal
+from reposync.errors import (
+    LeaseLost,
+    RepositoryNotFound,
+    RunNotFound,
+    SourceUnavailable,
+    StoreUnavailable,
+    UsageError,
+)
 from reposync.store.columns import metadata
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Released, Run, RunFigures, RunProblem
@@ -259,11 +267,28 @@ async def test_a_removal_withdraws_all_other_requests(store: Store) -> None:
 
     assert (removal.id, is_new) == (waiting.id, False)
     assert (removal.removal, removal.full, removal.repair) == (True, False, False)
+    row = await store.repositories.get("payments")
+    assert (row.is_active, row.paused_reason) == (False, "It is being removed."), "no tick comes in between"
     assert await store.runs.heartbeat(running, 60.0)
     again, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 2", removal=True)
     assert (again.id, again.status, again.removal) == (waiting.id, RunStatus.QUEUED, True)
     repaired = await clicked(store, repair=True)
     assert (repaired.id, repaired.removal, repaired.repair) == (waiting.id, True, False), "it stays a removal"
+
+
+async def test_a_removal_that_could_not_be_queued_leaves_the_repository_as_it_is(store: Store) -> None:
+    await store.repository(origin="command")
+    async with store.database.write() as connection:
+        await connection.execute(text("ALTER TABLE run_requests RENAME TO lost"))
+    try:
+        with pytest.raises(StoreUnavailable):
+            await request_removal(store.repositories, store.runs, "payments", RunTrigger.HTTP)
+    finally:
+        async with store.database.write() as connection:
+            await connection.execute(text("ALTER TABLE lost RENAME TO run_requests"))
+
+    row = await store.repositories.get("payments")
+    assert (row.is_active, row.paused_reason) == (True, None)
 
 
 # Failures at a command ---------------------------------------------------------------------------------------------
