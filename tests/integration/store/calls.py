@@ -145,6 +145,7 @@ def _history() -> dict[str, Call]:
         "requests": lambda it: it.store.runs.requests([it.running.id]),
         "askers": lambda it: it.store.runs.askers([it.running.id]),
         "queue": lambda it: it.store.runs.queue(),
+        "long_waits": lambda it: it.store.runs.long_waits(1.0),
         "by_hour": lambda it: it.store.runs.by_hour(TICK),
         "problems": lambda it: it.store.runs.problems(it.running.id),
         "count_problems": lambda it: it.store.runs.count_problems(it.running.id),
@@ -161,6 +162,7 @@ def _queue() -> dict[str, Call]:
         "enqueue of the other": lambda it: it.store.runs.enqueue("other", RunTrigger.COMMAND),
         "enqueue with a key": lambda it: it.store.runs.enqueue("payments", RunTrigger.HTTP, **keyed),
         "enqueue of a removal": lambda it: it.store.runs.enqueue("payments", RunTrigger.HTTP, removal=True),
+        "approvals": lambda it: it.store.runs.approvals(it.running),
         "enqueue_for_push": lambda it: it.store.runs.enqueue_for_push(it.row, HEAD, max_attempts=3),
         "claim_orphan_removal": lambda it: it.store.runs.claim_orphan_removal(
             "orphan", "gone", "worker-1", LEASE_SECONDS
@@ -251,6 +253,7 @@ def _repositories() -> dict[str, Call]:
         "of_project": lambda it: it.store.repositories.of_project(7, [it.row.location]),
         "register": lambda it: it.store.repositories.register(registration("payments", **moved)),
         "register_all": lambda it: it.store.repositories.register_all(everything),
+        "adopt": lambda it: it.store.repositories.adopt("payments", 8, expected=it.row),
         "deactivate": lambda it: it.store.repositories.deactivate("payments"),
         "pause": lambda it: it.store.repositories.pause("payments", "It is moved."),
         "resume": lambda it: it.store.repositories.resume("payments"),
