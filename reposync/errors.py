@@ -270,6 +270,10 @@ class StatementRefused(StoreUnavailable):
     """The database refused a statement for an unexpected reason."""
 
 
+class DatabaseForeign(ConfigError, code="DATABASE_FOREIGN"):
+    """The database holds tables of a different program, and none of reposync; nothing was written."""
+
+
 class ClockSkewed(RepoSyncError, code="CLOCK_SKEWED", status=503):
     """This machine's clock differs from the database's."""
 

@@ -282,11 +282,12 @@ async def open_application(
     with_engine: bool = False,
     clock: Clock | None = None,
     long_lived: bool = False,
+    migrates: bool = True,
 ) -> AsyncGenerator[Application, None]:
-    """Open the database, upgrade its schema, call `prepare`, and read the current registry. `clear`: secrets that this
-    process read from the registry file. `secrets`: collects all secrets of this process; they are redacted from errors
-    that leave the block. `with_engine`: start the embedded engine, if it is configured, during the imports. `clock`:
-    this machine's. `long_lived`: see `Application`.
+    """Open the database, upgrade its schema (if it `migrates`; else it has to be current), call `prepare`, and read the
+    current registry. `clear`: secrets that this process read from the registry file. `secrets`: collects all secrets of
+    this process; they are redacted from errors that leave the block. `with_engine`: start the embedded engine, if it is
+    configured, during the imports. `clock`: this machine's. `long_lived`: see `Application`.
 
     Raises StoreUnavailable, ConfigError."""
     await asyncio.to_thread(make_state_dir, settings)
@@ -296,7 +297,10 @@ async def open_application(
         database = await Database.open(settings.database_url, clock=clock)
         resources.push_async_callback(database.close)
         observer = observer or Observer()
-        await database.upgrade(report=observer.store_waited)
+        if migrates:
+            await database.upgrade(report=observer.store_waited)
+        else:
+            (await database.schema()).require(database.where)
         if prepare is not None:
             await prepare(database)
         registry = await registry_in_force(database, clear or {})

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reposync.app.application import Application
-from reposync.catalog.targets import SyncTarget, request_removal
+from reposync.catalog.targets import SyncTarget, request_removal, syncable
 from reposync.clock import elapsed_seconds
 from reposync.errors import CANNOT_HERE, RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import LAST_WRITE_SECONDS, ExecutionPolicy
@@ -141,7 +141,7 @@ async def request_run(
 async def _registered(app: Application, target: SyncTarget) -> Repository:
     """Registers a new repository only if its source answers: a mistyped address leaves no row."""
     try:
-        return await app.repositories.get(target.name)
+        return await syncable(app.repositories, target.name)
     except RepositoryNotFound:
         source = app.source(target, None)
         try:

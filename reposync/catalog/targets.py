@@ -22,7 +22,6 @@ from reposync.errors import (
     Remedy,
     RepositoryChanged,
     RepositoryExists,
-    RepositoryInactive,
     RepositoryNotFound,
     RepositoryReadOnly,
     SourceElsewhere,
@@ -317,8 +316,7 @@ async def request_removal(
 async def syncable(repositories: Repositories, name: str) -> Repository:
     """The repository, if it can be synced. Raises RepositoryNotFound, RepositoryInactive."""
     row = await repositories.get(name)
-    if row.has_left:
-        raise RepositoryInactive(f"{name!r} has left {row.origin_words}.", remedy="Add it there again to sync it.")
+    row.require_registered()
     return row
 
 

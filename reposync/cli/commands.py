@@ -103,16 +103,20 @@ def run_with_app(action: Callable[[Application], Awaitable[T]], *, with_engine: 
     async def main() -> T:
         from reposync.app.application import open_application
 
-        async with open_application(settings(), with_engine=with_engine) as app:
+        environment = settings()
+        opened = open_application(environment, with_engine=with_engine, migrates=environment.has_own_database)
+        async with opened as app:
             return await action(app)
 
     return run_async(main())
 
 
-def run_with_database(action: Callable[[Database], Awaitable[T]], *, upgrade: bool = True) -> T:
+def run_with_database(action: Callable[[Database], Awaitable[T]], *, migrates: bool | None = None) -> T:
     """The result of `action` with the database, for commands that need neither registry nor index.
 
-    `upgrade`: bring the schema up to date first. Raises ConfigError, StoreUnavailable.
+    `migrates`: bring the schema up to date first; None: if it is our own, and else it has to be current: a command that
+    reads must not change what DATABASE_URL happens to name; False: take it as it is. Raises ConfigError,
+    StoreUnavailable.
     """
 
     async def main() -> T:
@@ -122,8 +126,10 @@ def run_with_database(action: Callable[[Database], Awaitable[T]], *, upgrade: bo
         environment = settings()
         make_state_dir(environment)
         async with await Database.open(environment.database_url) as database:
-            if upgrade:
+            if migrates or (migrates is None and environment.has_own_database):
                 await database.upgrade()
+            elif migrates is None:
+                (await database.schema()).require(database.where)
             return await action(database)
 
     return run_async(main())
@@ -172,4 +178,4 @@ def current_user() -> str:
 
 with_app = prints_from(run_with_app)
 with_database = prints_from(run_with_database)
-with_unchanged_database = prints_from(functools.partial(run_with_database, upgrade=False))
+with_unchanged_database = prints_from(functools.partial(run_with_database, migrates=False))

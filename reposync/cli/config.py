@@ -105,7 +105,7 @@ def apply(file: Path | None, dry_run: bool, take_over: bool) -> Result:
         plan = await applying.plan(take_over=take_over)
         return plan, not dry_run and not plan.conflicts and await applying.write(plan, on_request=True)
 
-    plan, written = run_with_database(act)
+    plan, written = run_with_database(act, migrates=None if dry_run else True)
     document = plan.as_json() | {"applied": written}
     conflict = plan.conflict()
     if conflict is not None:

@@ -47,14 +47,15 @@ async def current(database: Database) -> Result:
 
     schema = await database.schema()
     meaning = {
-        "empty": f"this version creates schema {HEAD} when it starts, or by `reposync db upgrade`",
-        "behind": f"this version upgrades it to {HEAD} when it starts, or by `reposync db upgrade`",
+        "empty": f"`reposync db upgrade` or `reposync serve` creates schema {HEAD}",
+        "behind": f"`reposync db upgrade` or `reposync serve` upgrades it to {HEAD}",
         "current": "what this version needs",
         "ahead": f"newer than this version's {HEAD}, which can work with it",
         "incompatible": f"this version, which needs {HEAD}, cannot work with it",
+        "foreign": f"tables of a different program: {', '.join(schema.others)}",
     }
     document = {"revision": schema.revision, "needed": HEAD, "state": schema.state}
-    return Result(document, [f"{schema.revision or 'empty'} ({meaning[schema.state]})"])
+    return Result(document, [f"{schema.revision or schema.state} ({meaning[schema.state]})"])
 
 
 @db.command()

@@ -199,7 +199,8 @@ class _Tools:
 
         failed = self._opening is not None and self._opening.done() and self._opening.exception() is not None
         if self._opening is None or failed:
-            opened = open_application(self._settings, secrets=self._secrets, with_engine=True)
+            own = self._settings.has_own_database
+            opened = open_application(self._settings, secrets=self._secrets, with_engine=True, migrates=own)
             self._opening = asyncio.create_task(self.resources.enter_async_context(opened))
         return self._opening
 

@@ -63,6 +63,11 @@ class Settings(BaseModel):
     pod_name: str
     log_format: Literal["console", "json"] = "console"
 
+    @property
+    def has_own_database(self) -> bool:
+        """It is in the state folder, and nobody chose it."""
+        return self.database_url == _own_database_url(self.state_dir)
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """Read the variables. Raises ConfigError that names every variable with an invalid value."""
@@ -81,7 +86,7 @@ class Settings(BaseModel):
                 wrong.append(f"{name} {error}.")
         if wrong:
             raise ConfigError("\n".join(wrong))
-        return cls(**found | {"database_url": found["database_url"] or sqlite_url(found["state_dir"] / "reposync.db")})
+        return cls(**found | {"database_url": found["database_url"] or _own_database_url(found["state_dir"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +172,10 @@ def _state_dir(named: str) -> Path:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"is {folder}, which is not a folder")
     return folder
+
+
+def _own_database_url(state_dir: Path) -> str:
+    return sqlite_url(state_dir / "reposync.db")
 
 
 def _database_url(url: str) -> str:

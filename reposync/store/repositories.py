@@ -209,7 +209,8 @@ class Repositories(Stored):
         self, name: str, reason: str, *, expected: Repository | None = None, by: str = "pause"
     ) -> Repository:
         """No ticks until `resume`. Requests of ticks and pushes are withdrawn from the waiting run; a running one goes
-        on, and a person can still sync the repository. `reason` must not be empty. `expected`: see `register`."""
+        on, and a person can still sync the repository. `reason` must not be empty. `expected`: see `register`. Raises
+        RepositoryInactive, as `resume` does."""
         if not reason:
             raise UsageError("A pause needs a reason.")
         return await self._set_active(name, False, sanitize_text(reason), expected=expected, by=by)
@@ -241,7 +242,10 @@ class Repositories(Stored):
     ) -> Repository:
         async with self._database.write(guard) as connection:
             row = await lock_repository(connection, name)
-            _require_as_expected(Repository.of(row), expected)
+            before = Repository.of(row)
+            _require_as_expected(before, expected)
+            if active or paused_reason is not None:  # not if it leaves, which may be repeated
+                before.require_registered()
             now = self._database.moment()
             changes = {"is_active": active, "paused_reason": paused_reason, "updated_at": now}
             if not active:

@@ -12,6 +12,7 @@ from sqlalchemy import BigInteger, false, text
 from sqlmodel import Field
 from sqlmodel.sql.sqltypes import UTCDateTime
 
+from reposync.errors import RepositoryInactive
 from reposync.store.columns import JsonText, Record, SafeText, sanitize_text
 
 REPOSITORY_NAMESPACE = uuid.UUID("0c2f6a5e-52d5-5f0a-8f0e-7265706f7379")
@@ -93,6 +94,13 @@ class Repository(Registration):
     def has_left(self) -> bool:
         """Its registry file, or its group, no longer has it."""
         return not self.is_active and self.paused_reason is None
+
+    def require_registered(self) -> None:
+        """Raises RepositoryInactive if it has left: nothing describes it any more."""
+        if self.has_left:
+            raise RepositoryInactive(
+                f"{self.name!r} has left {self.origin_words}.", remedy="Add it there again to sync it."
+            )
 
     @property
     def origin_words(self) -> str:

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from reposync.errors import StoreUnavailable
+from reposync.errors import DatabaseForeign, StoreUnavailable
 from reposync.store.database_errors import LOCK_TIMEOUT, UPGRADE, is_locked, is_missing_table, sqlstate
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ HEAD = REVISIONS[-1]
 OLDEST_PROGRAM = "0007"
 """Programs of this revision and newer can work on HEAD's schema."""
 
-SchemaState: TypeAlias = Literal["empty", "behind", "current", "ahead", "incompatible"]
-"""`ahead`: a newer version made it, and this one can work with it. `incompatible`: this one cannot."""
+SchemaState: TypeAlias = Literal["empty", "behind", "current", "ahead", "incompatible", "foreign"]
+"""`ahead`: a newer version made it, and this one can work with it. `incompatible`: this one cannot. `foreign`: it is
+the database of a different program."""
 
 WAIT_SECONDS = 600.0
 # Unlikely to be used by other programs in the same PostgreSQL database: "reposync" in ASCII, halved.
@@ -49,22 +50,43 @@ _POSTGRESQL_SETTINGS = ("SET LOCAL lock_timeout = '2s'", "SET LOCAL statement_ti
 _PAUSE_SECONDS = 0.5
 _REPORT_SECONDS = 15.0
 
+VERSION_TABLE = "reposync_alembic_version"
+FORMER_VERSION_TABLE = "alembic_version"
+"""Of 0.2.0 and before, whose programs read it, and of any other program that uses Alembic. It is taken over if the
+database has our tables, and its revision then follows that of VERSION_TABLE."""
+
 _OLDEST = {
     "sqlite": "SELECT user_version FROM pragma_user_version",
-    "postgresql": "SELECT obj_description(to_regclass('alembic_version'), 'pg_class')",
+    "postgresql": "SELECT obj_description(to_regclass('{}'), 'pg_class')",
 }
+# Those of an extension, such as PostGIS, belong to nobody.
+_TABLES = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name",
+    "postgresql": """
+        SELECT relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE relkind IN ('r', 'p') AND pg_table_is_visible(pg_class.oid)
+            AND nspname <> 'information_schema' AND nspname NOT IN ('pg_catalog', 'pg_toast')
+            AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_class.oid AND deptype = 'e')
+        ORDER BY relname""",
+}
+_OUR_TABLES = frozenset({"repositories", "sync_runs", "indexed_files"})
+_NAMED_TABLES = 3
 _COMMENT = "oldest program: "
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Revisions of the database (None: no tables), and of the oldest program that can use it (None: unknown)."""
+    """Revisions of the database (None: no tables), and of the oldest program that can use it (None: unknown).
+    `others`: tables of a different program, if there are none of this one."""
 
     revision: str | None
     oldest_program: str | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def state(self) -> SchemaState:
+        if self.others:
+            return "foreign"
         if self.revision is None:
             return "empty"
         if self.revision in REVISIONS:
@@ -73,7 +95,15 @@ class Schema:
         return "ahead" if is_newer and str(self.oldest_program) <= HEAD else "incompatible"
 
     def require(self, where: str, *, complete: bool = True) -> None:
-        """Raises StoreUnavailable unless this version can work with it, or if not `complete`, upgrade it."""
+        """Raises StoreUnavailable unless this version can work with it, or if not `complete`, upgrade it; and
+        DatabaseForeign."""
+        if self.others:
+            more = ", ..." if len(self.others) > _NAMED_TABLES else ""
+            raise DatabaseForeign(
+                f"The database {where} belongs to a different program: it has the tables "
+                f"{', '.join(self.others[:_NAMED_TABLES])}{more}, and none of reposync. Nothing was written.",
+                remedy="Name an empty database in DATABASE_URL, or unset it.",
+            )
         found = f"The database {where} has schema {self.revision}"
         if self.state == "incompatible" and str(self.revision) < HEAD:
             raise StoreUnavailable(
@@ -89,15 +119,24 @@ class Schema:
 
 async def read_schema(engine: AsyncEngine) -> Schema:
     try:
-        async with engine.connect() as connection:
-            revision = await connection.scalar(text("SELECT version_num FROM alembic_version"))
-            if revision in (None, *REVISIONS):
-                return Schema(revision)
-            return Schema(revision, _as_revision(await connection.scalar(text(_OLDEST[engine.dialect.name]))))
+        return await _read_schema(engine, VERSION_TABLE)
     except DBAPIError as error:
-        if is_missing_table(error):
-            return Schema(None)
-        raise
+        if not is_missing_table(error):
+            raise
+    async with engine.connect() as connection:
+        tables = list(await connection.scalars(text(_TABLES[engine.dialect.name])))
+    if FORMER_VERSION_TABLE in tables and _OUR_TABLES.issubset(tables):
+        return await _read_schema(engine, FORMER_VERSION_TABLE)
+    return Schema(None, others=tuple(tables))
+
+
+async def _read_schema(engine: AsyncEngine, version_table: str) -> Schema:
+    async with engine.connect() as connection:
+        revision = await connection.scalar(text(f"SELECT version_num FROM {version_table}"))  # noqa: S608
+        if revision in (None, *REVISIONS):
+            return Schema(revision)
+        oldest = text(_OLDEST[engine.dialect.name].format(version_table))
+        return Schema(revision, _as_revision(await connection.scalar(oldest)))
 
 
 def _as_revision(stored: object) -> str | None:
@@ -143,9 +182,10 @@ async def migrate_once(writer: AsyncEngine) -> bool | str:
                     return "a different process, which upgrades it"
             if not await connection.run_sync(migrate):
                 return False
-            # For programs that do not know the revision. Not in a new table, which earlier programs would not have.
+            # For programs that do not know the revision.
             if is_postgresql:
-                await connection.exec_driver_sql(f"COMMENT ON TABLE alembic_version IS '{_COMMENT}{OLDEST_PROGRAM}'")
+                for table in await connection.run_sync(_version_tables, HEAD):
+                    await connection.exec_driver_sql(f"COMMENT ON TABLE {table} IS '{_COMMENT}{OLDEST_PROGRAM}'")
             else:
                 await connection.exec_driver_sql(f"PRAGMA user_version = {int(OLDEST_PROGRAM)}")
             return True
@@ -175,7 +215,13 @@ def migrate(connection: Connection) -> bool:
 
     from reposync.store.indexes import INDEXES, SCHEMA
 
-    before = MigrationContext.configure(connection).get_current_revision()
+    tables = _version_tables(connection)
+    if tables == [FORMER_VERSION_TABLE]:
+        columns = "(version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
+        connection.exec_driver_sql(f"CREATE TABLE {VERSION_TABLE} {columns}")
+        copy = f"INSERT INTO {VERSION_TABLE} SELECT version_num FROM {FORMER_VERSION_TABLE}"  # noqa: S608
+        connection.exec_driver_sql(copy)
+    before = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
     if before is None:
         for table in SCHEMA.sorted_tables:
             connection.execute(CreateTable(table))
@@ -184,4 +230,17 @@ def migrate(connection: Connection) -> bool:
         command.stamp(alembic_config(connection), HEAD)
     elif before in REVISIONS[:-1]:
         command.upgrade(alembic_config(connection), HEAD)
+        if FORMER_VERSION_TABLE in tables:  # unless a different program made it since
+            change = f"UPDATE {FORMER_VERSION_TABLE} SET version_num = '{HEAD}' WHERE version_num = '{before}'"  # noqa: S608
+            connection.exec_driver_sql(change)
     return before is None or before in REVISIONS[:-1]
+
+
+def _version_tables(connection: Connection, revision: str | None = None) -> list[str]:
+    """Those that exist, and have this `revision`, if one is given."""
+    existing = inspect(connection).get_table_names()
+    tables = [each for each in (VERSION_TABLE, FORMER_VERSION_TABLE) if each in existing]
+    if revision is None:
+        return tables
+    query = "SELECT version_num FROM {}"
+    return [each for each in tables if connection.scalar(text(query.format(each))) == revision]

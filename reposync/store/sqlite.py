@@ -22,6 +22,7 @@ from reposync.clock import elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress
 from reposync.errors import StoreUnavailable, UsageError
 from reposync.store.database_errors import describe, is_locked
+from reposync.store.schema import FORMER_VERSION_TABLE, VERSION_TABLE
 
 LOCK_SECONDS = 10.0
 # A migration tries to get the write lock again and again, and reports in between.
@@ -119,13 +120,15 @@ def _copy(address: SqliteAddress, target: Path) -> Backup:
             (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {found}")
-            has_tables = copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
-            row = copy.execute("SELECT version_num FROM alembic_version").fetchone() if has_tables else None
+            query = "SELECT name FROM sqlite_master WHERE name IN (?, ?) ORDER BY length(name) DESC"
+            table = copy.execute(query, (VERSION_TABLE, FORMER_VERSION_TABLE)).fetchone()
+            select = "SELECT version_num FROM {}"
+            revision = copy.execute(select.format(*table)).fetchone() if table else None
         _flush(partial)
         _create(target)  # a rename alone would replace a file
         partial.rename(target)
         _flush(target.parent)
-        return Backup(target, target.stat().st_size, row[0] if row else None)
+        return Backup(target, target.stat().st_size, revision[0] if revision else None)
     except FileExistsError as error:
         message = f"{target} exists, and a back-up overwrites nothing."
         raise UsageError(message, remedy="Name a different file.") from error

@@ -232,9 +232,6 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         if definition:
             changed = await change_repository(app.catalog, name, definition, expected=expected)
             expected = changed if expected is not None else None
-        if pause.is_active is not None:
-            # A repository that has left the registry must not be resumed: nothing describes it any more.
-            await syncable(app.repositories, name)
         if pause.is_active is False:
             reason = pause.paused_reason or "Paused over HTTP."
             await app.repositories.pause(name, reason, expected=expected, by=admitted(request).name)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from reposync.cli.main import cli, run
+from reposync.cli.main import cli
 from tests.fixtures.repositories import GitRepository
+from tests.integration.cli.conftest import Types
 
 REGISTRY = "repositories: [{{name: {name}, path: {path}, schedule: never}}]\n"
-Types = Callable[..., tuple[int, str, str]]
 
 
 def commands(group: click.Group = cli, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -41,27 +41,6 @@ def is_needed(parameter: click.Parameter) -> bool:
 
 
 COMMANDS = [pytest.param(line(*each), id=" ".join(each[0])) for each in commands()]
-
-
-@pytest.fixture
-def types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Types:
-    """Executes a command in an empty folder; exit code, stdout and stderr. No index answers."""
-    for name, value in {
-        "REPOSYNC_STATE_DIR": str(tmp_path / "state"),
-        "XDG_CONFIG_HOME": str(tmp_path),
-        "QDRANT_URL": "http://127.0.0.1:9",
-    }.items():
-        monkeypatch.setenv(name, value)
-    for name in ("REPOSYNC_CONFIG", "DATABASE_URL", "REDIS_URL", "REPOSYNC_DEBUG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    def typed(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(words)
-        return code, *capsys.readouterr()
-
-    return typed
 
 
 def ends_alike(types: Types, *words: str) -> tuple[int, Any]:

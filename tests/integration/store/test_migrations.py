@@ -12,17 +12,17 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from reposync.errors import RunStateConflict, StoreUnavailable
+from reposync.errors import DatabaseForeign, RunStateConflict, StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.index_queries import search_scope, searched_versions
 from reposync.store.indexes import SCHEMA
 from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures
-from reposync.store.schema import HEAD, OLDEST_PROGRAM, REVISIONS, alembic_config
+from reposync.store.schema import HEAD, OLDEST_PROGRAM, REVISIONS, VERSION_TABLE, alembic_config
 from reposync.store.status import ACTIVE, RunStatus, RunTrigger
 from reposync.store.tables import REQUESTS, RUNS, VERSIONS
 from tests.fixtures.newer_rows import STATE, STATUS, TRIGGER, newer
-from tests.fixtures.released_schemas import RELEASED, Rows, make, make_tables, rows
+from tests.fixtures.released_schemas import RELEASED, Rows, execute, make, make_tables, rows
 from tests.integration.store.conftest import Store
 
 # SQLAlchemy does not compare those of SQLite, `definitions` does.
@@ -79,15 +79,16 @@ def test_the_listed_revisions_are_those_of_the_package() -> None:
 
 
 async def test_migrations_make_the_tables_of_a_new_database(empty: Database, empty_database_url: str) -> None:
+    options = {"compare_type": True, "version_table": VERSION_TABLE}
     assert await empty.upgrade()
     async with empty.read() as connection:
         differences = await connection.sqlalchemy.run_sync(
-            lambda sync: compare_metadata(MigrationContext.configure(sync, opts={"compare_type": True}), SCHEMA)
+            lambda sync: compare_metadata(MigrationContext.configure(sync, opts=options), SCHEMA)
         )
     new = await definitions(empty)
     async with empty.write() as connection:
         await connection.sqlalchemy.run_sync(SCHEMA.drop_all)
-        await connection.execute(text("DROP TABLE alembic_version"))
+        await connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
 
     await make_tables(empty_database_url, RELEASED, is_postgresql=empty.is_postgresql)
     assert await empty.upgrade()
@@ -97,15 +98,18 @@ async def test_migrations_make_the_tables_of_a_new_database(empty: Database, emp
     assert any("WHERE" in each and "running" in each for each in new)
 
 
-async def test_an_upgrade_that_fails_leaves_nothing_behind(empty: Database) -> None:
-    await empty.change(text("CREATE TABLE run_problems (x INTEGER)"))
+async def test_an_upgrade_that_fails_leaves_nothing_behind(empty: Database, empty_database_url: str) -> None:
+    await make_tables(empty_database_url, RELEASED, is_postgresql=empty.is_postgresql)
+    await empty.change(text("CREATE TABLE run_requests (x INTEGER)"))
+    before = await definitions(empty)
 
     with pytest.raises(StoreUnavailable, match="refused a statement for an unexpected reason"):
         await empty.upgrade()
-    with pytest.raises(StoreUnavailable, match=r"no tables yet.*reposync db upgrade"):
+    with pytest.raises(StoreUnavailable, match=rf"schema {RELEASED}.*reposync db upgrade"):
         (await empty.schema()).require("here")
 
-    await empty.change(text("DROP TABLE run_problems"))
+    assert await definitions(empty) == before
+    await empty.change(text("DROP TABLE run_requests"))
     assert await empty.upgrade()
     (await empty.schema()).require("here")
 
@@ -215,6 +219,54 @@ async def test_a_migration_only_adds(empty: Database, empty_database_url: str) -
     assert [each for each in before if REQUIRED.fullmatch(each)], "those of the first release are recognized"
 
 
+# Databases of other programs -----------------------------------------------------------------------------------------
+
+FOREIGN = {
+    "a table": "CREATE TABLE users (id INTEGER PRIMARY KEY)",
+    "Alembic": "CREATE TABLE alembic_version (version_num VARCHAR(32)); INSERT INTO alembic_version VALUES ('abc123')",
+    "our number": f"CREATE TABLE alembic_version (version_num VARCHAR(32)); INSERT INTO alembic_version "
+    f"VALUES ('{HEAD}'); CREATE TABLE users (id INTEGER)",
+    "our names": "CREATE TABLE repositories (id INTEGER); CREATE TABLE workers (id INTEGER)",
+}
+
+
+@pytest.mark.parametrize("statements", FOREIGN.values(), ids=FOREIGN)
+async def test_the_database_of_a_different_program_is_refused_and_unchanged(
+    empty: Database, empty_database_url: str, statements: str
+) -> None:
+    await execute(empty_database_url, statements)
+    before = await rows(empty_database_url)
+
+    with pytest.raises(DatabaseForeign, match=r"belongs to a different program: it has the tables \w+"):
+        await empty.upgrade()
+    with pytest.raises(DatabaseForeign):
+        (await empty.schema()).require("here")
+
+    assert await rows(empty_database_url) == before
+
+
+async def test_a_database_of_an_earlier_version_is_taken_over_and_its_programs_see_the_new_schema(
+    empty: Database, empty_database_url: str
+) -> None:
+    await make(empty_database_url, RELEASED)
+
+    await empty.upgrade()
+
+    async with empty.read() as connection:
+        for table in (VERSION_TABLE, "alembic_version"):
+            assert await connection.scalars(text(f"SELECT version_num FROM {table}")) == [HEAD]
+
+
+async def test_a_new_database_leaves_the_table_of_alembic_to_other_programs(
+    empty: Database, empty_database_url: str
+) -> None:
+    await empty.upgrade()
+
+    await execute(empty_database_url, FOREIGN["Alembic"])
+    assert (await empty.schema()).state == "current"
+    assert await empty.upgrade() is False
+
+
 # Newer and unreleased schemas --------------------------------------------------------------------------------------
 
 
@@ -222,11 +274,11 @@ async def change_schema(database: Database, revision: str, oldest_program: str |
     """What a migration of a later version records."""
     if database.is_postgresql:
         comment = f"'oldest program: {oldest_program}'" if oldest_program else "NULL"
-        record = f"COMMENT ON TABLE alembic_version IS {comment}"
+        record = f"COMMENT ON TABLE {VERSION_TABLE} IS {comment}"
     else:
         record = f"PRAGMA user_version = {int(oldest_program or 0)}"
     async with database.write() as connection:
-        await connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+        await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'"))
         await connection.execute(text(record))
 
 
@@ -254,7 +306,7 @@ async def test_a_schema_that_this_version_cannot_work_with_is_refused_and_unchan
 
 async def test_a_compatible_schema_of_a_newer_version_is_used(empty: Database) -> None:
     await empty.upgrade()
-    await empty.change(text("UPDATE alembic_version SET version_num = '9999'"))
+    await empty.change(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
     assert (await empty.schema()).oldest_program == OLDEST_PROGRAM, "as this version recorded it"
     await change_schema(empty, "9999", HEAD)
 
