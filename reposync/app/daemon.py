@@ -96,6 +96,11 @@ class Daemon:
             self._stop_now.set()
         self._stop.set()
 
+    def read_registry(self) -> None:
+        """Read the registry file at once, also if it seems unchanged."""
+        log.info("reading the registry file again")
+        self._watcher.read_again()
+
     async def run(self, resources: contextlib.AsyncExitStack) -> None:
         """Until `stop`. `resources` closes what it opens. Raises RepoSyncError if it cannot start."""
         opening = asyncio.ensure_future(self._open(resources))

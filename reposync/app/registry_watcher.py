@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -29,6 +30,7 @@ CONFLICTS_AGAIN_SECONDS = 30.0
 _LONGEST_PAUSE_SECONDS = 30.0
 
 Signature = tuple[int, ...] | None
+_UNREAD: Signature = ()
 
 
 class RegistryWatcher:
@@ -48,6 +50,12 @@ class RegistryWatcher:
         self._unusable = False
         self._applied_at = 0.0
         self._restart = Trouble("the daemon uses the whole registry again")
+        self._is_due = asyncio.Event()
+
+    def read_again(self) -> None:
+        """Read the file at once, also if it seems unchanged."""
+        self._seen = _UNREAD
+        self._is_due.set()
 
     async def apply(self, database: Database, *, instead_of: str | None = None) -> None:
         """`instead_of`: digest of the previous content of the file. Raises StoreUnavailable."""
@@ -92,7 +100,9 @@ class RegistryWatcher:
                 await backoff.wait()
                 continue
             backoff.reset()
-            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_due.wait(), LOOK_SECONDS)
+            self._is_due.clear()
 
     async def _look(self, database: Database) -> bool:
         """Apply the file if it has changed. Returns whether it was read."""

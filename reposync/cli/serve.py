@@ -48,6 +48,8 @@ def _root_path(context: click.Context, option: click.Parameter, value: str | Non
 def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_scheduler: bool, log_level: str) -> None:
     """Keep every registered repository in sync on its schedule, until SIGTERM or Ctrl-C.
 
+    SIGHUP reads the registry file again, which also happens when it changes.
+
     Runs in progress then get some time to end (`daemon.shutdown_grace_seconds`), the rest is handed back to other
     pods, and the exit code is 0. A second signal hands back at once.
     """
@@ -97,7 +99,7 @@ async def serve_until_stopped(
     )
     health = Health()
     daemon = Daemon(environment, loaded, roles, metrics, health, secrets, clock)
-    _stop_on_signals(daemon.stop)
+    _on_signals(daemon.stop, daemon.read_registry)
     ended = StoredEndedSessions(lambda: daemon.application().database)
     access = Access(environment.api_tokens, http, ended=ended)
     parts = ApiParts(
@@ -121,8 +123,9 @@ async def serve_until_stopped(
         raise first_error(errors) from errors
 
 
-def _stop_on_signals(stop: Callable[[], None]) -> None:
+def _on_signals(stop: Callable[[], None], read_registry: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # SIGHUP is what supervisors reload by, and what a closing SSH session sends.
+    for number, act in ((signal.SIGTERM, stop), (signal.SIGINT, stop), (signal.SIGHUP, read_registry)):
         with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, act)
