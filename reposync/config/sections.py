@@ -122,12 +122,15 @@ class QdrantConfig(ConfigModel):
 
 
 class SearchConfig(ConfigModel):
-    """How search results are ordered."""
+    """What is searched, and how results are ordered."""
 
     ranking: fields.Words[Ranking] = Field(
         "code",
         description="code: by words and meaning, and by what paths and definitions say about the query. plain: by "
         "words and meaning alone.",
+    )
+    include_inactive: fields.Flag = key(
+        False, "Show the code of repositories that have left the registry, until their index is removed."
     )
 
 

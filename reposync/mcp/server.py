@@ -82,6 +82,8 @@ async def answered(
     caller: Caller, name: str, arguments: Mapping[str, Any], *, redact: Callable[[str], str], over_http: bool
 ) -> CallToolResult:
     """The result of the tool. Errors are results too, so that the model reads them and can do better."""
+    from reposync.search.answers import delimited, new_boundary
+
     try:
         if name not in TOOLS:
             raise UsageError(f"There is no tool {escape_unprintable(name[:100])!r}.")
@@ -89,7 +91,9 @@ async def answered(
         found = await act(caller, read_arguments(kind, dict(arguments)))
     except RepoSyncError as error:
         told = error.for_clients if over_http else str(error)
-        return _failed(f"{error.code}: {escape_unprintable(redact(told))}")
+        text = escape_unprintable(redact(told))
+        # An error of a server behind this one quotes it.
+        return _failed(f"{error.code}: {text if error.status < 500 else delimited(text, new_boundary())}")
     except Exception:
         incident = secrets.token_hex(6)
         log.exception("A tool ended in an unexpected error", extra={"incident": incident})

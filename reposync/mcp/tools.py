@@ -216,6 +216,8 @@ def _problem(each: Overview) -> str | None:
 
 
 async def wait_for_commit(caller: Caller, asked: WaitForCommit) -> Outcome:
+    from reposync.search.answers import delimited, new_boundary
+
     await caller.application()
     commit = asked.sha.lower()
     state = await caller.commits.wait(
@@ -228,7 +230,8 @@ async def wait_for_commit(caller: Caller, asked: WaitForCommit) -> Outcome:
     else:
         text = escape_unprintable(why.text if why else "")
     return Outcome(
-        text,
+        # Why not may quote what another server says.
+        delimited(text, new_boundary()) if why else text,
         without_nothing(
             searchable=state.relation is not None,
             relation=state.relation,

@@ -21,7 +21,7 @@ from reposync.content.model import Chunk
 from reposync.embedding.sparse import query_vector, terms_vector
 from reposync.search.pattern import Pattern, TimeIsUp
 from reposync.search.reading import ReadingParts
-from reposync.search.scope import TRIES, Scope, index_missing, nothing_indexed, scope_of
+from reposync.search.scope import TRIES, Scope, index_missing, nothing_indexed, scope_of, with_inactive
 from reposync.search.searching import canonical
 from reposync.store.index_queries import MAX_KEYS, LiveVersion, live_versions, stored_files
 from reposync.supervision import in_thread
@@ -112,7 +112,7 @@ async def grep(
     filters: dict[str, Any] = {"path_glob": path_glob, "language": canonical(language) if language else None}
     glob = path_patterns(path_glob)
     scope = await scope_of(parts, repositories)
-    versions = await live_versions(parts.database, repositories)
+    versions = await live_versions(parts.database, repositories, inactive=with_inactive(parts))
     if not versions:
         raise nothing_indexed()
     # An embedded engine starts now: that is no part of the search.
@@ -132,7 +132,7 @@ async def grep(
         before, scope = scope, await scope_of(parts, repositories)
         if searched and before.lasts(scope):
             break
-        versions = await live_versions(parts.database, repositories)
+        versions = await live_versions(parts.database, repositories, inactive=with_inactive(parts))
         searched = [each for each in searched if each in versions]
         search.keep(searched)
     return await search.found()

@@ -22,6 +22,7 @@ from reposync.words import with_unprintable
 
 # A run replaces the points of a batch of files, and then their rows in the manifest.
 _WAIT_SECONDS: Final = 0.2
+_PLAIN_PATH: Final = re.compile(r"[\w./-]+")
 _LINES_OF_URL: Final = re.compile(r"#L[-\d]+$")
 
 
@@ -119,7 +120,7 @@ class _StoredFile:
 
 
 async def _stored_file(parts: ReadingParts, repository: str, path: str) -> _StoredFile:
-    now = await version_of(parts.database, repository)
+    now = await version_of(parts, repository)
     for attempt in range(1, TRIES + 1):
         physical, version = now
         row = await parts.manifests.file(version, path)
@@ -131,7 +132,7 @@ async def _stored_file(parts: ReadingParts, repository: str, path: str) -> _Stor
             points = []
         file = await asyncio.to_thread(_complete, points, version, row)
         # The points of a version that was retired meanwhile may have been removed before they were read.
-        now = await version_of(parts.database, repository)
+        now = await version_of(parts, repository)
         if now != (physical, version):
             continue
         if file is not None:
@@ -209,7 +210,11 @@ async def _not_indexed(
         return FileNotIndexed(f"{path!r} of {repository} is not indexed: {reason}.")
     near = await parts.manifests.near(version, path)
     if near and all(each.startswith(f"{path.strip('/')}/") for each in near):
-        return FileNotIndexed(f"{path!r} of {repository} is a folder.", remedy=f"It has {_listed(near)}.")
+        plain = [each for each in near if _PLAIN_PATH.fullmatch(each)]
+        remedy = f"It has {_listed(plain)}." if plain else "Give the path of a file."
+        return FileNotIndexed(f"{path!r} of {repository} is a folder.", remedy=remedy)
+    # A path can be a sentence, which an agent would take for ours.
+    near = [each for each in near if _PLAIN_PATH.fullmatch(each)]
     remedy = f"Did you mean {_listed(near)}?" if near else "Give the path from the root of the repository."
     return FileNotIndexed(f"The index of {repository} has no file {path!r}.", remedy=remedy)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from reposync.config.settings import Configuration
 from reposync.errors import IndexUnavailable, NothingIndexed, Remedy
 from reposync.store.database import Database
 from reposync.store.index_queries import SearchScope, search_scope, searched_versions
@@ -21,6 +22,7 @@ TRIES = 10
 
 class IndexParts(Protocol):
     database: Database
+    configuration: Configuration
 
     def index(self, collection: str) -> QdrantIndex:
         """Of a physical collection, or of an alias."""
@@ -53,19 +55,24 @@ async def scope_of(
     ids: Collection[str] = (),
 ) -> Scope:
     """Of one repository, of several, or of all (None or empty): then only live versions, and whether points with these
-    `ids` may be shown. Raises RepositoryNotFound, NothingIndexed if one has no such version, and what index and store
-    raise."""
+    `ids` may be shown. Raises RepositoryNotFound, RepositoryInactive, NothingIndexed if one has no such version, and
+    what index and store raise."""
     if repository:
         names = [repository] if isinstance(repository, str) else dict.fromkeys(repository)
-        found = [await version_of(parts.database, each, VersionState(version)) for each in names]
+        found = [await version_of(parts, each, VersionState(version)) for each in names]
         return Scope(frozenset(each for each, _ in found), versions=frozenset(each for _, each in found))
-    every = await search_scope(parts.database, ids)
+    every = await search_scope(parts.database, ids, inactive=with_inactive(parts))
     return Scope(every.collections, served=every)
 
 
-async def version_of(database: Database, repository: str, state: VersionState = VersionState.LIVE) -> tuple[str, str]:
+def with_inactive(parts: IndexParts) -> bool:
+    """Whether repositories that have left the registry are searched, too."""
+    return parts.configuration.registry.search.include_inactive
+
+
+async def version_of(parts: IndexParts, repository: str, state: VersionState = VersionState.LIVE) -> tuple[str, str]:
     """The physical collection and the id of a version. Raises as `scope_of`."""
-    versions = await searched_versions(database, repository)
+    versions = await searched_versions(parts.database, repository, inactive=with_inactive(parts))
     if state in versions:
         return versions[state]
     raise NothingIndexed(

@@ -11,14 +11,13 @@ from functools import partial
 from itertools import chain
 from typing import Any, Literal, Protocol
 
-from reposync.config.settings import Configuration
 from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, UsageError, VectorIndexError
 from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
-from reposync.search.scope import TRIES, IndexParts, Scope, index_missing, nothing_indexed, scope_of
+from reposync.search.scope import TRIES, IndexParts, Scope, index_missing, nothing_indexed, scope_of, with_inactive
 from reposync.search.similar import Excerpt, Place, excerpt_of
 from reposync.store.index_queries import indexed_meaning, searched_versions, versions_with
 from reposync.store.manifest import Manifests
@@ -38,7 +37,6 @@ ASK_AGAIN_SECONDS = 30.0
 class SearchParts(IndexParts, Protocol):
     """What is searched, and the embedders that its vectors were made with."""
 
-    configuration: Configuration
     manifests: Manifests
 
     def embedder(self) -> Embedder:
@@ -77,7 +75,8 @@ class Searching:
         """Best first. `repository`: one, or several. `text` may hold filters (`read_query`); `symbol`, `kind` and
         `like` are the same ones. `version`: `building` searches the version of `repository` that is being built.
 
-        Raises RepositoryNotFound, FileNotIndexed, UsageError, and what index, embedder and store raise."""
+        Raises RepositoryNotFound, RepositoryInactive, FileNotIndexed, UsageError, and what index, embedder and store
+        raise."""
         asked = read_query(text, symbol=symbol, kind=kind, like=like)
         order = self._order(Question(asked.words))
         if asked.like is not None:
@@ -154,11 +153,12 @@ class Searching:
 
     async def _excerpt(self, place: Place, searched: str | Sequence[str] | None) -> Excerpt:
         """`searched`: what is searched; a path without one is looked for there first."""
-        files = await versions_with(self._parts.database, place.path, place.repository)
+        inactive = with_inactive(self._parts)
+        files = await versions_with(self._parts.database, place.path, place.repository, inactive=inactive)
         wanted = [searched] if isinstance(searched, str) else searched or ()
         mine = [each for each in files if each.repository in wanted]
         if place.repository is not None and not files:
-            await searched_versions(self._parts.database, place.repository)
+            await searched_versions(self._parts.database, place.repository, inactive=inactive)
         if len(mine or files) > 1:
             names = ", ".join(f"{each.repository}:{place.path}:{place.line}" for each in (mine or files)[:3])
             raise UsageError(f"Several repositories have a file {place.path!r}.", remedy=f"Name one: {names}.")

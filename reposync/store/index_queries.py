@@ -1,5 +1,8 @@
 """Queries over index versions for searches, pages and metrics. They read indexes with few entries, or let the database
-count, however many repositories there are. All raise StoreUnavailable."""
+count, however many repositories there are. All raise StoreUnavailable.
+
+`inactive`: whether repositories that have left the registry are searched, too. Whoever takes one out expects that its
+code is no longer shown."""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Select,
     Text,
@@ -20,13 +24,15 @@ from sqlalchemy import (
     literal_column,
     null,
     select,
+    text,
     union_all,
 )
 
+from reposync.errors import RepositoryInactive
 from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Database
 from reposync.store.repositories import unknown_repository
-from reposync.store.tables import FILES, REPOSITORIES, VERSIONS, VersionState
+from reposync.store.tables import FILES, HAS_LEFT, REPOSITORIES, VERSIONS, VersionState
 
 _LIVE: ColumnElement[str] = literal_column("'live'")
 
@@ -58,11 +64,13 @@ class SearchScope:
         return same and all(ids <= later.hidden_in(physical) for physical, ids in self.hidden.items())
 
 
-async def search_scope(database: Database, ids: Collection[str] = ()) -> SearchScope:
+async def search_scope(database: Database, ids: Collection[str] = (), *, inactive: bool = False) -> SearchScope:
     """One exchange. `ids`: those in `findable`."""
-    state, asked = VERSIONS.c.state, VERSIONS.c.id.in_(sorted(ids))
-    findable = select(case((state == _LIVE, "findable"), else_="hidden"), literal(""), VERSIONS.c.id).where(asked)
-    rows = await database.rows(union_all(*_SEARCH_SCOPE, *([findable] if ids else [])))
+    asked = VERSIONS.c.id.in_(sorted(ids))
+    is_findable = VERSIONS.c.state == _LIVE if inactive else and_(VERSIONS.c.state == _LIVE, ~_OF_INACTIVE)
+    findable = select(case((is_findable, "findable"), else_="hidden"), literal(""), VERSIONS.c.id).where(asked)
+    parts = [*_SEARCH_SCOPE, *([] if inactive else [_INACTIVE_VERSIONS]), *([findable] if ids else [])]
+    rows = await database.rows(union_all(*parts))
     hidden: dict[str, set[str]] = {}
     for row in rows:
         if row.kind == "hidden" and row.place:
@@ -89,17 +97,30 @@ def _search_scope() -> list[Select[tuple[str, str, str]]]:
 
 
 _SEARCH_SCOPE = _search_scope()
+_IS_INACTIVE: ColumnElement[bool] = literal_column(f"({HAS_LEFT})", Boolean)
+_OF_INACTIVE = VERSIONS.c.repository_id.in_(select(REPOSITORIES.c.id).where(text(HAS_LEFT)))
+_INACTIVE_VERSIONS = select(literal("hidden"), VERSIONS.c.physical, VERSIONS.c.id).where(
+    VERSIONS.c.state == _LIVE, _OF_INACTIVE
+)
 
 
-async def searched_versions(database: Database, name: str) -> dict[VersionState | str, tuple[str, str]]:
-    """Of the repository with this name, by state: the physical collection and the id. Raises RepositoryNotFound."""
+async def searched_versions(
+    database: Database, name: str, *, inactive: bool = False
+) -> dict[VersionState | str, tuple[str, str]]:
+    """Of the repository with this name, by state: the physical collection and the id. Raises RepositoryNotFound,
+    RepositoryInactive."""
     each, version = REPOSITORIES.c, VERSIONS.c
     joined = REPOSITORIES.outerjoin(VERSIONS, version.repository_id == each.id)
-    query = select(version.state, version.physical, version.id).select_from(joined)
+    query = select(version.state, version.physical, version.id, _IS_INACTIVE.label("has_left")).select_from(joined)
     async with database.read() as connection:
         rows = await connection.rows(query.where(each.name == sanitize_text(name)))
         if not rows:
             raise await unknown_repository(connection, name)
+    if rows[0].has_left and not inactive:
+        raise RepositoryInactive(
+            f"{name!r} has left the registry, and its code is no longer shown.",
+            remedy="Add it there again, or set `search.include_inactive`.",
+        )
     return {row.state: (row.physical, row.id) for row in rows if row.id is not None}
 
 
@@ -113,25 +134,30 @@ class LiveVersion:
     settings: Mapping[str, Any]
 
 
-def _live_versions() -> Select[Any]:
+def _live_versions(*, inactive: bool) -> Select[Any]:
     """By name; repositories of which nothing is indexed are left out."""
     each, live = REPOSITORIES.c, VERSIONS.c
     joined = REPOSITORIES.join(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
-    return select(each.name, live.id, live.physical, live.settings).select_from(joined).order_by(each.name)
+    query = select(each.name, live.id, live.physical, live.settings).select_from(joined).order_by(each.name)
+    return query if inactive else query.where(~_IS_INACTIVE)
 
 
-async def live_versions(database: Database, repositories: Collection[str] = ()) -> list[LiveVersion]:
+async def live_versions(
+    database: Database, repositories: Collection[str] = (), *, inactive: bool = False
+) -> list[LiveVersion]:
     """By name; of all repositories if none is given."""
-    query = _live_versions()
+    query = _live_versions(inactive=inactive)
     if repositories:
         query = query.where(REPOSITORIES.c.name.in_([sanitize_text(name) for name in repositories]))
     return [LiveVersion(*row) for row in await database.rows(query)]
 
 
-async def versions_with(database: Database, path: str, repository: str | None = None) -> list[LiveVersion]:
+async def versions_with(
+    database: Database, path: str, repository: str | None = None, *, inactive: bool = False
+) -> list[LiveVersion]:
     """At most 10 live versions that have points of the file at `path`, of all repositories or of one."""
     of_file = and_(FILES.c.repository_id == VERSIONS.c.id, FILES.c.path == path_key(path), FILES.c.chunks > 0)
-    query = _live_versions().join(FILES, of_file).limit(10)
+    query = _live_versions(inactive=inactive).join(FILES, of_file).limit(10)
     if repository is not None:
         query = query.where(REPOSITORIES.c.name == sanitize_text(repository))
     return [LiveVersion(*row) for row in await database.rows(query)]

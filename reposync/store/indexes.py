@@ -16,6 +16,7 @@ from reposync.store.status import ACTIVE, RunStatus
 from reposync.store.tables import (
     CLAIM_ORDER,
     ENDED_SESSIONS,
+    HAS_LEFT,
     IDEMPOTENCY_KEYS,
     MISSED_TICKS,
     REPOSITORIES,
@@ -67,6 +68,7 @@ INDEXES = (
     Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at),
     # For searches: few entries or one, however many repositories there are.
     Index("ix_repositories_unversioned", REPOSITORIES.c.id, **_only(_UNVERSIONED)),
+    Index("ix_repositories_inactive", REPOSITORIES.c.id, **_only(HAS_LEFT)),
     # For pushes.
     Index("ix_repositories_project_id", REPOSITORIES.c.project_id, **_only("project_id IS NOT NULL")),
     Index("ix_repositories_location", func.lower(REPOSITORIES.c.location), **_only("project_id IS NULL")),

@@ -235,6 +235,10 @@ def status_is(*statuses: RunStatus, runs: FromClause = RUNS) -> ColumnElement[bo
     return runs.c.status == words[0] if len(words) == 1 else runs.c.status.in_(words)
 
 
+HAS_LEFT = "NOT is_active AND paused_reason IS NULL"
+"""Of repositories that have left the registry; in words, so that SQLite finds the index with this condition."""
+
+
 def is_active(runs: FromClause = RUNS) -> ColumnElement[bool]:
     """The condition of the indexes over active runs, to be added to a narrower one: SQLite does not infer that waiting
     runs are active."""

@@ -11,6 +11,7 @@ import pytest
 
 from reposync.api import limits
 from reposync.api.web.code_pages import SHOWN_LINES
+from tests.fixtures.applied import apply_again
 from tests.fixtures.world import World
 from tests.integration.api.serving import code, eventually, serving
 
@@ -46,6 +47,37 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
     }
     parts = first["parts"]
     assert first["score"] == pytest.approx(sum(parts[each] for each in parts.keys() - {"prior"}) * parts["prior"])
+
+
+async def test_the_code_of_a_repository_that_left_the_registry_is_no_longer_shown(
+    world: World, client: httpx.AsyncClient
+):
+    like = {"q": "", "like": "src/sessions.py:1"}
+    named = [f"/api/v1/{each}" for each in ("search?q=sessions&repository=project", "files/project/-/src/sessions.py")]
+    named += ["/api/v1/grep?pattern=expire&repository=project", "/search?q=sessions&repository=project"]
+    registry = world.folder / "repositories.yaml"
+    before = registry.read_text()
+
+    async def found() -> list[int]:
+        answers = [await asks(client, q="sessions"), await client.get("/api/v1/grep", params={"pattern": "expire"})]
+        return [len(each.json().get("items", [])) for each in answers]
+
+    assert all(await found())
+    registry.write_text(before.partition("repositories:")[0])
+    await apply_again(world.app)
+    assert await found() == [0, 0]
+    for path in named[:3]:
+        assert code(await client.get(path)) == (409, "REPOSITORY_INACTIVE"), path
+    assert "remove_expired" not in (await client.get(named[3])).text
+    assert (await asks(client, **like)).status_code == 404
+
+    registry.write_text(f"{before.partition('repositories:')[0]}search: {{include_inactive: true}}\n")
+    await apply_again(world.app)
+    assert all(await found())
+    assert [(await client.get(path)).status_code for path in named] == [200] * 4
+    registry.write_text(before)
+    await apply_again(world.app)
+    assert all(await found())
 
 
 async def test_a_search_is_narrowed_by_repository_path_language_definition_and_limit(client: httpx.AsyncClient):
