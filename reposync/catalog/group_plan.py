@@ -22,6 +22,7 @@ from reposync.store.repository import Repository
 from reposync.wildmatch import PathPatterns
 
 GROUP_SHRANK = "GROUP_SHRANK"
+GROUP_RENUMBERED = "GROUP_RENUMBERED"
 GROUP_LISTING_FAULTY = "GROUP_LISTING_FAULTY"
 NAME_TAKEN = "NAME_TAKEN"
 NAME_IS_TAKEN = "another repository has its name"
@@ -95,12 +96,16 @@ class GroupView:
         """Whether projects of active repositories are not among these."""
         return any(row.is_active for row in self._missing(projects))
 
-    def plan(self, listing: GroupListing, *, approved: bool) -> GroupPlan:
-        """`approved`: a person confirms the listing, however much it lacks."""
+    def plan(self, listing: GroupListing, *, approved: bool, confirmed: bool = False) -> GroupPlan:
+        """`approved`: a person confirms the listing, however much it lacks. `confirmed`: the listing before this one
+        had new numbers only, too."""
         projects = listing.projects
         matched, missing = self._matched(projects), self._missing(projects)
         shrank = None if approved else self._shrank(len(projects), missing)
         trusted = shrank is None and not listing.faults
+        if not approved and (not confirmed or shrank) and (renumbered := self._renumbered(projects, missing)):
+            kept = [Known(row, None, row.name, None) for row in missing]
+            return GroupPlan(len(projects), {}, kept, {}, (GROUP_RENUMBERED, renumbered))
         skipped: dict[str, list[str]] = {}
         wanted: dict[str, list[str]] = {}
         present: list[tuple[Repository, ListedProject, str | None]] = []
@@ -160,13 +165,25 @@ class GroupView:
             "that have left the group: `reposync repos pause NAME`."
         )
 
+    def _renumbered(self, projects: Collection[ListedProject], missing: Sequence[Repository]) -> str | None:
+        """Whether the listing has new numbers only, as from a different instance or a restored backup."""
+        lost, active = {row.id for row in missing if row.is_active}, [row for row in self._mine if row.is_active]
+        if not projects or len(active) < 2 or len(lost) < len(active):
+            return None
+        return (
+            f"GitLab lists {len(projects)} projects of group {self.group.group}, none with the number of one of the "
+            f"{len(active)} that are registered: nothing was registered or paused. Check the address of the server. If "
+            "the projects were created again: the next listing confirms it, or, for more than "
+            f"{BRAKE_PROJECTS} projects, `reposync sync --allow-mass-delete`."
+        )
+
     def _problem(self, shrank: str | None, faults: Sequence[str], unnamed: Sequence[str]) -> tuple[str, str] | None:
         if shrank:
             return GROUP_SHRANK, shrank
         group = self.group.group
         if faults:
             return GROUP_LISTING_FAULTY, (
-                f"GitLab's listing of group {group} contains invalid rows ({'; '.join(faults)}). They were ignored, "
+                f"GitLab's listing of group {group} is damaged ({'; '.join(faults)}). Such rows were ignored, "
                 "and nothing was paused."
             )
         if unnamed:

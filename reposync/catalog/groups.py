@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from reposync.catalog.group_plan import (
+    GROUP_RENUMBERED,
     GroupPlan,
     GroupView,
     Known,
@@ -191,6 +192,7 @@ class Discovery:
         gitlab = GitLabClient(server_of(registry, group), retry=self.retry, observer=self.observer)
         source = GitLabGroup(gitlab, group.group)
         guard = partial(self._groups.require_held, claim)
+        is_second = claim.error_code == GROUP_RENUMBERED
         try:
             listing = await source.projects(archived=group.archived)
             if not listing.faults and (await self._view(registry, group)).lacks(listing.projects):
@@ -198,7 +200,7 @@ class Discovery:
                 listing = listing.joined(await source.projects(archived=group.archived))
             for tries_left in reversed(range(TRIES)):
                 view = await self._view(registry, group)
-                plan = await asyncio.to_thread(view.plan, listing, approved=approved)
+                plan = await asyncio.to_thread(view.plan, listing, approved=approved, confirmed=is_second)
                 await self._groups.renew(claim, self.lease_seconds)
                 try:
                     report = await self._follow(registry, view, plan, guard)

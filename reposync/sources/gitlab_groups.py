@@ -36,7 +36,7 @@ class ListedProject:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """`faults` describes rows that are no projects: projects may be missing from the listing then."""
+    """`faults` describes rows that are no projects, or missing: projects may be missing from the listing then."""
 
     projects: tuple[ListedProject, ...]
     faults: tuple[str, ...] = ()
@@ -83,11 +83,14 @@ class GitLabGroup:
         path = f"/groups/{quote(self._group, safe='')}/projects"
         found: dict[int, ListedProject] = {}
         faults: list[str] = []
-        page_count = 0
+        page_count = row_count = 0
+        total: int | None = None
         async with aclosing(self._server.pages("api_group", path, query, doing=f"Listing {where}")) as pages:
-            async for rows in pages:
+            async for page in pages:
                 page_count += 1
-                for row_number, row in enumerate(rows, 1):
+                row_count += len(page.rows)
+                total, known = page.total, len(found)
+                for row_number, row in enumerate(page.rows, 1):
                     listed = _listed(row)
                     if isinstance(listed, str):
                         faults.append(f"row {row_number} of page {page_count}: {listed}")
@@ -98,6 +101,10 @@ class GitLabGroup:
                         f"Listing {where} found more than {MAX_PROJECTS:,} projects or {MAX_PAGES} pages.",
                         remedy="List smaller groups instead.",
                     )
+                if len(found) == known and page.link is None:
+                    break  # the same page again: the server ignores page numbers
+        if total is not None and row_count < total:
+            faults.insert(0, f"it has {row_count} of the {total} rows that GitLab counts")
         more = len(faults) - _FAULTS_SHOWN
         shown = (*faults[:_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else []))
         return GroupListing(tuple(sorted(found.values(), key=lambda each: each.id)), shown)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reposync.catalog.group_plan import BRAKE_PROJECTS
 from reposync.errors import RepoSyncError, SourceError
 from tests.integration.api.serving import eventually
 from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
@@ -56,6 +57,61 @@ async def test_a_listing_that_fails_changes_nothing(
     world.server.faults.clear()
     assert (await world.discover()).added == ("platform/new",)
     assert (await world.group()).error_code is None
+
+
+@pytest.mark.parametrize("stripped", [(), ("X-Total",), ("X-Total", "X-Next-Page")])
+@pytest.mark.parametrize("more", [0, 3])
+async def test_a_listing_without_links_is_read_to_its_end(
+    world: GroupWorld, small_pages: int, stripped: tuple[str, ...], more: int
+) -> None:
+    paths = {f"platform/service-{number}" for number in range(2 * small_pages + more)}
+    for path in sorted(paths):
+        world.project(path)
+    world.server.faults.without_links(*stripped)
+    assert (await world.discover()).listed == len(paths)
+    assert (await world.discover()).unchanged == len(paths)
+    assert await world.active() == paths
+
+
+async def test_a_listing_with_fewer_rows_than_are_counted_pauses_nothing(world: GroupWorld, small_pages: int) -> None:
+    for number in range(small_pages + 3):
+        world.project(f"platform/service-{number}")
+    await world.discover()
+    before = await world.active()
+    world.server.faults.without_links("X-Next-Page")
+    report = await world.discover()
+    assert (report.problem_code, report.paused) == ("GROUP_LISTING_FAULTY", ())
+    assert f"it has {small_pages} of the {small_pages + 3} rows that GitLab counts" in str(report.problem)
+    assert await world.active() == before
+
+
+@pytest.mark.parametrize("count", [2, BRAKE_PROJECTS + 1])
+async def test_a_listing_with_new_numbers_only_is_not_believed_at_once(world: GroupWorld, count: int) -> None:
+    """A different instance behind the address, or a restored backup."""
+    projects = [world.project(f"platform/service-{number}") for number in range(count)]
+    await world.discover()
+    before = await world.rows()
+
+    def shift(by: int) -> None:
+        for project in projects:
+            project.id += by
+
+    shift(10_000)
+    report = await world.discover()
+    assert (report.problem_code, report.added, report.paused) == ("GROUP_RENUMBERED", (), ())
+    assert await world.rows() == before
+    assert (await world.group()).error_code == "GROUP_RENUMBERED"
+    shift(-10_000)
+    assert (await world.discover()).problem is None
+    assert await world.rows() == before
+
+    shift(10_000)
+    await world.discover()
+    second = await world.discover()
+    if count > BRAKE_PROJECTS:
+        assert (second.problem_code, await world.rows()) == ("GROUP_RENUMBERED", before)
+        second = await world.discover(approved=True)
+    assert (second.problem, len(second.added), len(second.paused)) == (None, count, count)
 
 
 async def test_rows_that_are_no_projects_are_named_and_nothing_is_paused(world: GroupWorld) -> None:
