@@ -152,7 +152,7 @@ class GitLabSource(Source):
         except HttpRefused as refused:
             raise await self._explained(refused) from refused
         if unreadable:
-            remedy = "Ask an administrator of that GitLab to check the repository."
+            remedy = "Check the proxy in between. Without one, GitLab's administrator can check the repository."
             where = f"{self._server.url}/{self._name}"
             raise UnreadableBlobs.among(entries, unreadable, where=where, remedy=remedy)
 
@@ -264,8 +264,8 @@ class GitLabSource(Source):
 
     async def _pages(self, number: int, query: Mapping[str, Any]) -> Listing:
         listing, path, doing = Listing(), f"/projects/{number}/repository/tree", self._reading("tree")
-        async for rows in self._server.pages("api_tree", path, query, doing=doing):
-            listing.add(rows)
+        async for page in self._server.pages("api_tree", path, query, doing=doing):
+            listing.add(page.rows)
         return listing
 
     # Git -----------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class RestBlobs:
             # Workhorse sends the source of a web page as text/plain.
             html = response.headers.get("Content-Type", "").lower().startswith("text/html")
             if declared_bytes <= max_bytes:
-                async for piece in self._server.http.body(response, MAX_ANSWER_BYTES):
+                async for piece in self._server.body(response, MAX_ANSWER_BYTES):
                     content += piece
                     if len(content) > max_bytes:
                         break

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -28,6 +28,7 @@ from reposync.outgoing import (
     RequestObserver,
     RetryPolicy,
     Timeouts,
+    TooLarge,
     parse_json,
     printable,
     validate_transport,
@@ -80,8 +81,9 @@ class GitLabClient:
 
         async def attempt() -> T:
             headers = {"Accept-Encoding": "gzip"}
-            async with self._slots, self.http.stream("GET", url, kind=kind, headers=headers) as response:
-                answer = _Answer(response, await self.http.read(response, MAX_ANSWER_BYTES))
+            async with self._stream("GET", url, kind, headers) as response:
+                body = b"".join([piece async for piece in self.body(response, MAX_ANSWER_BYTES)])
+                answer = _Answer(response, body)
             try:
                 return await asyncio.to_thread(work, self._python_gitlab(answer))  # it may be megabytes of JSON
             except gitlab.GitlabError as error:
@@ -89,28 +91,58 @@ class GitLabClient:
 
         return await self.http.retry(attempt, doing=doing)
 
-    async def pages(
-        self, kind: str, path: str, query: Mapping[str, Any], *, doing: str
-    ) -> AsyncGenerator[list[Any], None]:
-        """The rows of a listing, page by page. `http_list` of python-gitlab reads all pages in one call, so that a rate
-        limit on the last one would repeat them all."""
+    async def pages(self, kind: str, path: str, query: Mapping[str, Any], *, doing: str) -> AsyncGenerator[Page, None]:
+        """A listing, page by page. `http_list` of python-gitlab reads all pages in one call, so that a rate limit on
+        the last one would repeat them all."""
         following: str | None = path
         parameters = dict(query)
         seen: set[str] = set()
+        number = 1
         while following is not None:
-            if following in seen:
+            if (place := f"{following} {parameters.get('page')}") in seen:
                 raise SourceCorrupt(f"{doing} failed: {self.url} links its pages in a circle.")
-            seen.add(following)
-            rows, following = await self.call(kind, partial(_page, following, parameters), doing=doing)
-            parameters = {}  # the link contains them all
-            yield rows
+            seen.add(place)
+            page = await self.call(kind, partial(_page, following, parameters), doing=doing)
+            yield page
+            number += 1
+            if page.link is not None or (following_page := page.next_page(number, query)) is None:
+                following, parameters = page.link, {}  # the link contains them all
+            else:
+                # A proxy has removed the links. Numbered pages are the only ones that need none.
+                following, parameters = path, {**query, "page": following_page}
+                parameters.pop("pagination", None)
 
     @asynccontextmanager
     async def raw(self, kind: str, method: str, path: str) -> AsyncIterator[httpx.Response]:
         """The uncompressed answer to one request below /api/v4, without retries; for contents read in part."""
         headers, url = {"Accept-Encoding": "identity"}, f"{self.url}/api/v4{path}"
-        async with self._slots, self.http.stream(method, url, kind=kind, headers=headers) as response:
+        async with self._stream(method, url, kind, headers) as response:
             yield response
+
+    async def body(self, response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
+        """As HttpClient has it; TransientFailure for a body that is too large, which a proxy may have made."""
+        try:
+            async with aclosing(self.http.body(response, max_bytes)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except TooLarge as error:
+            raise TransientFailure(f"the answer is too large: {error}", corrupt=True, overloaded=True) from error
+
+    @asynccontextmanager
+    async def _stream(self, method: str, url: str, kind: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+        """An answer with status 2xx. What a proxy may have answered in place of GitLab is a TransientFailure."""
+        try:
+            async with self._slots, self.http.stream(method, url, kind=kind, headers=headers) as response:
+                if response.url.path.endswith("/users/sign_in"):
+                    raise TransientFailure(
+                        "the server redirects to its login page; check that a proxy passes the header Authorization on",
+                        corrupt=True,
+                    )
+                yield response
+        except HttpRefused as refused:
+            if refused.status >= 400:
+                raise
+            raise TransientFailure(f"a proxy or cache answered {refused.status}", corrupt=True) from refused
 
     async def ancestry(self, project: int | str, commit: str, tip: str | None, *, doing: str) -> Ancestry:
         """One call: as `Source.ancestry` says, by the merge base of the two."""
@@ -228,8 +260,24 @@ class _Answer(requests.Response):
         return parse_json(self.content)
 
 
-def _page(path: str, query: dict[str, Any], client: gitlab.Gitlab) -> tuple[list[Any], str | None]:
-    """The rows, and the path of the next page below /api/v4."""
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`link`: the path of the next page below /api/v4. `numbered`: the header with the number of the next page, which
+    is empty on the last one. `total`: of all rows, if GitLab counts them (up to 10,000)."""
+
+    rows: list[Any]
+    link: str | None
+    numbered: str | None
+    total: int | None
+
+    def next_page(self, number: int, query: Mapping[str, Any]) -> int | None:
+        """The number of the next page without a link to it. A full page that says nothing may be followed by more."""
+        if self.numbered is not None:
+            return int(self.numbered) if self.numbered.isdecimal() and len(self.numbered) < 10 else None
+        return number if self.total is None and 0 < query.get("per_page", 0) <= len(self.rows) else None
+
+
+def _page(path: str, query: dict[str, Any], client: gitlab.Gitlab) -> Page:
     response = client.http_request("get", path, query_data=query)
     try:
         rows = response.json()
@@ -238,8 +286,14 @@ def _page(path: str, query: dict[str, Any], client: gitlab.Gitlab) -> tuple[list
     if not isinstance(rows, list):
         raise TransientFailure("the answer is no list", corrupt=True)
     following = response.links.get("next", {}).get("url")
-    # Links contain the address that GitLab is configured with; behind a proxy that is not ours.
-    return rows, following.partition("/api/v4")[2] if following else None
+    total = response.headers.get("X-Total", "")
+    return Page(
+        rows,
+        # Links contain the address that GitLab is configured with; behind a proxy that is not ours.
+        following.partition("/api/v4")[2] if following else None,
+        response.headers.get("X-Next-Page"),
+        int(total) if total.isdecimal() and len(total) < 10 else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

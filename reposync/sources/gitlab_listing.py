@@ -87,7 +87,7 @@ class Listing:
 def _checked(row: Mapping[str, Any]) -> tuple[bytes, int, str]:
     try:
         path, mode, sha = row["path"], int(row["mode"], 8), row["id"]
-        if len(sha) not in (40, 64) or not _HEX.issuperset(sha):
+        if not is_object_name(sha):
             raise ValueError("no object name")
         # Half of a surrogate pair is possible in JSON, but not in UTF-8: no folder's hash will confirm these bytes.
         return path.encode("utf-8", "surrogatepass"), mode, sha
@@ -104,7 +104,7 @@ def _rebuilds(commit: Mapping[str, Any], root: str, name: str) -> bool:
         head.append(f"committer {_person(commit, 'committer_name', 'committer_email', 'committed_date')}")
         text, sha = "\n".join(head), str(commit["id"])
         message = str(commit["message"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return False
     # Some versions return the message without its last line end.
     return any(
@@ -121,7 +121,13 @@ def _person(commit: Mapping[str, Any], name: str, email: str, date: str) -> str:
 def commit_of(found: Mapping[str, Any]) -> Commit:
     """From GitLab's JSON. Raises SourceCorrupt."""
     try:
-        sha, when = str(found["id"]), datetime.fromisoformat(found["committed_date"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise SourceCorrupt("GitLab's answer about the head is no commit.") from error
-    return Commit(sha, when.replace(tzinfo=when.tzinfo or UTC).astimezone(UTC))
+        sha, when = found["id"], datetime.fromisoformat(found["committed_date"])
+        if not is_object_name(sha):
+            raise ValueError("no object name")
+        return Commit(sha, when.replace(tzinfo=when.tzinfo or UTC).astimezone(UTC))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise SourceCorrupt("GitLab's answer about the head is no commit: its `id` or date is invalid.") from error
+
+
+def is_object_name(text: object) -> bool:
+    return isinstance(text, str) and len(text) in (40, 64) and _HEX.issuperset(text)

@@ -87,7 +87,7 @@ class RemoteGitSource(Source):
                 entries,
                 unreadable,
                 where=self._url,
-                remedy="Ask the administrator of that server to check the repository.",
+                remedy="Check the proxy in between. Without one, the server's administrator can check the repository.",
             )
 
     async def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +31,48 @@ async def read(source: GitLabSource, entries: list[TreeEntry]) -> tuple[dict[str
     except UnreadableBlobs as error:
         return found, dict(error.reasons)
     return found, {}
+
+
+HEAD = {"id": "1" * 40, "committed_date": "2026-01-01T00:00:00Z", "parent_ids": [], "message": "m"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"committed_date": "0001-01-01T00:00:00+14:00"}, {"id": "../../../x"}, {"id": "12"}, {"id": 12}, {"id": "G" * 40}],
+)
+async def test_a_head_that_is_no_commit_is_a_damaged_answer(site: Site, wrong: dict[str, Any]) -> None:
+    site.repository.commit({"a.py": b"1"})
+    body = json.dumps(HEAD | wrong)
+    site.server.faults.answer(200, body, path="/commits/", media_type="application/json", times=None)
+    with pytest.raises(SourceCorrupt, match="the head is no commit"):
+        await site.gitlab(project_id=42).head()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "words"),
+    [
+        (304, b"", {}, "a proxy or cache answered 304"),
+        (200, gzip.compress(bytes(64_000_000)), {"Content-Encoding": "gzip"}, "the answer is too large"),
+        (302, b"", {"Location": "/users/sign_in"}, "redirects to its login page"),
+    ],
+    ids=["not modified", "bomb", "login"],
+)
+async def test_what_a_proxy_answers_in_place_of_gitlab_is_retried_and_named(
+    site: Site, status: int, body: bytes, headers: dict[str, str], words: str
+) -> None:
+    site.repository.commit({"a.py": b"ten bytes\n"})
+    source, [entry] = await site.listed()
+    site.server.faults.answer(200, "<html>Sign in", path="^/users/sign_in", media_type="text/html", times=None)
+    for path in ("/commits/", "/repository/tree", "/blobs/.*/raw"):
+        site.server.faults.answer(status, body, headers=headers, path=path)
+    assert await source.head()
+    assert await contents(source, [entry]) == {entry.sha: b"ten bytes\n"}
+
+    site.server.faults.answer(status, body, headers=headers, path="/commits/|/blobs/.*/raw", times=None)
+    with pytest.raises(SourceCorrupt, match=words):
+        await source.head()
+    ((_, reason),) = (await read(source, [entry]))[1].items()
+    assert words in reason
 
 
 @pytest.mark.parametrize("announced", [True, False])
