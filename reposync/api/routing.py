@@ -148,6 +148,11 @@ class Route(APIRoute):
     body_limits: ClassVar[BodyLimits | None] = BodyLimits()
     """None: the handler reads the body."""
 
+    def __init__(self, path: str, *arguments: Any, **options: Any) -> None:
+        super().__init__(path, *arguments, **options)
+        if path.endswith(FILE):  # the name of a file may have line breaks
+            self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         calls: list[object] = [each.call for each in self.dependant.dependencies]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from reposync.api.etags import ETAG_ANSWERS, conditional, conditional_body
 from reposync.api.models import Page, PlainText, RequestModel
@@ -130,8 +130,16 @@ class MatchingFiles(Page[FileMatches]):
     files_searched: int
 
 
+def _without_nul(path: str) -> str:
+    """Git allows every character but this one in a path, and databases too."""
+    if "\0" in path:
+        raise ValueError("must not contain NUL")
+    return path
+
+
 FilePath = Annotated[
-    PlainText,
+    str,
+    AfterValidator(_without_nul),
     Path(
         min_length=1, max_length=MAX_PATH_CHARS, description="From the root of the repository.", examples=["src/app.py"]
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from reposync.store.repository import Registration
 from reposync.words import file_address
@@ -84,6 +85,17 @@ async def test_a_path_may_hold_what_addresses_give_a_meaning(client: httpx.Async
     address = f"{API}{file_address('project', 'x/-/a b%2F#?.txt')}"
     assert (await client.get(address)).json()["text"] == "odd\n"
     assert (await client.get(address.replace("x/-/", "x%2F-%2F"))).json()["text"] == "odd\n"
+
+
+@pytest.mark.parametrize("path", ["two\nlines.py", "line\n", "a\tb.py", "bell\x07.py", "new\x85line\u2028.py"])
+async def test_a_file_is_read_whatever_characters_its_name_has(
+    world: World, client: httpx.AsyncClient, path: str
+) -> None:
+    world.repository.commit({path: b"odd = 1\n"})
+    await world.completed()
+    answer = await client.get(f"{API}{file_address('project', path)}")
+    assert (answer.status_code, answer.json()["text"], answer.json()["path"]) == (200, "odd = 1\n", path)
+    assert code(await client.get(f"{API}/files/project/-/a%00b.py")) == (422, "REQUEST_INVALID")
 
 
 async def test_the_name_of_a_repository_may_have_slashes(world: World, client: httpx.AsyncClient):
