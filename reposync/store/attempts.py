@@ -49,7 +49,7 @@ def lease_lost(run: Run) -> LeaseLost:
 
 async def require_held(connection: Connection, run: Run) -> None:
     """Raises LeaseLost unless the run is still this attempt's, and locks the row against a takeover until the
-    transaction ends. If the repository's row is locked too, lock that one first."""
+    transaction ends. The order with other rows: see `lock_repositories`."""
     held = await connection.scalar(select(RUNS.c.id).where(held_by(run)).with_for_update(read=True))
     if held is None:
         raise lease_lost(run)

@@ -299,8 +299,12 @@ async def lock_repositories(
     connection: Connection, which: ColumnElement[bool], columns: Sequence[Any] = REPOSITORY_COLUMNS
 ) -> Sequence[Row[Any]]:
     """Lock these rows in the order of their ids. A transaction that changes several repositories locks them by one call
-    of this: PostgreSQL aborts one of two transactions that lock in different orders."""
-    # NO KEY UPDATE: writers of manifest rows hold a KEY SHARE lock by their foreign key, and need not wait.
+    of this: PostgreSQL aborts one of two transactions that lock in different orders.
+
+    The order of all transactions: the fence of a registry file or a group (a guard), repositories, runs (`locked`, in
+    the order of their ids), then what belongs to these: requests, attempts, problems, versions, manifest rows. One that
+    begins with runs locks no repository after them, and does not wait for a second run (SKIP LOCKED)."""
+    # NO KEY UPDATE: an insertion of a version holds a KEY SHARE lock by its foreign key, and need not wait.
     query = select(*columns).where(which).order_by(REPOSITORIES.c.id).with_for_update(key_share=True)
     return await connection.rows(query)
 

@@ -74,8 +74,8 @@ TRANSITIONS = {(state, event): (to, sets) for event, states, to, sets in _RULES 
 
 
 def locked(connection: Connection, *which: ColumnElement[bool]) -> Select[Any]:
-    """Rows of runs for `move`, locked until the transaction ends, with the database's time as `now`. Always in the same
-    order, so that two transactions do not deadlock. If a repository's row is locked too, lock that one first."""
+    """Rows of runs for `move`, locked until the transaction ends, with the database's time as `now`, in the order of
+    their ids. The order with other rows: see `lock_repositories`."""
     # Not by the bare id: SQLite would scan the whole history in that order to save sorting a few rows.
     return with_now(connection, *which).order_by(RUNS.c.id.concat("")).with_for_update()
 

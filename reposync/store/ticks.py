@@ -18,17 +18,16 @@ from reposync.store.run import MissedTick, RunRequest
 from reposync.store.run_state import (
     MAX_ATTEMPTS,
     add_requests,
-    apply_requests,
-    change_requests,
-    live_requests,
+    derive,
     new_request,
     new_run,
+    read_requests,
 )
 from reposync.store.status import WAITING, RunTrigger
-from reposync.store.tables import CLAIM_ORDER, MISSED_TICKS, REPOSITORIES, RUNS, is_active, status_is
+from reposync.store.tables import CLAIM_ORDER, MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is_active, status_is
 from reposync.supervision import log_defect
 
-# Locked together for some milliseconds; small enough that a sync which publishes its commit hardly waits.
+# Locked together, by a fixed number of statements; small enough that a sync which publishes its commit hardly waits.
 _BATCH = 200
 _AHEAD = timedelta(seconds=AHEAD_SECONDS)
 
@@ -218,15 +217,26 @@ async def _join(connection: Connection, waiting: Mapping[str, Row[Any]], request
     tick = tuple_(RUNS.c.repository_id, RUNS.c.scheduled_for)
     taken = await connection.rows(select(RUNS.c.id, RUNS.c.repository_id).where(tick.in_(ticks))) if ticks else ()
     known = {row.repository_id for row in taken if row.id != waiting[row.repository_id].id}
-    fresh = requests.keys() - known
-    for identity in fresh:
-        row, request = waiting[identity], requests[identity]
-        earlier = [each.id for each in await live_requests(connection, row.id) if each.is_tick][:1]
-        if earlier:
-            await change_requests(connection, earlier, scheduled_for=request.scheduled_for)
+    fresh = {identity: request for identity, request in requests.items() if identity not in known}
+    if not fresh:
+        return 0
+    # A statement for all of them, and not for each: 200 runs would be locked for a second.
+    present = await read_requests(connection, [waiting[identity].id for identity in fresh])
+    changed, added, runs = [], [], []
+    for identity, request in fresh.items():
+        row = waiting[identity]
+        live = [each for each in present.get(row.id, []) if each.is_live]
+        if earlier := next((each for each in live if each.is_tick), None):
+            changed.append({"request": earlier.id, "scheduled_for": request.scheduled_for})
         else:
-            await add_requests(connection, [request], run_id=row.id, repository_id=identity)
-        await apply_requests(connection, row, scheduled_for=request.scheduled_for)
+            live.append(request)
+            added.append(request.model_copy(update={"run_id": row.id, "repository_id": identity}))
+        derived = derive(live, brake=row.brake, handed_back=row.handed_back)
+        runs.append({"run": row.id, "scheduled_for": request.scheduled_for, **derived})
+    if changed:
+        await connection.execute(update(REQUESTS).where(REQUESTS.c.id == bindparam("request")), changed)
+    await add_requests(connection, added)
+    await connection.execute(update(RUNS).where(RUNS.c.id == bindparam("run")), runs)
     return len(fresh)
 
 

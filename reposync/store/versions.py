@@ -232,10 +232,12 @@ class Versions(Stored):
                 await change_repository(connection, row.id, new_head(commit, self._database.moment()))
 
     async def remove(self, run: Run, version_id: str) -> None:
-        """Delete the version and its manifest, after its points."""
-        async with self._database.write(fence(run)) as connection:
-            await connection.execute(delete(FILES).where(FILES.c.repository_id == version_id))
-            await connection.execute(delete(VERSIONS).where(VERSIONS.c.id == version_id))
+        """Delete the version and its manifest, after its points, unless a person made it live meanwhile."""
+        async with self._database.write() as connection:
+            await self._lock(connection, run)
+            gone = delete(VERSIONS).where(VERSIONS.c.id == version_id, VERSIONS.c.state != VersionState.LIVE)
+            if await connection.change(gone):
+                await connection.execute(delete(FILES).where(FILES.c.repository_id == version_id))
 
     # By people -------------------------------------------------------------------------------------------------------
 

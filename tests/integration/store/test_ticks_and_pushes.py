@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, event, text
 
 from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repository import Repository, repository_id
@@ -302,3 +302,31 @@ async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_wha
     await registered(store, "app", "https://gitlab.example.com/c/d")
     (state,) = await store.repositories.states()
     assert state.behind_since is None, "the head was that of another project"
+
+
+async def test_a_tick_takes_no_more_statements_for_many_waiting_runs_than_for_few(store: Store) -> None:
+    """They are locked together."""
+    statements: list[object] = []
+
+    def executed(*statement: object) -> None:
+        statements.append(statement[2])
+
+    names = [f"repository-{number}" for number in range(20)]
+    counts = []
+    for name in names:
+        await store.queued(name)
+    event.listen(Engine, "before_cursor_execute", executed)
+    try:
+        for moment, few in ((TICK, names[:2]), (TICK + timedelta(hours=1), names), (TICK + timedelta(hours=2), names)):
+            due = {(await store.repositories.get(name)).id: moment for name in few}
+            statements.clear()
+            outcome = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+            assert outcome == TickOutcome(joined=len(few))
+            counts.append(len(statements))
+    finally:
+        event.remove(Engine, "before_cursor_execute", executed)
+
+    assert max(counts) <= counts[0] + 1  # some have a tick already, and some have none
+    requests = await store.runs.requests([run.id for run in await store.runs.history(limit=100)])
+    ticks = [[each.scheduled_for for each in of if each.is_tick] for of in requests.values()]
+    assert ticks == [[TICK + timedelta(hours=2)]] * 20

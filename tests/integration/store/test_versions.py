@@ -29,13 +29,14 @@ async def test_the_first_version_has_the_id_of_the_repository_and_later_ones_hav
     first = await store.building(run)
     await store.publishes(run, first)
     second = await store.building(run)
+    await store.publishes(run, second)
     await store.versions.remove(run, first.id)
     third = await store.building(run)
 
     assert first.id == run.repository_id
     assert len({first.id, second.id, third.id}) == 3
     assert [each.number for each in (first, second, third)] == [1, 2, 3]
-    assert await states(store, run.repository_id) == [(2, RETIRED), (3, BUILDING)]
+    assert await states(store, run.repository_id) == [(2, LIVE), (3, BUILDING)]
 
 
 async def test_a_version_of_words_only_leaves_the_repositorys_id_to_the_complete_one(store: Store) -> None:
@@ -192,6 +193,18 @@ async def test_a_name_may_move_when_every_active_repository_of_the_collection_is
     await store.repositories.pause("c", "holidays")
     assert await store.versions.not_on("code", "code--2") == 0
     assert await store.versions.not_on("other", "code--2") == 0
+
+
+async def test_a_version_that_a_person_rolled_back_to_meanwhile_is_not_removed(store: Store) -> None:
+    run = await store.running()
+    first, _ = await store.replaced(run)
+    await store.manifests.record(run, first.id, [FILE])
+
+    await store.versions.roll_back("payments")
+    await store.versions.remove(run, first.id)
+
+    assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED)]
+    assert list(await store.manifests.load(first.id)) == ["a.py"]
 
 
 async def test_a_collection_is_used_as_long_as_any_version_may_have_points_there(store: Store) -> None:
