@@ -130,6 +130,10 @@ class RepositoryNotFound(NotFoundError, code="REPOSITORY_NOT_FOUND"):
     """No repository of that name is registered."""
 
 
+class RepositoryLeft(RepositoryNotFound):
+    """The repository was removed, or left the configuration, since the run was requested."""
+
+
 class RepositoryExists(ConflictError, code="REPOSITORY_EXISTS"):
     """The name is taken."""
 

@@ -22,7 +22,7 @@ from reposync.config.settings import Configuration, Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import former_config
-from reposync.errors import ConfigError, RepositoryNotFound, RepoSyncError
+from reposync.errors import ConfigError, RepositoryLeft, RepositoryNotFound, RepoSyncError
 from reposync.runs.locks import RunLocks
 from reposync.runs.presence import Presence, present
 from reposync.runs.reporting import Observer
@@ -190,22 +190,38 @@ class Application:
 
         return Execution(self.runs, run, self.locks, policy, self.observer, claimed_since=claimed_since)
 
-    async def execute(self, execution: Execution, target: SyncTarget | None, watch: Watch = lambda _: None) -> Run:
-        """See `Execution.perform`. `target` None: a removal, which needs no configuration."""
+    async def execute(self, execution: Execution, watch: Watch = lambda _: None) -> Run:
+        """See `Execution.perform`. What is synced is the definition at this moment, and not at the request."""
         run = execution.run
-        if run.removal or target is None:
+        if run.removal:
             return await self._remove(execution)
         from reposync.sync.sync_run import SyncRun
 
-        row = await self.repositories.by_id(run.repository_id)
         async with contextlib.AsyncExitStack() as stack:
 
             async def make(lease: Lease) -> SyncRun:
+                row, target = await self._definition(run)
                 parts = await stack.enter_async_context(self.parts(target, row, repair=run.repair))
                 execution.progress.watch = watch
                 return SyncRun(parts, target.settings(), row, run, lease, progress=execution.progress)
 
             return await execution.perform(make)
+
+    async def _definition(self, run: Run) -> tuple[Repository, SyncTarget]:
+        """The settings and, in the same row, the generation that `publish` compares. Raises RepositoryLeft, and what
+        `Catalog.of_row` raises."""
+        try:
+            row = await self.repositories.by_id(run.repository_id)
+            if row.has_left:
+                raise RepositoryNotFound(f"Repository {run.repository!r} is no longer in the configuration.")
+        except RepositoryNotFound as error:
+            raise RepositoryLeft(str(error)) from error
+        try:
+            return row, self.catalog.of_row(row)
+        except RepositoryNotFound as error:
+            if row.is_active:  # an earlier version registered it, and its file was not applied since
+                raise
+            raise RepositoryLeft(str(error)) from error
 
     async def _remove(self, execution: Execution) -> Run:
         from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
@@ -250,6 +266,7 @@ class Application:
 
         rows = await self.repositories.list([target.name])
         row = rows[0] if rows else unregistered(target.registration())
+        target = self.catalog.of_row(row) if rows else target
         async with self.parts(target, row) as parts:
             progress.watch = watch
             return await preview(parts, target.settings(), row, full=full, progress=progress)

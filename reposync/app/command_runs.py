@@ -28,12 +28,11 @@ Report = Callable[[str], None]
 
 @dataclass
 class CommandRun:
-    """`target` None: the removal of a repository, which needs no configuration. `request_id`: the command's request,
-    which is withdrawn if the command is interrupted; the run continues if it has other requests."""
+    """`request_id`: the command's request, which is withdrawn if the command is interrupted; the run continues if it
+    has other requests."""
 
     app: Application
     run: Run
-    target: SyncTarget | None
     request_id: str
 
     @property
@@ -79,7 +78,7 @@ class CommandRun:
         if claimed is None:
             return False
         policy = ExecutionPolicy(request_id=self.request_id, elsewhere=bool(workers))
-        ended = await app.execute(app.execution(claimed, policy, claimed_since=since), self.target, watch)
+        ended = await app.execute(app.execution(claimed, policy, claimed_since=since), watch)
         if ended.id != run.id or (workers and ended.error_code in CANNOT_HERE):
             return False
         if not ended.is_final:
@@ -89,11 +88,7 @@ class CommandRun:
 
     async def _look(self) -> Run:
         """A different run may have taken over the request, after a change of the definition."""
-        app, run = self.app, self.run
-        found = await app.runs.of_request(self.request_id) or await app.runs.get(run.id)
-        if found.id != run.id and self.target is not None:
-            self.target = app.catalog.of_row(await app.repositories.by_id(found.repository_id))
-        return found
+        return await self.app.runs.of_request(self.request_id) or await self.app.runs.get(self.run.id)
 
     def _note(self, run: Run, report: Report) -> None:
         if run.id != self.run.id:
@@ -135,7 +130,7 @@ async def request_run(
         approved=approved,
         repair=repair,
     )
-    return CommandRun(app, run, target, request_id)
+    return CommandRun(app, run, request_id)
 
 
 async def _registered(app: Application, target: SyncTarget) -> Repository:
@@ -160,4 +155,4 @@ async def remove_repository(app: Application, name: str, *, asked_by: str = "") 
     run = await request_removal(
         app.repositories, app.runs, name, RunTrigger.COMMAND, asked_by=asked_by, request_id=request_id
     )
-    return await CommandRun(app, run, None, request_id).ended()
+    return await CommandRun(app, run, request_id).ended()

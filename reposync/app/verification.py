@@ -252,4 +252,4 @@ async def remove_orphaned_points(app: Application, identity: str, name: str) -> 
     run = await app.runs.claim_orphan_removal(identity, name[:MAX_NAME_CHARS], worker, policy.lease_seconds)
     if run is None:
         return None
-    return await app.execute(app.execution(run, policy, claimed_since=since), None)
+    return await app.execute(app.execution(run, policy, claimed_since=since))

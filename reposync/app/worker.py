@@ -15,10 +15,9 @@ from reposync import __version__
 from reposync.app.application import Application
 from reposync.clock import elapsed_seconds
 from reposync.config.sections import DaemonConfig
-from reposync.errors import ConfigError, LeaseLost, RepositoryNotFound, RepoSyncError, StoreUnavailable
-from reposync.runs.execution import LAST_WRITE_SECONDS, Execution, ExecutionPolicy, release_to_others
+from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable
+from reposync.runs.execution import LAST_WRITE_SECONDS, Execution, ExecutionPolicy
 from reposync.store.database import QUEUE
-from reposync.store.repository import Repository
 from reposync.store.run import STOPPING, YIELDING, Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.workers import BEAT_SECONDS
@@ -145,7 +144,7 @@ class WorkerPool:
         run = execution.run
         with bound_contextvars(run=run.id, repository=run.repository, attempt=run.attempt):
             try:
-                ended = await self._perform(execution)
+                ended = await self._app.execute(execution)
             except LeaseLost as error:
                 log.warning("run lost", reason=str(error))
                 self._unexplained.append((run, error.code, str(error)))
@@ -160,25 +159,6 @@ class WorkerPool:
                     await self._app.runs.retry_later(run, pause, RepoSyncError.code, message)
             else:
                 _log_end(run, ended, execution.figures)
-
-    async def _perform(self, execution: Execution) -> Run:
-        run, app = execution.run, self._app
-        if run.removal:
-            return await app.execute(execution, None)
-        row: Repository | None = None
-        try:
-            row = await app.repositories.by_id(run.repository_id)
-            target = app.catalog.of_row(row)
-            if row.has_left:
-                raise RepositoryNotFound(f"Repository {run.repository!r} is no longer in the configuration.")
-        except RepositoryNotFound as error:
-            # If it is active, an earlier version registered it, and its file was not applied since.
-            if row is not None and row.is_active:
-                return await release_to_others(app.runs, run, error)
-            return await app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), error.code, str(error))
-        except ConfigError as error:
-            return await app.runs.finish(run, RunStatus.FAILED, RunFigures(), error.code, str(error))
-        return await app.execute(execution, target)
 
     async def _be_fair(self) -> None:
         """If all places are taken and other runs wait, release the longest run that has had its share of time and has

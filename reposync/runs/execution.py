@@ -24,6 +24,7 @@ from reposync.errors import (
     LeaseLost,
     LockHeld,
     LockLost,
+    RepositoryLeft,
     RepoSyncError,
     RunCancelled,
     RunDefect,
@@ -226,7 +227,7 @@ class Execution:
                 return self._finish(RunStatus.BLOCKED, *why)
             case DefinitionChanged():  # a different run takes its place
                 return self._finish(RunStatus.CANCELLED, *why, followed_up=True)
-            case RunCancelled():
+            case RunCancelled() | RepositoryLeft():
                 return self._finish(RunStatus.CANCELLED, *why)
             case LockHeld() | LockLost() if has_retries:
                 # The run did not fail, its turn has not come.

@@ -106,7 +106,7 @@ async def test_a_removal_whose_worker_died_after_the_row_was_gone_is_completed_b
 
     again = await app.runs.claim("worker-2", 60.0)
     assert again is not None
-    ended = await app.execute(app.execution(again, ExecutionPolicy(60.0, retry_seconds=10.0)), None, lambda _: None)
+    ended = await app.execute(app.execution(again, ExecutionPolicy(60.0, retry_seconds=10.0)))
 
     assert (ended.id, ended.status, ended.error_code) == (run.id, "completed", None)
     assert ended.repository == "project"

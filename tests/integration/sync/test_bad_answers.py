@@ -211,9 +211,7 @@ async def executed(world: World, run: Run) -> Run:
     """One attempt, as a daemon makes it, without a pause before the next."""
     claimed = await world.app.claim(run.repository_id)
     assert claimed is not None
-    target = await world.app.catalog.find("project")
-    execution = world.app.execution(claimed, ExecutionPolicy(retry_seconds=0.0))
-    return await world.app.execute(execution, target, lambda _: None)
+    return await world.app.execute(world.app.execution(claimed, ExecutionPolicy(retry_seconds=0.0)))
 
 
 async def test_a_daemon_tries_files_that_failed_again_while_attempts_are_left(world: World):

@@ -248,7 +248,7 @@ class Catalogue(RuleBasedStateMachine):
                 run, RunStatus.CANCELLED, RunFigures(), "REPOSITORY_NOT_FOUND", "It left."
             )
         execution = self.app.execution(run, ExecutionPolicy(lease_seconds=60.0))
-        return await self.app.execute(execution, self.app.catalog.of_row(row), lambda _: None)
+        return await self.app.execute(execution)
 
     def index_is_of_the_definition(self, name: str) -> None:
         row = self.do(self.app.repositories.get(name))

@@ -231,7 +231,7 @@ async def handed_back_after_a_file(world: World, *, full: bool = False) -> Run:
         if progress.files_done:
             execution.interrupt(STOPPING)
 
-    return await world.app.execute(execution, target, watch)
+    return await world.app.execute(execution, watch)
 
 
 @pytest.mark.full

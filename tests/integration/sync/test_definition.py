@@ -1,0 +1,61 @@
+"""A run obeys the definition of the moment at which it begins, whenever it was requested."""
+
+import asyncio
+
+import pytest
+
+from reposync.app.command_runs import request_run
+from reposync.catalog.targets import add_repository, change_repository
+from reposync.runs.execution import ExecutionPolicy
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.world import World
+
+
+async def _begin(world: World) -> None:
+    world.repository.commit({"a.py": b"a = 1\n", "salaries.txt": b"alice 1\n"})
+    place = {"path": str(world.repository.path), "collection": world.collection, "schedule": "never"}
+    await add_repository(world.app.catalog, {"name": "written", **place})
+
+
+async def _exclude(world: World) -> None:
+    await change_repository(world.app.catalog, "written", {"exclude": ["salaries.txt"]})
+
+
+async def test_what_is_excluded_while_a_command_waits_for_another_run_is_not_indexed(world: World):
+    await _begin(world)
+    app = world.app
+    await app.runs.enqueue("written", RunTrigger.HTTP)
+    other = await app.runs.claim("pod-b", 60.0)
+    assert other is not None
+    command = await request_run(app, await app.catalog.find("written"), full=False, approved=False)
+    waits = asyncio.Event()
+    waiting = asyncio.create_task(command.ended(lambda _: waits.set()))
+    await waits.wait()
+
+    await _exclude(world)
+    await app.runs.finish(other, RunStatus.FAILED, RunFigures(), "SOURCE_ERROR", "a test")
+
+    assert (await waiting).status == "completed"
+    assert set(await world.indexed()) == {"a.py"}
+
+
+@pytest.mark.parametrize("change", ["excluded", "removed"])
+async def test_what_changes_after_a_worker_claimed_a_run_is_obeyed(world: World, change: str):
+    await _begin(world)
+    app = world.app
+    await app.runs.enqueue("written", RunTrigger.HTTP)
+    claimed = await app.runs.claim(app.presence.name, 60.0)
+    assert claimed is not None
+    execution = app.execution(claimed, ExecutionPolicy())
+    if change == "excluded":
+        await _exclude(world)
+    else:
+        await app.repositories.deactivate("written")
+
+    ended: Run = await app.execute(execution)
+
+    if change == "excluded":
+        assert (ended.status, set(await world.indexed())) == ("completed", {"a.py"})
+    else:
+        assert (ended.status, ended.error_code) == ("cancelled", "REPOSITORY_NOT_FOUND")
