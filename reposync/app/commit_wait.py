@@ -11,7 +11,14 @@ from datetime import datetime
 from enum import StrEnum
 
 from reposync.app.application import Application
-from reposync.errors import ConfigError, RepositoryNotFound, SourceError, SourceUnavailable, UsageError
+from reposync.errors import (
+    ConfigError,
+    RepositoryNotFound,
+    SourceElsewhere,
+    SourceError,
+    SourceUnavailable,
+    UsageError,
+)
 from reposync.sources.factory import open_source
 from reposync.sources.port import Ancestry, SourceSpec
 from reposync.store.notifications import RowWatch
@@ -26,7 +33,8 @@ ASK_AGAIN_SECONDS = 5.0
 _ASKED_AT_ONCE = 4
 _KNOWN_ANSWERS = 2_000
 
-_NO_SOURCE = "It left the configuration: only the indexed commit itself is known."
+_LEFT = "It left the configuration: only the indexed commit itself is known."
+_NOT_HERE = "Its source cannot be read by this process ({}): only the indexed commit itself is known."
 _LIMITS = {
     Ancestry.UNKNOWABLE: "Plain git servers cannot compare commits: the indexed commit itself counts, and a run that "
     "began after the request.",
@@ -105,8 +113,7 @@ class SearchableCommits:
         Raises RepositoryNotFound, CommitNotFound, CommitAmbiguous, TooManyWatchers, StoreUnavailable.
         """
         row = await self._application().repositories.get(name)
-        source = self._source(row)
-        limit = _NO_SOURCE if source is None else None
+        source, limit = self._source(row)
         began = self._application().database.clock.now()
         trouble: str | None = None
         deadline, ask_after = time.monotonic() + seconds, float("-inf")
@@ -205,9 +212,11 @@ class SearchableCommits:
                 self._answers[key] = answer
             return self._answers[key]
 
-    def _source(self, row: Repository) -> SourceSpec | None:
+    def _source(self, row: Repository) -> tuple[SourceSpec | None, str | None]:
+        """Or why there is none here: the index can still be searched, and its commit is known."""
         try:
-            return self._application().catalog.of_row(row).source(row)
-        except (RepositoryNotFound, ConfigError):
-            # It left the configuration; its index can still be searched, and its commit is known.
-            return None
+            return self._application().catalog.of_row(row).source(row), None
+        except RepositoryNotFound:
+            return None, _LEFT
+        except (ConfigError, SourceElsewhere) as error:
+            return None, _NOT_HERE.format(error.message.rstrip("."))

@@ -31,7 +31,7 @@ from reposync.sources.gitlab_blobs import RestBlobs
 from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient, Refusal
 from reposync.sources.gitlab_listing import Listing, commit_of
 from reposync.sources.object_stores import SpoolFull
-from reposync.sources.objects import UnreadableBlobs, no_tip
+from reposync.sources.objects import UnreadableBlobs, first_paths, no_tip
 from reposync.sources.port import Ancestry, Blob, Commit, GitLabProject, Source, Tree, TreeEntry, link_to
 from reposync.sources.smart_http import MAX_MISSING, FetchRefused, UploadPack
 
@@ -120,7 +120,7 @@ class GitLabSource(Source):
         if not listing.contradiction:
             # Missing rows of the root leave no other trace in a listing: it is read once more, by itself.
             root = await self._pages(number, {"ref": commit.sha, "pagination": "keyset", "per_page": PAGE_ROWS})
-            if root.at_root() != listing.at_root():
+            if await asyncio.to_thread(lambda: root.at_root() != listing.at_root()):
                 listing.contradiction = "its root folder, read twice, had different rows"
         if listing.contradiction:
             raise SourceCorrupt(
@@ -134,10 +134,7 @@ class GitLabSource(Source):
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """As the port says. Raises UnreadableBlobs after the last blob if some are missing on GitLab."""
         await self.project_id()
-        left: dict[str, bytes] = {}
-        for entry in entries:
-            if not entry.is_submodule:
-                left.setdefault(entry.sha, entry.path)
+        left = await asyncio.to_thread(first_paths, entries)
         count, unreadable = len(left), dict[str, str]()
         try:
             async with aclosing(self._by_git(left, max_bytes)) as blobs:
@@ -265,7 +262,7 @@ class GitLabSource(Source):
     async def _pages(self, number: int, query: Mapping[str, Any]) -> Listing:
         listing, path, doing = Listing(), f"/projects/{number}/repository/tree", self._reading("tree")
         async for page in self._server.pages("api_tree", path, query, doing=doing):
-            listing.add(page.rows)
+            await asyncio.to_thread(listing.add, page.rows)  # all of the tree, if it is not paged
         return listing
 
     # Git -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from dulwich.repo import BaseRepo, Repo, UnsupportedExtension, UnsupportedVersio
 
 from reposync.errors import SourceCorrupt, SourceError
 from reposync.sources.object_stores import ObjectDirectories
-from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, distinct_blobs, no_tip, read_steps
+from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, first_paths, no_tip, read_steps
 from reposync.sources.port import Ancestry, Blob, Commit, CommitAmbiguous, LocalGit, Source, Tree, TreeEntry
 
 T = TypeVar("T")
@@ -54,7 +54,8 @@ class LocalGitSource(Source):
         """As the port says. Raises UnreadableBlobs after the last blob if some are missing or damaged."""
         unreadable: dict[str, str] = {}
         _, objects = await self._in_thread(self._open)
-        found = objects.blobs(distinct_blobs(entries), max_bytes=max_bytes, unreadable=unreadable)
+        shas = list(await asyncio.to_thread(first_paths, entries))
+        found = objects.blobs(shas, max_bytes=max_bytes, unreadable=unreadable)
         async with aclosing(read_steps(found, self._in_thread)) as blobs:
             async for blob in blobs:
                 yield blob

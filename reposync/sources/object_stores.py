@@ -18,6 +18,7 @@ from dulwich.objects import RawObjectID
 from dulwich.pack import PackIndex, load_pack_index
 
 from reposync.errors import SourceCorrupt, SourceUnavailable
+from reposync.ordering import in_order
 from reposync.sources.objects import (
     BLOB,
     COMMIT,
@@ -157,7 +158,7 @@ class ObjectDirectories(ObjectStore):
             here = [Place(sha, path, at) for sha, raw in left.items() if (at := pack.find(raw)) is not None]
             for place in here:
                 del left[place.sha]
-            places += sorted(here, key=lambda place: place.offset or 0)
+            places += in_order(here, lambda place: place.offset or 0)
         return [*places, *map(Place, left)]
 
     def _read(self, place: Place, max_bytes: int) -> PackedObject:
@@ -285,7 +286,7 @@ class ReceivedPack(ObjectStore):
 
     def _locate(self, shas: Sequence[str]) -> list[Place]:
         places = [Place(sha, offset=self._offsets.get(bytes.fromhex(sha))) for sha in shas]
-        return sorted(places, key=lambda place: place.offset or 0)
+        return in_order(places, lambda place: place.offset or 0)
 
     def _read(self, place: Place, max_bytes: int) -> PackedObject:
         if self._pack is None or place.offset is None:

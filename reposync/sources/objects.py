@@ -15,6 +15,7 @@ from dulwich.objects import Commit as DulwichCommit
 from dulwich.objects import parse_tree
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
+from reposync.ordering import in_order
 from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry, path_text
 
 COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
@@ -130,14 +131,19 @@ def walk_tree(root: str, read_trees: Callable[[Sequence[str]], dict[str, bytes]]
 def tree_sha(rows: Iterable[tuple[bytes, int, str]], name: str = "sha1") -> str:
     """The sha of the tree that holds exactly `rows` (name, mode, sha), in any order."""
     # Git sorts a folder as if its name ended in a slash.
-    ordered = sorted(rows, key=lambda row: row[0] + b"/" if row[1] & 0o170000 == TREE_MODE else row[0])
+    ordered = in_order(rows, lambda row: row[0] + b"/" if row[1] & 0o170000 == TREE_MODE else row[0])
     content = b"".join(b"%o %s\0%s" % (mode, path, bytes.fromhex(sha)) for path, mode, sha in ordered)
     return object_sha(TREE, content, name)
 
 
-def distinct_blobs(entries: Iterable[TreeEntry]) -> list[str]:
-    """The shas of `entries` without submodules, whose shas are commits elsewhere; each once, in order."""
-    return list(dict.fromkeys(entry.sha for entry in entries if entry.mode != SUBMODULE_MODE))
+def first_paths(entries: Iterable[TreeEntry]) -> dict[str, bytes]:
+    """The shas of `entries` without submodules, whose shas are commits elsewhere, in order; each with the first path
+    that has it. For a thread."""
+    found: dict[str, bytes] = {}
+    for entry in entries:
+        if entry.mode != SUBMODULE_MODE:
+            found.setdefault(entry.sha, entry.path)
+    return found
 
 
 def branch_name(ref: bytes) -> str | None:

@@ -10,7 +10,7 @@ from reposync.errors import SourceDenied, SourceError, SourceGone
 from reposync.http_client import HttpRefused
 from reposync.outgoing import RequestObserver
 from reposync.sources.object_stores import ReceivedPack, SpoolFull
-from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, distinct_blobs, no_tip, read_steps
+from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, first_paths, no_tip, read_steps
 from reposync.sources.port import Blob, Commit, RemoteGit, Source, Tree, TreeEntry
 from reposync.sources.smart_http import FetchRefused, UploadPack
 
@@ -63,7 +63,7 @@ class RemoteGitSource(Source):
 
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """As the port says. Raises UnreadableBlobs after the last blob if some are missing on the server."""
-        left = dict.fromkeys(distinct_blobs(entries))
+        left = await asyncio.to_thread(first_paths, entries)
         unreadable: dict[str, str] = {}
         with self._explained():
             if not self._kept_has_blobs:

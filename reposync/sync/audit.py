@@ -5,11 +5,13 @@ A run audits before and after its work; `verify` proves the rest, and a repair r
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from reposync.content.model import Skip
+from reposync.ordering import in_order
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Commit, TreeEntry, path_text
 from reposync.store.manifest import ManifestRow
@@ -109,17 +111,22 @@ async def audit_source(parts: SyncParts, settings: SyncSettings, version: IndexV
         what = "the settings changed since the last sync; the next sync applies them"
         return [Difference(DifferenceKind.SETTINGS, None, what)]
     recorded = await parts.manifests.load(version.id)
-    plan = make_plan(target.tree, recorded, target.decide, reread=target.reads_otherwise)
-    found = {each.path or "": each for each in _differences(plan, recorded)}
+    found, entries = await asyncio.to_thread(_compared, target, recorded)
     made = VersionSettings.read(version.settings)
     stored = await stored_digests(parts.open_index(version.physical), version.id)
-    entries = [entry for entry in target.tree.entries if _is_read_again(target, entry, recorded)]
     content = settings.content if made is None else made.content
     async for files in read_files(parts.source, entries, target, content, RunProgress(), _raise):
         for file in files:
             if (difference := _content_difference(file, recorded[file.path], stored, version.id)) is not None:
                 found[file.path] = difference
-    return [found[path] for path in sorted(found)]
+    return await asyncio.to_thread(lambda: [found[path] for path in in_order(found, str)])
+
+
+def _compared(target: TargetTree, recorded: Mapping[str, ManifestRow]) -> tuple[dict[str, Difference], list[TreeEntry]]:
+    """Differences between manifest and tree, by path, and the files that are read again."""
+    plan = make_plan(target.tree, recorded, target.decide, reread=target.reads_otherwise)
+    found = {each.path or "": each for each in _differences(plan, recorded)}
+    return found, [entry for entry in target.tree.entries if _is_read_again(target, entry, recorded)]
 
 
 def _is_read_again(target: TargetTree, entry: TreeEntry, recorded: Mapping[str, ManifestRow]) -> bool:

@@ -8,7 +8,7 @@ import contextlib
 import posixpath
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, WindowRows
 from reposync.errors import EmbeddingError, EmbeddingInputRefused, SourceCorrupt, first_error
@@ -36,10 +36,12 @@ _HARMLESS_TEXT = "text"
 
 T = TypeVar("T")
 
+Vectors: TypeAlias = "Matrix | str"
+"""Or why the model refuses the text. Not as an exception, whose traceback would keep the vectors of its batch."""
 Store = Callable[[Sequence[PreparedFile]], Awaitable[None]]
 Judge = Callable[[UnreadableBlobs], None]
-"""Called after the source has sent everything, before any file is recorded as unreadable. Raises SourceCorrupt if there
-are so many that the source itself failed."""
+"""Called in a thread after the source has sent everything, before any file is recorded as unreadable. Raises
+SourceCorrupt if there are so many that the source itself failed."""
 
 
 async def run_pipeline(
@@ -116,9 +118,7 @@ async def read_batches(
 ) -> AsyncGenerator[list[RawFile], None]:
     """Blobs in the order of the source, with the paths that have them, in batches bounded in files and in bytes:
     `batch_bytes` is called for each."""
-    by_sha: dict[str, list[TreeEntry]] = {}
-    for entry in entries:
-        by_sha.setdefault(entry.sha, []).append(entry)
+    by_sha = await asyncio.to_thread(_by_sha, entries)
     batch: list[RawFile] = []
     size_bytes, most_bytes = 0, batch_bytes()
     unreadable: UnreadableBlobs | None = None
@@ -136,16 +136,26 @@ async def read_batches(
         except UnreadableBlobs as error:
             unreadable = error
     if unreadable is not None:
-        judge(unreadable)
+        await asyncio.to_thread(judge, unreadable)
         # The source has sent all other blobs: these files become problems of the run, which continues.
         for sha, reason in unreadable.reasons.items():
             for entry in by_sha.pop(sha, ()):
                 batch.append(RawFile(entry.path, entry.mode, sha, 0, None, unreadable=f"blob {sha[:10]} {reason}"))
+                if len(batch) >= BATCH_FILES:
+                    yield batch
+                    batch = []
     if batch:
         yield batch
     if by_sha:
         missing = path_text(next(iter(by_sha.values()))[0].path)
         raise SourceCorrupt(f"The source sent no content for {len(by_sha)} requested blobs, e.g. {missing}.")
+
+
+def _by_sha(entries: Sequence[TreeEntry]) -> dict[str, list[TreeEntry]]:
+    found: dict[str, list[TreeEntry]] = {}
+    for entry in entries:
+        found.setdefault(entry.sha, []).append(entry)
+    return found
 
 
 @dataclass(slots=True)
@@ -156,7 +166,8 @@ class DenseVectors:
     time of a first sync with a quick embedding server.
 
     Of a new text, windows are not embedded again that this run has embedded (`windows`), or that the file had before:
-    `recorded` is the manifest of the version `version_id`. A new file may be one of the `removed` of the same name."""
+    `recorded` is the manifest of the version `version_id`. A new file may be one of those that are `removed`: a path by
+    its name."""
 
     embedder: Embedder
     spec: EmbeddingSpec
@@ -167,9 +178,9 @@ class DenseVectors:
     others: Sequence[QdrantIndex] = ()
     version_id: str = ""
     recorded: Mapping[str, ManifestRow] = field(default_factory=dict)
-    removed: Collection[str] = ()
+    removed: Mapping[str, str] = field(default_factory=dict)
     windows: WindowRows = field(default_factory=WindowRows)
-    _pending: dict[str, asyncio.Future[Matrix]] = field(default_factory=dict)
+    _pending: dict[str, asyncio.Future[Vectors]] = field(default_factory=dict)
     # 60 bits of each hash: a collision only costs a query, and 80,000 of them take 5 MB.
     _stored: set[int] = field(default_factory=set)
 
@@ -197,15 +208,27 @@ class DenseVectors:
             reported = await self._embed(new, futures)
         self.progress.embedded(chunks - reported)
         embedded = [await _with_vectors(file, futures) for file in batch]
-        refused = sum(1 for chunk in new if futures[chunk.content_hash].exception() is not None)
+        self._forget_failed(batch, embedded)
+        refused = sum(1 for chunk in new if isinstance(futures[chunk.content_hash].result(), str))
         self.figures.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
         return embedded
+
+    def _forget_failed(self, batch: Sequence[PreparedFile], embedded: Sequence[PreparedFile]) -> None:
+        """Of a file that failed, only the refused text is kept in mind: its other vectors are never stored."""
+        needed = {chunk.content_hash for file in embedded for chunk in file.chunks}
+        for file, result in zip(batch, embedded, strict=True):
+            for chunk in () if result.chunks else file.chunks:
+                future = self._pending.get(chunk.content_hash)
+                is_over = future is not None and future.done() and not isinstance(future.result(), str)
+                if is_over and chunk.content_hash not in needed:
+                    del self._pending[chunk.content_hash]
 
     def stored(self, batch: Sequence[PreparedFile]) -> None:
         """The index now has the vectors of these files."""
         for file in batch:
             for chunk in file.chunks:
-                if self._pending.pop(chunk.content_hash, None) is not None:
+                self._pending.pop(chunk.content_hash, None)
+                if self.spec.dimension:
                     self._stored.add(int(chunk.content_hash[:15], 16))
 
     def _claim(self, batch: Sequence[PreparedFile]) -> dict[str, PointWrite]:
@@ -228,8 +251,9 @@ class DenseVectors:
     async def _learn_windows(self, batch: Sequence[PreparedFile], new: Collection[str]) -> None:
         """Read the points that the files with `new` texts had, one request for some dozens of chunks."""
         changed = [file.path for file in batch if any(chunk.content_hash in new for chunk in file.chunks)]
-        removed = {posixpath.basename(path): path for path in self.removed}
-        before = {path if path in self.recorded else removed.get(posixpath.basename(path), path) for path in changed}
+        before = {
+            path if path in self.recorded else self.removed.get(posixpath.basename(path), path) for path in changed
+        }
         former = sorted(path for path in before if (row := self.recorded.get(path)) is not None and row.chunks)
         if not former:
             return
@@ -242,7 +266,7 @@ class DenseVectors:
                     for number, window in enumerate(parts):
                         self.windows.add(window, matrix[number : number + 1])
 
-    async def _embed(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Matrix]]) -> float:
+    async def _embed(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Vectors]]) -> float:
         """How many chunks were reported as embedded: more than there are, if the model refuses some."""
         if not chunks:
             return 0.0
@@ -259,9 +283,7 @@ class DenseVectors:
         except EmbeddingInputRefused as error:
             if len(chunks) == 1:
                 await self._check_model(error)
-                refused = futures[chunks[0].content_hash]
-                refused.set_exception(error)
-                refused.exception()  # marks it as retrieved: a file with two refused chunks awaits only the first
+                futures[chunks[0].content_hash].set_result(str(error))
                 return reported
             # Halving finds the refused text in few calls and keeps all the others.
             half = len(chunks) // 2
@@ -281,10 +303,11 @@ class DenseVectors:
             raise EmbeddingError(error.message, remedy="It refuses every text: check `embedding`.") from error
 
 
-async def _with_vectors(file: PreparedFile, futures: dict[str, asyncio.Future[Matrix]]) -> PreparedFile:
-    try:
-        return replace(
-            file, chunks=tuple([replace(each, dense=await futures[each.content_hash]) for each in file.chunks])
-        )
-    except EmbeddingInputRefused as error:
-        return file.failed(str(error))
+async def _with_vectors(file: PreparedFile, futures: dict[str, asyncio.Future[Vectors]]) -> PreparedFile:
+    chunks: list[PointWrite] = []
+    for chunk in file.chunks:
+        vectors = await futures[chunk.content_hash]
+        if isinstance(vectors, str):
+            return file.failed(vectors)
+        chunks.append(replace(chunk, dense=vectors))
+    return replace(file, chunks=tuple(chunks))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from reposync.content.model import Skip, Skipped
+from reposync.ordering import in_order
 from reposync.sources.port import Tree, TreeEntry, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync.brake import Losses, losses_of
@@ -81,7 +83,7 @@ def make_plan(
     moved_from = {recorded[path].blob_sha for path in gone_indexed}
     return Plan(
         # Neighbours in the tree are neighbours in packs and pages, and a sorted plan makes runs repeatable.
-        read=sorted(read, key=lambda entry: entry.path),
+        read=in_order(read, lambda entry: entry.path),
         skip=skip,
         delete_points=[*delete_points, *gone_indexed],
         delete_rows=gone,
@@ -107,7 +109,8 @@ def _is_current(row: ManifestRow, entry: TreeEntry) -> bool:
 class Work:
     """What a run does to a version of the index. `recorded`: its manifest. `live`: the manifest of the live version, if
     that is a different one. `copied`: files of the plan whose chunks the live version has. `unlisted`: files of the
-    live version that are not in a tree that is not proven to be complete."""
+    live version that are not in a tree that is not proven to be complete. `removed`: paths of files that lose their
+    points, by name."""
 
     plan: Plan
     recorded: Mapping[str, ManifestRow]
@@ -115,6 +118,13 @@ class Work:
     copied: Sequence[ManifestRow]
     unlisted: Sequence[str]
     losses: Losses
+    removed: Mapping[str, str]
+
+    def to_read(self, not_copied: Collection[str]) -> list[TreeEntry]:
+        """The files to read, without those that were copied; `not_copied`: what could not be. For a thread."""
+        left = set(not_copied)
+        copied = {row.path for row in self.copied if row.path not in left}
+        return [entry for entry in self.plan.read if path_text(entry.path) not in copied]
 
 
 def plan_work(
@@ -144,10 +154,11 @@ def plan_work(
     )
     unlisted: list[str] = []
     if kept:
-        known = {path_text(entry.path) for entry in target.tree.entries} | recorded.keys()
-        unlisted = [path for path, row in live.items() if row.chunks and path not in known]
+        listed = {path_text(entry.path) for entry in target.tree.entries}
+        unlisted = [path for path, row in live.items() if row.chunks and path not in listed and path not in recorded]
     copied = _copied(target, situation, plan, live) if full_from_epoch is None else []
-    return Work(plan, recorded, live, copied, unlisted, losses)
+    removed = {posixpath.basename(path): path for path in plan.delete_points}
+    return Work(plan, recorded, live, copied, unlisted, losses, removed)
 
 
 def _copied(target: TargetTree, situation: Situation, plan: Plan, live: Mapping[str, ManifestRow]) -> list[ManifestRow]:

@@ -3,12 +3,13 @@ nothing (`reposync sync --plan`)."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass, replace
 
 from reposync.embedding.port import Embedder
 from reposync.errors import DeletionBlocked, EmbeddingError, GateClosed
-from reposync.sources.port import SAMPLE_PATH, Commit, path_bytes, path_text
+from reposync.sources.port import SAMPLE_PATH, Commit, path_bytes
 from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.versions import AttributeFiles, Published
@@ -99,7 +100,7 @@ class SyncRun:
             return None
         self._context.progress.enter("planning")
         target = await read_target(self._parts.source, self._context.settings, head, {})
-        if sum(1 for entry in target.tree.entries if target.decide(entry) is None) < WORDS_FIRST_FILES:
+        if not await asyncio.to_thread(target.has_files, WORDS_FIRST_FILES):
             return target
         situation = await self._choice.building(wanted)
         state = await self._inspect(situation)
@@ -260,8 +261,7 @@ async def preview(
     found.files_to_store = sum(1 for row in work.copied if row.chunks)
     found.chunks = sum(row.chunks for row in work.copied)
     found.index_notice = state.why
-    copied = {row.path for row in work.copied}
-    entries = [entry for entry in plan.read if path_text(entry.path) not in copied]
+    entries = await asyncio.to_thread(work.to_read, ())
     names = {each.physical for each in (version, situation.live) if each is not None}
     same_model = await indexes_of_model(parts, names, spec)
     to_embed: dict[str, int] = {}

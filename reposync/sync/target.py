@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from reposync.content.attributes import Attributes
@@ -100,6 +101,11 @@ class TargetTree:
     skipped: Mapping[bytes, Skipped]
     kept: Set[bytes]
 
+    def has_files(self, most: int) -> bool:
+        """Whether at least `most` files are indexed."""
+        files = (entry for entry in self.tree.entries if self.decide(entry) is None)
+        return len(list(islice(files, most))) == most
+
     def decide(self, entry: TreeEntry) -> Skipped | None:
         """Why the file is not indexed, None if it is."""
         return self.skipped.get(entry.path)
@@ -154,7 +160,8 @@ def _decide_some(
 
 async def _read_attributes(source: Source, tree: Sequence[TreeEntry], cached: AttributeFiles) -> dict[str, list[str]]:
     """The linguist lines of every `.gitattributes` of `tree`; reads only blobs that `cached` lacks."""
-    files = sorted(filter(_is_attributes, tree), key=lambda entry: (entry.path.count(b"/"), entry.path))
+    named = await asyncio.to_thread(lambda: list(filter(_is_attributes, tree)))
+    files = sorted(named, key=lambda entry: (entry.path.count(b"/"), entry.path))
     found = {path_text(entry.path): entry for entry in files[:_MAX_ATTRIBUTE_FILES]}
     current = {path: list(cached[path]) for path, entry in found.items() if cached.get(path, ("",))[0] == entry.sha}
     wanted = {path: entry for path, entry in found.items() if path not in current}

@@ -13,8 +13,9 @@ from reposync.content.joining import with_starts
 from reposync.content.model import Skip
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError
+from reposync.ordering import in_order
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.port import TreeEntry, path_bytes, path_text
+from reposync.sources.port import Ancestry, TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.store.tables import IndexVersion
 from reposync.sync.audit import IndexState
@@ -105,7 +106,7 @@ class VersionUpdate:
             others=await indexes_of_model(context.parts, others, spec),
             version_id=situation.working.id,
             recorded=work.recorded,
-            removed=plan.delete_points,
+            removed=work.removed,
             figures=context.figures,
             progress=progress,
         )
@@ -113,13 +114,13 @@ class VersionUpdate:
         progress.enter("words" if situation.wanted.words_only else "indexing")
         if run.attempt > 1 or situation.live_has_words_only:
             await context.parts.runs.forget_problems(run, Skip.FAILED)
-        live, copied = situation.live, {row.path for row in work.copied}
-        if copied and live is not None:
-            copied -= set(await _copy_files(live, work.copied, vectors, writer, wanted={}))
-        await self._read([entry for entry in plan.read if path_text(entry.path) not in copied], writer, vectors)
+        left: list[str] = []
+        if work.copied and situation.live is not None:
+            left = await _copy_files(situation.live, work.copied, vectors, writer, wanted={})
+        await self._read(await asyncio.to_thread(work.to_read, left), writer, vectors)
         if vectors.windows.embedded or vectors.windows.reused:
             log.info("%d windows embedded, %d reused", vectors.windows.embedded, vectors.windows.reused)
-        lost = writer.lost(work.losses.before)
+        lost = await asyncio.to_thread(writer.lost, work.losses.before)
         if situation.builds:
             await self._keep_unreadable(writer, vectors)
             lost = await self._lost_by_building()
@@ -151,7 +152,7 @@ class VersionUpdate:
             before = self.situation.live.branch_name if self.situation.live is not None else None
             with contextlib.suppress(SourceError):  # it is only an explanation
                 now = await self.context.parts.source.branch(fresh=True)
-                if None not in (before, now) and before != now:
+                if None not in (before, now) and before != now and await self._left_behind():
                     return f"the {'' if settings.branch else 'default '}branch changed from {before} to {now}"
             return None
         path, _ = losses.examples[reason]
@@ -161,6 +162,15 @@ class VersionUpdate:
             file, pattern = rule
             return f"the rule `{pattern} linguist-{reason}` of {file.decode(errors='replace')}"
         return None
+
+    async def _left_behind(self) -> bool:
+        """Whether the head does not follow the indexed commit, as far as the source can tell: after a push to the new
+        branch, the change of branches is no cause any more."""
+        live = self.situation.live
+        if live is None or live.commit_sha is None:
+            return True
+        answer = await self.context.parts.source.ancestry(live.commit_sha, self.target.head.sha)
+        return answer is not Ancestry.CONTAINED
 
     async def _begin(self, index: QdrantIndex, state: IndexState) -> WriteScope:
         """Begin the epoch of this attempt's writes. From now on the manifest is a mixture of old and new."""
@@ -195,8 +205,15 @@ class VersionUpdate:
         """In how many runs each file killed its worker. A run that reads everything tries each once more."""
         run = self.context.run
         earlier = await self.context.parts.runs.failures(self.context.repository.id, DEATH)
-        mine = {death_of(entry.path, entry.sha) for entry in entries} if earlier else set()
-        return {each: 1 if run.full or run.repair else earlier[each] for each in mine & earlier.keys()}
+        if not earlier:
+            return {}
+        tries_again = run.full or run.repair
+
+        def of_these() -> Deaths:
+            mine = (death_of(entry.path, entry.sha) for entry in entries)
+            return {each: 1 if tries_again else earlier[each] for each in mine if each in earlier}
+
+        return await asyncio.to_thread(of_these)
 
     async def _keep_unreadable(self, writer: Writer, vectors: DenseVectors) -> None:
         """Copy files that cannot be read, or may still exist, from the live version to the one that is built."""
@@ -212,8 +229,11 @@ class VersionUpdate:
 
     async def _lost_by_building(self) -> Losses:
         """Files that have points in the live version and not in the one that is built, because of their content."""
-        losses = Losses(self.work.losses.before)
         built = await self.context.parts.manifests.load(self.situation.working.id)
+        return await asyncio.to_thread(self._lost_of, built)
+
+    def _lost_of(self, built: Mapping[str, ManifestRow]) -> Losses:
+        losses = Losses(self.work.losses.before)
         for entry in self.target.tree.entries:
             path = path_text(entry.path)
             live, mine = self.work.live.get(path), built.get(path)
@@ -239,7 +259,7 @@ class VersionUpdate:
         else:
             audit = await audit_ids(index, version_id, recorded)
         if audit.orphans:
-            await index.remove_points(scope, sorted(audit.orphans, key=str))
+            await index.remove_points(scope, await asyncio.to_thread(in_order, audit.orphans, str))
         if audit.damaged or await index.count(version_id, expected=totals.chunks) != totals.chunks:
             raise IndexChanged(
                 f"The index lacks {audit.lost} of {totals.chunks} points that this run stored or found.",
@@ -280,7 +300,7 @@ async def _copy_files(
     which the model refuses: these have to be read."""
     index = writer.context.parts.open_index(live.physical)
     left: list[str] = []
-    by_path = {row.path: row for row in rows}
+    by_path = await asyncio.to_thread(lambda: {row.path: row for row in in_order(rows, lambda row: row.path)})
     progress = writer.context.progress
 
     async def pages() -> AsyncGenerator[dict[str, list[StoredPoint]], None]:
@@ -314,9 +334,9 @@ def _batch_chunks(progress: RunProgress) -> int:
 def _pages_to_copy(rows: Mapping[str, ManifestRow], progress: RunProgress) -> Iterator[list[str]]:
     page: list[str] = []
     chunks, most = 0, _batch_chunks(progress)
-    for path in sorted(rows):
+    for path, row in rows.items():
         page.append(path)
-        chunks += rows[path].chunks
+        chunks += row.chunks
         if chunks >= most or len(page) == _COPIED_AT_ONCE:
             yield page
             page, chunks, most = [], 0, _batch_chunks(progress)

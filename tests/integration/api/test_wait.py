@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from reposync.api.routes import repositories
 from reposync.store import notifications
+from reposync.store.tables import REPOSITORIES
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.world import World
 from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, eventually, serving
@@ -81,6 +83,19 @@ async def test_a_commit_on_another_branch_is_not_searchable_however_old_it_is(wo
     merged = await asks(client, aside)
     assert merged.status_code == 200, merged.text
     assert merged.json()["relation"] == "descendant"
+
+
+async def test_of_a_folder_of_a_different_machine_the_indexed_commit_is_known(world: World, client: httpx.AsyncClient):
+    commit = world.repository.commit({"a.py": b"x = 1\n"})
+    await world.completed()
+    world.repository.path.rename(world.folder / "elsewhere.git")
+    await world.app.database.change(update(REPOSITORIES).values(origin_host="laptop"))
+
+    found = (await asks(client, commit)).json()
+    assert (found["relation"], found["tells_descendants"]) == ("same", False)
+    other = await asks(client, "0" * 40)
+    assert code(other) == (504, "NOT_SEARCHABLE_YET")
+    assert "only the indexed commit itself is known" in other.text and "laptop" in other.text
 
 
 async def test_what_cannot_be_waited_for_is_refused_at_once(world: World, client: httpx.AsyncClient):

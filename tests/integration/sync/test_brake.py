@@ -115,6 +115,18 @@ async def test_a_changed_default_branch_is_named_as_the_cause(gitlab_world: GitL
     assert "the default branch changed from dev to next" in message(await blocked(world, {"vanished": 30}))
 
 
+async def test_a_branch_that_changed_before_the_last_runs_is_not_named_as_the_cause(gitlab_world: GitLabWorld):
+    world = gitlab_world
+    world.repository.commit(sources(30))
+    await world.completed()
+    world.repository.commit({"src/new.py": b"x = 1\n"}, branch="trunk", parents=[world.repository.head() or ""])
+    world.repository.set_head("trunk")
+    await world.completed()
+    world.repository.commit(dict.fromkeys(sources(30)), branch="trunk")
+
+    assert "branch changed" not in message(await blocked(world, {"vanished": 30}))
+
+
 # What turns out in reading -------------------------------------------------------------------------------------------
 
 
