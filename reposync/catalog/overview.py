@@ -25,7 +25,9 @@ class Overview:
     """`project_id`: GitLab's number of the project, known after the first sync. `schedule` in words; None if it was
     synced by hand and is not registered. `state`: active, paused (with a reason) or inactive (it left its registry
     file). `next_due_at`: None without a schedule. `head_commit`: the newest head of its source that a run or a push
-    reported; `behind_since`: since when the index has not held it completely. `next_attempt_at`: see `Run`."""
+    reported; `behind_since`: since when the index has not held it completely. `meaning_indexed`: the share (0 to 1) of
+    its chunks with dense vectors, if its first sync has not ended and only words are searched; else None.
+    `next_attempt_at`: see `Run`."""
 
     name: str
     id: str
@@ -47,6 +49,7 @@ class Overview:
     last_commit: str | None
     head_commit: str | None
     behind_since: datetime | None
+    meaning_indexed: float | None
     epoch: int
     files: int
     skipped: int
@@ -104,8 +107,11 @@ async def overviews(
     versions = {row.id: row.live_version or row.id for row in rows}
     latest = await runs.latest(None if names is None else list(versions))
     counts = await manifests.counts(None if names is None else list(versions.values()))
-    now = runs.now()
-    return [_overview(row, counts.get(versions[row.id], ManifestCounts()), latest.get(row.id), now) for row in rows]
+    meaning, now = await manifests.meaning_indexed(list(versions.values())), runs.now()
+    return [
+        _overview(row, counts.get(version, ManifestCounts()), meaning.get(version), latest.get(row.id), now)
+        for row, version in zip(rows, versions.values(), strict=True)
+    ]
 
 
 async def repository_detail(
@@ -115,16 +121,20 @@ async def repository_detail(
     row = await repositories.get(name)
     version = row.live_version or row.id
     counts, latest = await manifests.counts([version]), await runs.latest([row.id])
-    found = _overview(row, counts.get(version, ManifestCounts()), latest.get(row.id), runs.now())
+    meaning = (await manifests.meaning_indexed([version])).get(version)
+    found = _overview(row, counts.get(version, ManifestCounts()), meaning, latest.get(row.id), runs.now())
     return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=await ticks.missed(row.id)), row
 
 
-def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: datetime) -> Overview:
+def _overview(
+    row: Repository, counts: ManifestCounts, meaning: float | None, run: Run | None, now: datetime
+) -> Overview:
     schedule, words = _schedule(row)
     return Overview(
         **known_fields(Overview, dict(row)),
         **known_fields(Overview, asdict(counts)),
         behind_since=row.behind_since,
+        meaning_indexed=meaning,
         schedule=words,
         state="active" if row.is_active else "paused" if row.paused_reason else "inactive",
         next_due_at=schedule.next_after(now) if schedule and row.is_active else None,

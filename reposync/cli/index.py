@@ -125,6 +125,8 @@ def _notes(found: list[IndexOverview]) -> Iterator[str]:
             how = "until the settings change" if each.hold.until_settings_change else "whatever is configured"
             why = escape_unprintable(each.hold.reason)
             yield f"{name}: held ({why}), {how}; `reposync index resume {name}` ends it"
+        if each.meaning_indexed is not None:
+            yield f"{name}: searched by words only, {each.meaning_indexed:.0%} of meaning indexed"
         if each.progress is not None:
             yield f"{name}: {progress_words(each.progress)}"
 

@@ -146,7 +146,8 @@ def _row(each: Overview) -> dict[str, Any]:
         "state": each.state,
         "schedule": each.schedule or "on request only",
         "next due": until(each.next_due_at),
-        "last sync": ago(each.last_sync_at),
+        "last sync": ago(each.last_sync_at)
+        + (f", words only, {each.meaning_indexed:.0%} of meaning" if each.meaning_indexed is not None else ""),
         "commit": short(each.last_commit),
         **{"files": each.files, "failed": each.failed, "chunks": each.chunks},
         "last run": f"{each.last_status}, {next_attempt(each.next_attempt_at)}"

@@ -211,6 +211,17 @@ async def indexed_meaning(database: Database, ids: Collection[str]) -> dict[str,
     }
 
 
+async def words_only(database: Database) -> set[str]:
+    """Names of the repositories of which only words are searched: their first sync has not come to its end."""
+    has_words_only = and_(
+        VERSIONS.c.repository_id == REPOSITORIES.c.id,
+        VERSIONS.c.state == _LIVE,
+        VERSIONS.c.settings["words_only"].as_boolean(),
+    )
+    query = select(REPOSITORIES.c.name).select_from(REPOSITORIES).join(VERSIONS, has_words_only)
+    return {row[0] for row in await database.rows(query)}
+
+
 async def commit_pages(database: Database, identities: Collection[str]) -> dict[str, str]:
     """By id, of repositories on GitLab: the address of a commit's page, up to the name of the commit."""
     column = VERSIONS.c

@@ -27,6 +27,7 @@ from sqlalchemy import (
 from reposync.store.attempts import fence
 from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Stored
+from reposync.store.index_queries import indexed_meaning
 from reposync.store.run import Run
 from reposync.store.tables import FILES
 
@@ -193,6 +194,10 @@ class Manifests(Stored):
     async def clear(self, run: Run, version_id: str) -> None:
         """Delete all rows of the version."""
         await self._database.change(delete(FILES).where(FILES.c.repository_id == version_id), guard=fence(run))
+
+    async def meaning_indexed(self, identities: Collection[str]) -> dict[str, float]:
+        """See `indexed_meaning`."""
+        return await indexed_meaning(self._database, identities)
 
     async def counts(self, identities: Collection[str] | None = None) -> dict[str, ManifestCounts]:
         """By id, of every version that has rows. `identities`: only of these."""

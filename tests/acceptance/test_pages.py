@@ -193,7 +193,7 @@ def test_the_history_tells_why_a_run_failed_and_a_click_tries_again(operator: Pa
     page.locator("tbody").get_by_role("link").first.click()
     expect(page.locator("#run > .reason")).to_contain_text("does not exist")
     page.get_by_role("button", name="Retry").click()
-    expect(page.locator("#notice")).to_have_text("Queued again.")
+    expect(page.locator("#notice")).to_have_text("A new attempt was requested.")
     expect(page.locator(".timeline li")).to_have_count(2)
     expect(status(page)).to_have_text("failed")
 

@@ -33,16 +33,17 @@ STATIC = files("reposync.api.web") / "static"
 
 # Relative times change by themselves; that is no change of a page.
 _VOLATILE = re.compile(r"data-relative>[^<]*<")
+# What was done, and not what state it led to: that is over soon, and these stay on the page.
 _NOTICES = {
-    "sync": "Queued: a worker starts it in a moment.",
-    "full": "Queued: every file is read again.",
-    "verify": "Queued: the index is compared with the commit, and what differs is repaired.",
+    "sync": "A sync was requested.",
+    "full": "A full sync was requested: it reads every file again.",
+    "verify": "A verification was requested: it compares the index with the commit, and repairs what differs.",
     "pause": "Paused: no syncs are scheduled until it is resumed. A running sync continues.",
     "resume": "Resumed.",
-    "cancel": "Cancellation requested.",
-    "retry": "Queued again.",
-    "retry-failed": "Queued again, each repository whose last run failed.",
-    "approve": "Approved, and queued again.",
+    "cancel": "Its cancellation was requested.",
+    "retry": "A new attempt was requested.",
+    "retry-failed": "A new attempt was requested, for each repository whose last run failed.",
+    "approve": "It was approved.",
     "release": "The lock is released.",
     "index-rollback": "The previous version is live again.",
     "index-pause": "Held: the live version stays, whatever is configured.",

@@ -24,10 +24,10 @@ from reposync.catalog.overview import late_repositories, overviews, repository_d
 from reposync.config.schedule import Schedule, ScheduleError
 from reposync.content.model import REMEDIES
 from reposync.errors import RepositoryNotFound
-from reposync.store.index_queries import commit_pages, incomplete_versions
+from reposync.store.index_queries import commit_pages, incomplete_versions, words_only
 from reposync.store.manifest import TreeEntry
 from reposync.store.repository import MAX_NAME_CHARS, Repository, RepositoryState
-from reposync.store.status import RunStatus
+from reposync.store.status import ACTIVE, RunStatus
 from reposync.store.ticks import Ticks
 from reposync.words import duration, file_address
 
@@ -40,6 +40,7 @@ class _Known(NamedTuple):
     state: str
     latest: RunStatus | str | None
     lacks_files: bool
+    lacks_meaning: bool
     is_behind: bool
 
 
@@ -51,7 +52,7 @@ _CHOICES: Mapping[str, tuple[str, Callable[[_Known], bool]]] = {
     "inactive": ("not in the registry", lambda each: each.state == "inactive"),
     "running": ("running", lambda each: each.latest is RunStatus.RUNNING),
     "behind": ("behind their head", lambda each: each.is_behind),
-    "attention": ("need attention", lambda each: each.lacks_files or each.latest in _BAD),
+    "attention": ("need attention", lambda each: each.lacks_files or each.lacks_meaning or each.latest in _BAD),
 }
 
 
@@ -62,10 +63,18 @@ async def show_repositories(page: Page) -> Response:
     choice = query.get("show", "") if query.get("show") in _CHOICES else ""
     after = key_before(query["after"]) if query.get("after") else ""
     states = sorted(await app.repositories.states(), key=lambda each: each.name)
-    latest = await app.runs.latest_statuses(_BAD | {RunStatus.RUNNING})
-    incomplete = await incomplete_versions(app.database)
+    latest = await app.runs.latest_statuses(_BAD | ACTIVE)
+    incomplete, by_words = await incomplete_versions(app.database), await words_only(app.database)
     known = [
-        _Known(each.name, each.word, latest.get(each.name), each.name in incomplete, each.behind_since is not None)
+        _Known(
+            each.name,
+            each.word,
+            latest.get(each.name),
+            each.name in incomplete,
+            # Nothing continues its first sync.
+            each.name in by_words and latest.get(each.name) not in ACTIVE,
+            each.behind_since is not None,
+        )
         for each in states
     ]
     matching = [each for each in known if name.casefold() in each.name.casefold()]

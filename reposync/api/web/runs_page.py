@@ -151,9 +151,16 @@ def _progress(run: Run) -> dict[str, Any]:
     reported = current_progress(run) or {}
     found = {key: reported.get(key) if isinstance(reported.get(key), int | float) else 0 for key in _NUMBERS}
     stages, file = reported.get("stage_seconds"), reported.get("file")
+    phase = str(reported.get("phase", "starting"))
+    # The words of a first sync are stored by file, and nothing is embedded; its meaning follows, from the beginning.
+    embeds = bool(found["chunks_total"]) and phase != "words"
     return {
         **found,
-        "phase": str(reported.get("phase", "starting")),
+        "phase": phase,
+        "stage": {"words": "words, then meaning", "indexing": "meaning" if embeds else None}.get(phase),
+        "embeds": embeds,
+        "bar_done": found["chunks_embedded"] if embeds else found["files_done"],
+        "bar_total": found["chunks_total"] if embeds else found["files_total"],
         "file": file if isinstance(file, str) else "",
         "stage_seconds": {
             str(name): seconds

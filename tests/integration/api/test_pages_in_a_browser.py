@@ -472,8 +472,12 @@ def test_what_needs_attention_is_on_the_pages(page: Page, showcase: Showcase, ur
 
 def test_what_costs_is_confirmed_and_leads_to_its_run(page: Page, url: str) -> None:
     for button, notice, wants in (
-        ("Full sync", "Queued: every file is read again.", "full"),
-        ("Verify and repair", "Queued: the index is compared with the commit, and what differs is repaired.", "full"),
+        ("Full sync", "A full sync was requested: it reads every file again.", "full"),
+        (
+            "Verify and repair",
+            "A verification was requested: it compares the index with the commit, and repairs what differs.",
+            "full",
+        ),
     ):
         page.goto(f"{url}/repositories/{NEW}")
         expect(page.get_by_role("button", name=button)).to_be_hidden()

@@ -138,8 +138,11 @@ async function place() {
 function showProgress(part, progress) {
   const bar = part.querySelector("progress");
   if (!bar || !progress) return;
-  bar.max = progress.chunks_total || progress.files_total || 1;
-  bar.value = progress.chunks_total ? progress.chunks_embedded : progress.files_done;
+  // The words of a first sync are stored by file, and nothing is embedded.
+  const embeds = progress.chunks_total && progress.phase !== "words";
+  bar.max = (embeds ? progress.chunks_total : progress.files_total) || 1;
+  bar.value = embeds ? progress.chunks_embedded : progress.files_done;
+  part.querySelector("[data-live-chunks]").hidden = !embeds;
   part.querySelector("[data-live-files]").hidden = !progress.files_total;
   part.querySelector("[data-live-eta]").hidden = !progress.eta_seconds;
   part.querySelector("[data-live-file]").hidden = !progress.file;
