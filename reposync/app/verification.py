@@ -13,6 +13,7 @@ from reposync.app.command_runs import FOLLOW_SECONDS, sync
 from reposync.clock import elapsed_seconds
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.runs.execution import ExecutionPolicy
+from reposync.sources.port import CommitRewritten
 from reposync.store.repository import MAX_NAME_CHARS, Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
@@ -133,8 +134,12 @@ class Verification:
         found = await audit_points(index, live.id, row.name, recorded, origin, words_only=live.has_words_only)
         counts = Counter(found.counts)
         more = [*await self._elsewhere(live), *await self._unfinished(row, live, bool(recorded))]
+        trouble = None
         if self.against_source:
-            more += await self._unlisted(row, live)
+            try:
+                more += await self._unlisted(row, live)
+            except CommitRewritten:
+                trouble = _compared_with_nothing(live, differs=bool(found.counts or more))
         for each in more:
             counts[each.kind] += max(each.points, 1)
         note = None
@@ -157,6 +162,7 @@ class Verification:
             differences=[*more, *found.differences],
             failed=failed,
             note=note,
+            trouble=trouble,
         )
 
     async def _live(self, row: Repository) -> IndexVersion:
@@ -253,3 +259,12 @@ async def remove_orphaned_points(app: Application, identity: str, name: str) -> 
     if run is None:
         return None
     return await app.execute(app.execution(run, policy, claimed_since=since))
+
+
+def _compared_with_nothing(live: IndexVersion, *, differs: bool) -> str:
+    """Why an index cannot be compared with its commit, which a rewritten branch no longer has."""
+    points = "Its points differ from the manifest" if differs else "Its points agree with the manifest"
+    return (
+        f"Commit {(live.commit_sha or '')[:10]}, which it holds, is no longer on the server, because the branch was "
+        f"rewritten: there is nothing to compare it with. {points}. The next sync indexes the new head."
+    )

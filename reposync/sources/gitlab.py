@@ -32,7 +32,17 @@ from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient, Refusal
 from reposync.sources.gitlab_listing import Listing, commit_of
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import UnreadableBlobs, first_paths, no_tip
-from reposync.sources.port import Ancestry, Blob, Commit, GitLabProject, Source, Tree, TreeEntry, link_to
+from reposync.sources.port import (
+    Ancestry,
+    Blob,
+    Commit,
+    CommitRewritten,
+    GitLabProject,
+    Source,
+    Tree,
+    TreeEntry,
+    link_to,
+)
 from reposync.sources.smart_http import MAX_MISSING, FetchRefused, UploadPack
 
 log = logging.getLogger(__name__)
@@ -108,7 +118,7 @@ class GitLabSource(Source):
             if Refusal.of(refused).is_about("Project") or refused.status != 404:
                 raise await self._explained(refused) from refused
             # "404 Tree Not Found": only a rewritten branch removes a commit that was just its head.
-            raise SourceUnavailable(
+            raise CommitRewritten(
                 f"Commit {commit.sha} of {self._name} is no longer on {self._server.url}.",
                 remedy="Its branch was rewritten; the next run starts from the new head.",
             ) from refused

@@ -14,7 +14,7 @@ from urllib.parse import quote_from_bytes
 from pydantic import SecretStr
 
 from reposync.config.registry import GitLabInstance
-from reposync.errors import UsageError
+from reposync.errors import SourceUnavailable, UsageError
 from reposync.outgoing import RetryPolicy, Timeouts
 
 SUBMODULE_MODE = 0o160000
@@ -84,6 +84,10 @@ class CommitAmbiguous(UsageError):
 
     code = "COMMIT_AMBIGUOUS"
     status = 409
+
+
+class CommitRewritten(SourceUnavailable):
+    """A commit is no longer on the server, because its branch was rewritten; its successor is the new head."""
 
 
 class Source(Protocol):

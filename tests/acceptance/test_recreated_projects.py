@@ -1,4 +1,4 @@
-"""A GitLab project that was deleted and created again at its path."""
+"""A GitLab project whose recorded number, or recorded commit, is gone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.acceptance.conftest import Person
 from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.gitlab_server.plumbing import BareRepository
 from tests.fixtures.repositories import GitRepository
 
 TOKEN = "glpat-reader-of-everything"
@@ -61,4 +62,22 @@ def test_a_recreated_project_is_named_and_adopted_by_one_command(
         assert run["status"] == "completed"
         assert person.asks("repos", "show", "app")["project_id"] == 51
         assert [hit["path"] for hit in person.asks("search", "second")] == ["second.py"]
+        person.types("verify", "app", "--source")
+
+
+def test_verify_says_that_a_rewritten_branch_no_longer_has_the_indexed_commit(person: Person, tmp_path: Path) -> None:
+    with GitLabServer() as gitlab:
+        gitlab.add_token(TOKEN, scopes=("read_api", "read_repository"))
+        person.environment["GITLAB_TOKEN"] = TOKEN
+        project = gitlab.add_project("g/a", files(tmp_path, "old.git", "first.py").path, id=1)
+        person.applies(REGISTRY.format(url=gitlab.url))
+        person.asks("sync", "app")
+        project.repository.close()
+        project.repository = BareRepository(files(tmp_path, "new.git", "second.py").path)
+
+        text = person.types("verify", "app", "--source", exit_code=1).stdout
+        assert "is no longer on the server, because the branch was rewritten" in text
+        assert "Its points agree with the manifest. The next sync indexes the new head." in text
+        person.types("verify", "app")
+        person.types("sync", "app")
         person.types("verify", "app", "--source")
