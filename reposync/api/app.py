@@ -7,7 +7,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 from starlette.routing import Route as AnyRoute
 
-from reposync.api.description import Description, description_routes
+from reposync.api.description import DescribedApplication, Description, description_routes
 from reposync.api.errors import add_error_handlers
 from reposync.api.hosts import Proxies
 from reposync.api.middleware import Gate
@@ -45,7 +45,7 @@ ROUTES = (
 
 def create_app(parts: ApiParts) -> FastAPI:
     """Has no state but `parts`, and opens nothing. Raises ConfigError for a root path that is one of its own paths."""
-    app = FastAPI(
+    app = DescribedApplication(
         title="reposync",
         summary="Keeps source code from GitLab searchable in Qdrant.",
         version=parts.version,

@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 
 from reposync.api.etags import conditional_body
 from reposync.api.routing import Router
+from reposync.config.fields import is_variable
 
 
 class Description:
@@ -37,6 +38,45 @@ class Description:
         if self._root:
             document = {**document, "servers": [{"url": self._root}]}
         return document, json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class DescribedApplication(FastAPI):
+    """With what FastAPI cannot know in its OpenAPI document."""
+
+    def openapi(self) -> dict[str, Any]:
+        if not self.openapi_schema:
+            self.openapi_schema = _amended(super().openapi())
+        return self.openapi_schema
+
+
+def _amended(document: dict[str, Any]) -> dict[str, Any]:
+    document = _without_variables(document)
+    for operation in (each for methods in document["paths"].values() for each in methods.values()):
+        if "304" in operation["responses"]:
+            operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
+    return document
+
+
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "304 if the response still has this ETag.",
+}
+
+
+def _without_variables(part: Any) -> Any:
+    """Of models that describe the registry file, too: `${VARIABLE}` stands for a number only there."""
+    if isinstance(part, list):
+        return [_without_variables(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    others = {key: _without_variables(each) for key, each in part.items() if key != "anyOf"}
+    choices = [_without_variables(each) for each in part.get("anyOf", ()) if not is_variable(each)]
+    if len(choices) == 1:
+        return {**choices[0], **others}
+    return {**others, "anyOf": choices} if choices else others
 
 
 def description_routes(description: Description) -> APIRouter:

@@ -292,6 +292,11 @@ def _duration(value: Any) -> Any:
     return value
 
 
+def is_variable(schema: Mapping[str, Any]) -> bool:
+    """Whether a JSON schema is the alternative of `OrVariable`."""
+    return schema.get("pattern") == _VARIABLE
+
+
 class OrVariable(BeforeValidator):
     """In the JSON schema: a `${VARIABLE}` is accepted in place of a number, true, false or a fixed set of words."""
 

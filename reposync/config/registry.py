@@ -131,7 +131,7 @@ class Repository(ConfigModel):
     gitlab: fields.Name | None = key(None, "Name of the GitLab server; requires `project`.")
     project: fields.Project | None = key(None, "group/project")
     git: fields.GitUrl | None = key(None, "https:// address of a git repository.")
-    path: fields.LocalPath | None = key(None, "Folder; a relative one starts at the folder of this file.")
+    path: fields.LocalPath | None = key(None, "Folder; a relative one starts at the folder of the registry file.")
     username: fields.Text | None = key(None, "With `git` and `password`; default: oauth2.")
     password: fields.Secret = key(None, "With `git`: password or access token.")
     branch: fields.Branch | None = key(None, "Default: the default branch.")

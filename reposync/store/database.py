@@ -25,7 +25,7 @@ from reposync.errors import StoreUnavailable
 from reposync.store.database_clock import DatabaseClock
 from reposync.store.database_errors import translated
 from reposync.store.schema import HEAD, WAIT_SECONDS, Schema, migrate_once, read_schema, upgrade_schema
-from reposync.store.sqlite import LOCK_SECONDS, READS, WRITES, sqlite_engine, turn_on_wal, while_locked
+from reposync.store.sqlite import LOCK_SECONDS, READS, WRITES, make_private, sqlite_engine, turn_on_wal, while_locked
 from reposync.supervision import to_the_end
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class Stored:
 
 async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock | None) -> Database:
     with translated(address.where):
-        await asyncio.to_thread(address.path.parent.mkdir, parents=True, exist_ok=True, mode=0o700)
+        await asyncio.to_thread(make_private, address.path)
     make_engine = partial(sqlite_engine, address.path)
     writer = make_engine(_TRY_SECONDS, **POOL | {"pool_size": 1})
     database = Database(make_engine(lock_seconds, **POOL), address.where, make_engine, lock_seconds, writer, clock)

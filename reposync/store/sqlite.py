@@ -5,10 +5,12 @@ PostgreSQL has pg_dump for that."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import secrets
 import sqlite3
+import stat
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,6 +33,20 @@ PRAGMAS = ("foreign_keys=ON", "synchronous=NORMAL")
 WRITES, READS = "reposync_writes", "reposync_reads"
 """Execution options of an engine whose transactions begin with the write lock, and of one without transactions: each
 statement sees what is committed then."""
+
+
+def make_private(path: Path) -> None:
+    """Make the file, and its folder if it is missing, for this user only. A file that everybody may read becomes one
+    that others may not: whoever keeps the state in a folder of mode 0755 would show runs and paths to the machine.
+    SQLite gives its other files the mode of this one. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o007:
+            with contextlib.suppress(PermissionError):  # the file of a different user
+                path.chmod(mode & ~0o007)
 
 
 def sqlite_engine(path: Path, timeout_seconds: float = MIGRATION_LOCK_SECONDS, **options: Any) -> AsyncEngine:

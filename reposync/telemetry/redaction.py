@@ -110,6 +110,7 @@ _SHAPES = (
     ),
 )
 
+_LINE_BREAK = re.compile(r"\r?\n[ \t]{0,8}")
 _SECRET_KEY = re.compile(rf"(?i)(?:{_WORDS}|authorization|cookie)\Z")
 
 
@@ -159,11 +160,19 @@ class Secrets:
         # Only of those in the text: an alternation of all would be tried at each character.
         if present := [re.escape(form) for form in self._forms if form in text]:
             text = re.sub("|".join(present), MASK, text)
+        if "\n" in text and (broken := self._broken_in(text)):
+            text = re.sub("|".join(broken), MASK, text)
         lower = text.lower()
         for shape in _SHAPES:
             if any(hint in lower for hint in shape.hints):
                 text = shape.pattern.sub(shape.replacement, text)
         return text
+
+    def _broken_in(self, text: str) -> list[str]:
+        """Patterns of secrets that line breaks split: base64 is often wrapped."""
+        joined = _LINE_BREAK.sub("", text)
+        perhaps = f"(?:{_LINE_BREAK.pattern})?"
+        return [perhaps.join(map(re.escape, form)) for form in self._forms if form in joined]
 
 
 def names_secret(key: str) -> bool:
@@ -193,7 +202,12 @@ def _forms(secret: str) -> Iterator[str]:
     raw = secret.encode("utf-8", "surrogatepass")
     for quoted in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
         yield quoted
+        yield quote(quoted)  # a URL within a URL
         yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), quoted)
+    yield raw.hex()
+    yield raw.hex().upper()
+    yield "\0".join(secret)  # UTF-16 that was read as something else
+    yield "\\x00".join(secret)
     for escaped in (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret), ascii(secret)):
         yield escaped[1:-1]
     for offset in range(3):

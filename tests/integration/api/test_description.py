@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -70,6 +71,17 @@ def test_no_request_breaks_a_route_and_every_response_is_as_described(
 
     assert len(operations) == 25
     assert {200, 202, 404, 422} <= statuses
+
+
+def test_the_document_promises_no_variables_and_names_every_header_that_matters() -> None:
+    for method, path in (("post", "/api/v1/repositories"), ("patch", "/api/v1/repositories/{name}")):
+        body = description()["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
+        assert "folder of this file" not in json.dumps(body)
+        assert "string" not in json.dumps(body["properties"]["max_file_bytes"]), "a variable of the registry file"
+    for path, methods in description()["paths"].items():
+        for operation in methods.values():
+            names = [each["name"] for each in operation.get("parameters", [])]
+            assert ("If-None-Match" in names) == ("304" in operation["responses"]), path
 
 
 def test_the_document_is_valid_in_the_version_of_openapi_that_it_declares() -> None:

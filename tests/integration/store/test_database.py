@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import traceback
 from pathlib import Path
@@ -354,3 +355,19 @@ async def test_a_refused_statement_is_retried_like_an_outage_and_reported_withou
     assert "refused a statement for an unexpected reason" in str(caught.value)
     assert "no_such_function_of_ours" not in str(caught.value)
     assert "no_such_function_of_ours" in caplog.text, "the log has it"
+
+
+async def test_nobody_else_on_the_machine_can_read_the_database(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        (tmp_path / "state").mkdir(mode=0o755)
+        path = tmp_path / "state" / "reposync.db"
+        for expected in (0o600, 0o640):
+            async with await Database.open(f"sqlite:///{path}") as database:
+                await database.upgrade()
+                modes = {each.name: each.stat().st_mode & 0o777 for each in path.parent.glob("reposync.db*")}
+            assert set(modes.values()) == {expected}, modes
+            # As an earlier version left it, for a group that makes backups.
+            path.chmod(0o644)
+    finally:
+        os.umask(before)

@@ -23,6 +23,19 @@ def test_a_known_secret_is_never_left_in_a_text(secret: str, before: str, after:
         assert written not in redacted
 
 
+@pytest.mark.parametrize("secret", ["glft-Ab9+/x?yZ_3=", "hunter22", "correct horse battery", "pässwörd/1"])
+def test_a_known_secret_is_gone_in_forms_that_few_programs_write(secret: str) -> None:
+    raw = secret.encode()
+    encoded = base64.b64encode(b"user:" + raw).decode()
+    wrapped = "\n  ".join(encoded[at : at + 5] for at in range(0, len(encoded), 5))
+    broken = secret[:4] + "\r\n" + secret[4:]
+    utf_16 = raw.decode("latin-1").encode("utf-16-le").decode("latin-1") if secret.isascii() else "\0".join(secret)
+    for written in (quote(quote(secret, safe="")), raw.hex(), raw.hex().upper(), utf_16, broken, wrapped):
+        redacted = Secrets([secret]).redact(f"before {written} after")
+        assert MASK in redacted and len(redacted) < len(f"before {written} after") - len(secret) // 2, written
+    assert Secrets([secret]).redact("before\nafter") == "before\nafter"
+
+
 @given(secret=SECRETS, user=st.text(st.characters(exclude_characters=":", codec="utf-8"), max_size=12))
 def test_a_known_secret_is_not_left_in_basic_credentials_whatever_the_user(secret: str, user: str) -> None:
     assume(not set(secret) & set(user))
