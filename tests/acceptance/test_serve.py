@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -245,3 +246,23 @@ def test_a_port_that_is_taken_or_open_to_everybody_is_refused(person: Person, po
     assert port in taken.stderr
     exposed = person.types("serve", "--host", "0.0.0.0", exit_code=2)
     assert "REPOSYNC_API_TOKEN" in exposed.stderr
+
+
+def test_a_database_that_another_process_holds_locked_is_reported_until_it_is_released(
+    person: Person, pod: Pod, repository: GitRepository
+) -> None:
+    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}"))
+    pod.start()
+    until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
+    other = sqlite3.connect(person.home / "state" / "reposync.db", isolation_level=None, timeout=60.0)
+    other.execute("BEGIN IMMEDIATE")
+
+    until(lambda: pod.gets("/readyz").status_code == 503, details=pod.log_tail)
+    reported = pod.health()["components"]["database"]
+    assert (reported["status"], "holds the write lock for too long" in reported["reason"]) == ("down", True)
+    assert pod.gets("/healthz").status_code == 200
+
+    other.execute("ROLLBACK")
+    other.close()
+    until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
+    assert pod.terminate() == 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from reposync.supervision import keep, unending
+from reposync.supervision import end, keep, to_the_end, unending
 
 LONG_SECONDS = 60.0
 
@@ -144,3 +145,62 @@ async def test_a_task_that_fails_while_it_is_cancelled_ends_and_is_logged(caplog
     with pytest.raises(asyncio.CancelledError):
         await keeping
     assert "a defect at the end" in caplog.text
+
+
+class Cursor:
+    """Held by a frame of a task, as one of a database is."""
+
+
+async def test_a_task_that_was_ended_keeps_nothing_that_it_worked_with() -> None:
+    began, cursors = asyncio.Event(), weakref.WeakSet[Cursor]()
+
+    async def work() -> None:
+        cursor = Cursor()
+        cursors.add(cursor)
+        began.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await began.wait()
+    await end(task)
+
+    assert task.cancelled()
+    assert not cursors
+
+
+async def test_a_cancelled_caller_waits_for_the_end_of_its_work_and_is_cancelled_then() -> None:
+    goes_on, done = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        await goes_on.wait()
+        done.set()
+
+    calling = asyncio.create_task(to_the_end(work()))
+    for _ in range(5):
+        await asyncio.sleep(0)
+        calling.cancel()
+    assert not calling.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+
+    assert done.is_set()
+
+
+async def test_work_that_does_not_end_within_its_grace_is_cancelled_too() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    calling = asyncio.create_task(to_the_end(work(), grace_seconds=0.01))
+    await asyncio.sleep(0)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+
+    assert ended == ["cancelled"]
