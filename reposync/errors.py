@@ -23,6 +23,10 @@ EXIT_CODES = {
 }
 """Of all commands. Scripts can distinguish a mistyped name (3) from a conflict (4)."""
 
+COMMAND_HEADER, EXIT_CODE_HEADER = "X-Reposync-Command", "X-Reposync-Exit-Code"
+"""Of a request that a command of the same machine makes in place of its own work: an error names commands in place of
+requests, and its response has the exit code."""
+
 
 @dataclass(frozen=True, slots=True)
 class Remedy:

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -18,13 +17,15 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 from starlette.types import Receive, Scope, Send
 
-from reposync.errors import RepoSyncError
+from reposync.errors import COMMAND_HEADER, EXIT_CODE_HEADER, FAILED, MISUSED, RepoSyncError
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
 MAX_PROBLEMS = 50
 _MAX_PATH_CHARS = 200
+_REFUSED = frozenset({400, 404, 409, 412, 422})
+_COMMAND_HEADER = COMMAND_HEADER.lower().encode()
 _METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE")
 
 
@@ -207,12 +208,17 @@ class ErrorResponse(Response):
         self.extra_headers = headers
         super().__init__(None, error.status, headers)
         self.code, self.page_message = error.code, error.for_pages
-        self._with_root = partial(envelope, error.code, error.for_clients, details)
+        self._for_clients, self._for_commands, self._details = error.for_clients, str(error), details
+        is_refused = error.status in _REFUSED and error.exit_code == FAILED
+        self._exit_code = MISUSED if is_refused else error.exit_code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         show: ErrorPage | None = getattr(scope["app"].state, "error_page", None)
         page = await show(scope, self) if show is not None else None
-        self.body = self._with_root(_root_path(scope))
+        message = self._for_clients
+        if any(name == _COMMAND_HEADER for name, _ in scope["headers"]):
+            message, self.headers[EXIT_CODE_HEADER] = self._for_commands, str(self._exit_code)
+        self.body = envelope(self.code, message, self._details, _root_path(scope))
         self.headers["Content-Length"] = str(len(self.body))
         await (page(scope, receive, send) if page is not None else super().__call__(scope, receive, send))
 

@@ -129,6 +129,7 @@ async def request_run(
         full=full,
         approved=approved,
         repair=repair,
+        max_attempts=app.configuration.registry.daemon.max_attempts,
     )
     return CommandRun(app, run, request_id)
 

@@ -25,7 +25,7 @@ _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 
 @click.group(cls=Group)
 def config() -> None:
-    """The registry file and the settings."""
+    """The registry file: check it, or print its schema."""
 
 
 @config.command()

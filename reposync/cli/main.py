@@ -30,16 +30,28 @@ COMMANDS = {
     "cat": ("reposync.cli.search", "cat", "Print the indexed text of a file, or some of its lines."),
     "eval": ("reposync.cli.search", "evaluate", "Measure how well search finds known answers."),
     "history": ("reposync.cli.runs", "history", "The execution log: what ran, when, and how it ended."),
-    "runs": ("reposync.cli.runs", "runs", "One run: show it with its problems, watch it, cancel, retry or approve it."),
-    "repos": ("reposync.cli.repos", "repos", "The registered repositories: list, show, add, remove, pause, resume."),
-    "index": ("reposync.cli.index", "index", "Versions of an index: progress of a change, rollback, pause."),
+    "runs": (
+        "reposync.cli.runs",
+        "runs",
+        "One run: show it with its problems, watch it, cancel, retry or approve it. `reposync history` lists runs.",
+    ),
+    "repos": (
+        "reposync.cli.repos",
+        "repos",
+        "The registered repositories: list, show, add, adopt, remove, pause, resume.",
+    ),
+    "index": (
+        "reposync.cli.index",
+        "index",
+        "The versions of each repository's index: status, rollback, pause and resume of changes.",
+    ),
     "verify": ("reposync.cli.verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
     "locks": ("reposync.cli.locks", "locks", "The locks of running syncs: list them, or release one."),
     "mcp": ("reposync.cli.mcp", "mcp", "Let agents search: a server of the Model Context Protocol, and its set-up."),
     "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until it is stopped."),
     "apply": ("reposync.cli.config", "apply", "Write the registry file to the catalogue, or show what would change."),
-    "config": ("reposync.cli.config", "config", "Check and show the configuration."),
-    "db": ("reposync.cli.db", "db", "The database's schema."),
+    "config": ("reposync.cli.config", "config", "The registry file: check it, or print its schema."),
+    "db": ("reposync.cli.db", "db", "The database: its schema, and a backup of it."),
     "version": ("reposync.cli.db", "version", "Versions of reposync and of its main dependencies."),
     "completion": ("reposync.cli.commands", "completion", "Complete commands and options in bash, zsh or fish."),
 }
@@ -110,7 +122,8 @@ def run(arguments: Sequence[str]) -> int:
     """Execute a command; its exit code. An error is one line on stderr, and with --json also a document on stdout."""
     try:
         # Without its standalone mode, click returns the exit code of a command that called `ctx.exit`.
-        code = cli.main(list(arguments), prog_name="reposync", standalone_mode=False)
+        color = False if os.environ.get("NO_COLOR") else None
+        code = cli.main(list(arguments), prog_name="reposync", standalone_mode=False, color=color)
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         # The reader is gone (`reposync history | head`): exit silently, as other tools do.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LONGEST_WAIT_SECONDS = 3600.0
 _CLOSE_SECONDS = 5.0
 """For the database and the index to be closed at the end."""
 
@@ -81,6 +82,8 @@ def install(client: str, url: str | None, token_variable: str, file: Path | None
         entry = http_entry(client, address(url), token_variable or None)
     else:
         paths = {each: str(Path(os.environ[each]).expanduser().absolute()) for each in _PATHS if os.environ.get(each)}
+        if (config := settings().config_path) is not None:  # also one that was found by this folder
+            paths["REPOSYNC_CONFIG"] = str(config)
         entry = command_entry(client, _own_command(), paths, (each for each in _SECRETS if os.environ.get(each)))
     path = file or CLIENTS[client].path(Path.home(), Path.cwd())
     guide = f"For the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}"
@@ -176,13 +179,18 @@ class _Tools:
         from pydantic import ValidationError
 
         from reposync.app.commit_wait import SearchableCommits
-        from reposync.mcp.server import answered
+        from reposync.errors import RepoSyncError
+        from reposync.mcp.server import answered, failed
         from reposync.mcp.tools import Caller
 
         given = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
         timeout = arguments.get("timeout")
-        wait_seconds = float(timeout) if isinstance(timeout, int | float) else 0.0
-        found = await asyncio.to_thread(ask_daemon, self._settings, "/mcp", {}, given, wait_seconds=wait_seconds)
+        # Not yet validated: it may be NaN, or too large for the timeout of a socket.
+        wait_seconds = min(max(0.0, timeout), _LONGEST_WAIT_SECONDS) if isinstance(timeout, int | float) else 0.0
+        try:
+            found = await asyncio.to_thread(ask_daemon, self._settings, "/mcp", {}, given, wait_seconds=wait_seconds)
+        except RepoSyncError as error:
+            return failed(f"{error.code}: {self._secrets.redact(str(error))}")
         if found is not None:
             with contextlib.suppress(ValidationError):
                 return CallToolResult.model_validate(found.get("result"))

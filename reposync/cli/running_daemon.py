@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
+from reposync.errors import COMMAND_HEADER, EXIT_CODE_HEADER, FAILED, RepoSyncError
+
 if TYPE_CHECKING:
     from reposync.config.settings import Settings
 
@@ -24,6 +26,7 @@ _MAX_RESPONSE_BYTES = 64 * 2**20
 # Longer than the time limit of a search in the daemon, which then answers with an error.
 _TIMEOUT_SECONDS = 25.0
 _LOCK_TRIES, _LOCK_INTERVAL_SECONDS = 10, 0.01
+_NOT_SERVING = frozenset({"STARTING", "SHUTTING_DOWN", "NOT_FOUND", "METHOD_NOT_ALLOWED"})
 
 
 @contextlib.asynccontextmanager
@@ -60,9 +63,12 @@ def ask_daemon(
     *,
     wait_seconds: float = 0.0,
 ) -> dict[str, Any] | None:
-    """The JSON object that answers `GET path?query`, or a POST of `body`; None if no daemon with the same settings
-    answers with success, so that the caller does the work, or finds the error, itself. `path`: quoted. `wait_seconds`:
-    how much longer than a search it may take."""
+    """The JSON object that answers `GET path?query`, or a POST of `body`; None if there is no daemon with the same
+    settings, so that the caller does the work itself. `path`: quoted. `wait_seconds`: how much longer than a search it
+    may take.
+
+    Raises RepoSyncError with the daemon's own error: one that is overloaded must not get the same work from its
+    commands."""
     url = daemon_url(settings)
     if url is None:
         return None
@@ -71,31 +77,56 @@ def ask_daemon(
         address.hostname or "", address.port, timeout=_TIMEOUT_SECONDS + wait_seconds
     )
     headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"} if body else {}
+    headers[COMMAND_HEADER] = "1"
     if settings.api_tokens:
         headers["Authorization"] = f"Bearer {settings.api_tokens[0].secret.get_secret_value()}"
     given = urlencode({key: value for key, value in query.items() if value is not None}, doseq=True)
     try:
         connection.request("POST" if body else "GET", f"{path}?{given}", json.dumps(body) if body else None, headers)
         response = connection.getresponse()
-        found = json.loads(response.read(_MAX_RESPONSE_BYTES)) if response.status == 200 else None
-        return found if isinstance(found, dict) else None
+        found = json.loads(response.read(_MAX_RESPONSE_BYTES))
+    except TimeoutError:
+        late = f"The daemon at {url} did not answer in time. Try again later."
+        raise _error({"code": "SEARCH_TIMEOUT", "message": late}, FAILED) from None
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:
         connection.close()
+    if response.status != 200:
+        _raise_refusal(response, found)
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _raise_refusal(response: http.client.HTTPResponse, found: Any) -> None:
+    """Raise the error of the daemon, unless that says nothing about the request: it is not ready, this process lacks
+    its token, or it is of a different version."""
+    error, exit_code = found.get("error") if isinstance(found, dict) else None, response.headers.get(EXIT_CODE_HEADER)
+    is_about_request = response.status >= 500 or (exit_code is not None and response.status not in (401, 403))
+    if isinstance(error, dict) and is_about_request and error.get("code") not in _NOT_SERVING:
+        raise _error(error, FAILED if exit_code is None else int(exit_code))
+
+
+def _error(found: Mapping[str, Any], exit_code: int) -> RepoSyncError:
+    error = RepoSyncError(str(found.get("message")))
+    error.code, error.exit_code, error.details = str(found.get("code")), exit_code, found.get("details") or {}
+    return error
 
 
 def daemon_url(settings: Settings) -> str | None:
     """Of the daemon. None if its process is gone (the token must not be sent to whoever has the port now), if it has
-    other settings, or if it listens on no loopback address."""
+    other settings, or if it does not listen on the loopback address."""
     try:
         with Path(settings.state_dir / _RECORD).open("rb") as file:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return None
             record = json.loads(file.read(_MAX_RECORD_BYTES))
-        same = record["settings"] == _digest(settings)
-        return str(record["url"]) if same and record["url"].startswith(("http://127.0.0.1:", "http://[::1]:")) else None
+        url = str(record["url"])
+        for every, loopback in (("http://0.0.0.0:", "http://127.0.0.1:"), ("http://[::]:", "http://[::1]:")):
+            url = url.replace(every, loopback, 1)
+        is_ours = record["settings"] == _digest(settings) and url.startswith(("http://127.0.0.1:", "http://[::1]:"))
+        return url if is_ours else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -145,10 +145,13 @@ async def approve(database: Database, run_id: str) -> Result:
 
 async def _changed(database: Database, run_id: str, action: str) -> tuple[Run, dict[str, Any]]:
     from reposync.api.documents import run_detail
+    from reposync.catalog.apply import registry_in_force
     from reposync.store.runs import Runs
 
-    log = Runs(database)
-    run: Run = await getattr(log, action)((await log.get(run_id)).id, by=current_user())
+    log, more = Runs(database), {}
+    if action != "request_cancel":
+        more["max_attempts"] = (await registry_in_force(database, {})).daemon.max_attempts
+    run: Run = await getattr(log, action)((await log.get(run_id)).id, by=current_user(), **more)
     return run, await run_detail(log, run)
 
 

@@ -93,13 +93,14 @@ async def answered(
         told = error.for_clients if over_http else str(error)
         text = escape_unprintable(redact(told))
         # An error of a server behind this one quotes it.
-        return _failed(f"{error.code}: {text if error.status < 500 else delimited(text, new_boundary())}")
+        return failed(f"{error.code}: {text if error.status < 500 else delimited(text, new_boundary())}")
     except Exception:
         incident = secrets.token_hex(6)
         log.exception("A tool ended in an unexpected error", extra={"incident": incident})
-        return _failed(f"INTERNAL_ERROR: The call failed unexpectedly; the server's log has it as incident {incident}.")
+        return failed(f"INTERNAL_ERROR: The call failed unexpectedly; the server's log has it as incident {incident}.")
     return CallToolResult(content=[TextContent(type="text", text=found.text)], structured_content=dict(found.structure))
 
 
-def _failed(message: str) -> CallToolResult:
+def failed(message: str) -> CallToolResult:
+    """An error that the model reads."""
     return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)

@@ -270,9 +270,6 @@ class _Search:
     def _search_points(self, version: LiveVersion, points: Sequence[StoredPoint]) -> None:
         """Raises TimeIsUp."""
         for path, metadata, chunks in _files_of(points):
-            if self._lines >= self._limit:
-                self._stop_at_limit()
-                return
             # One more than is returned, to know whether there are more.
             lines = list(_lines(self._pattern, chunks, self._limit + 1 - self._lines, self._deadline))
             matches = [_with_url(each, metadata.get("url")) for each in lines[: self._limit - self._lines]]
@@ -292,7 +289,8 @@ class _Search:
 
     def _stop_at_limit(self) -> None:
         more = "there may be more: narrow it by path or repository, or raise the limit"
-        self._stopped = f"These are the first {self._limit:,} lines that were found; {more}."
+        first = "This is the first line" if self._limit == 1 else f"These are the first {self._limit:,} lines"
+        self._stopped = f"{first} that {'was' if self._limit == 1 else 'were'} found; {more}."
 
 
 def _can_be_narrowed(version: LiveVersion) -> bool:

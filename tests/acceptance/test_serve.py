@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 from pathlib import Path
@@ -265,4 +266,25 @@ def test_a_database_that_another_process_holds_locked_is_reported_until_it_is_re
     other.execute("ROLLBACK")
     other.close()
     until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
+    assert pod.terminate() == 0
+
+
+def test_sighup_reads_the_registry_file_again_and_ends_nothing(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository
+):
+    repository.commit({"a.py": b"x = 1\n"})
+    entry = f"name: app, path: '{repository.path}', schedule: {{}}"
+    person.configures(registry(entry.format("yearly")))
+    pod.start()
+    until(lambda: log.ended("app"), details=pod.log_tail)
+    before = person.asks("repos", "show", "app")["schedule"]
+
+    # A change that no poll notices: the same size, the same time.
+    file = person.home / "repositories.yaml"
+    seen = file.stat()
+    file.write_text(registry(entry.format("hourly")))
+    os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    pod.signals(signal.SIGHUP)
+
+    until(lambda: person.asks("repos", "show", "app")["schedule"] != before, details=pod.log_tail)
     assert pod.terminate() == 0

@@ -52,6 +52,10 @@ async def test_parameters_narrow_a_search_and_say_what_the_pattern_is(client: ht
     document = (await asks(client, pattern="remove", limit=1)).json()
     assert (len(document["items"]), document["is_complete"]) == (1, False)
     assert "raise the limit" in document["stopped"]
+    whole = (await asks(client, pattern="[m]")).json()
+    count = sum(len(each["matches"]) for each in whole["items"])
+    exactly = (await asks(client, pattern="[m]", limit=count)).json()
+    assert whole["is_complete"] and exactly == whole, "nothing is left"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
@@ -54,3 +55,12 @@ def test_the_help_lists_the_exit_codes() -> None:
 
     for code, meaning in EXIT_CODES.items():
         assert f"{code} {meaning}" in text
+
+
+def test_the_help_says_of_each_group_what_the_group_says() -> None:
+    context = click.Context(cli)
+    groups = {name: cli.get_command(context, name) for name in COMMANDS}
+
+    said = {name: (group.help or "").split("\n")[0] for name, group in groups.items() if isinstance(group, click.Group)}
+    del said["mcp"]  # also a command
+    assert {name: COMMANDS[name][2] for name in said} == said

@@ -1,0 +1,118 @@
+"""Commands beside a daemon that does not do what they ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reposync.cli.running_daemon import announced
+from reposync.config.settings import Settings
+from reposync.errors import EXIT_CODE_HEADER
+from tests.integration.cli.conftest import Types
+
+Answers = Callable[..., AbstractContextManager[list[str]]]
+
+
+@pytest.fixture
+def daemon(types: Types) -> Answers:
+    """A daemon of the state folder with this answer; yields the paths that it was asked for."""
+
+    @contextmanager
+    def answering(status: int, code: str, **headers: str) -> Iterator[list[str]]:
+        asked: list[str] = []
+
+        class Daemon(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append(self.path.partition("?")[0])
+                body = json.dumps({"error": {"code": code, "message": "Said the daemon.", "details": {}}}).encode()
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        server = http.server.HTTPServer(("127.0.0.1", 0), Daemon)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        loop = asyncio.new_event_loop()
+        known = announced(Settings.from_environment(), f"http://0.0.0.0:{server.server_port}")
+        loop.run_until_complete(known.__aenter__())
+        try:
+            yield asked
+        finally:
+            loop.run_until_complete(known.__aexit__(None, None, None))
+            loop.close()
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    return answering
+
+
+COMMANDS = (("search", "word"), ("grep", "word"), ("cat", "app", "a.py"))
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize(
+    ("status", "code", "headers", "exit_code"),
+    [
+        (503, "BUSY", {}, 1),
+        (504, "SEARCH_TIMEOUT", {}, 1),
+        (500, "INTERNAL_ERROR", {}, 1),
+        (404, "REPOSITORY_NOT_FOUND", {EXIT_CODE_HEADER: "3"}, 3),
+        (422, "USAGE", {EXIT_CODE_HEADER: "2"}, 2),
+    ],
+)
+def test_what_a_daemon_refuses_is_not_done_by_the_command(
+    daemon: Answers,
+    types: Types,
+    words: tuple[str, ...],
+    status: int,
+    code: str,
+    headers: dict[str, str],
+    exit_code: int,
+) -> None:
+    with daemon(status, code, **headers) as asked:
+        ended, out, err = types(*words, "--json")
+
+    assert len(asked) == 1
+    assert (ended, json.loads(out)["error"]["code"]) == (exit_code, code)
+    assert "Said the daemon." in err
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "STARTING"), (503, "SHUTTING_DOWN"), (401, "UNAUTHENTICATED")])
+def test_what_a_daemon_cannot_judge_is_done_by_the_command(
+    daemon: Answers, types: Types, status: int, code: str
+) -> None:
+    with daemon(status, code, **{EXIT_CODE_HEADER: "1"}) as asked:
+        ended, _, err = types("search", "word")
+
+    assert asked == ["/api/v1/search"]
+    assert ended == 4 and "indexed" in err, "what is wrong here: nothing is indexed"
+
+
+def test_the_attempts_that_are_configured_hold_for_commands_too(types: Types, tmp_path: Path) -> None:
+    (tmp_path / "repositories.yaml").write_text(
+        "daemon: {max_attempts: 7}\nrepositories: [{name: app, path: gone, schedule: never}]\n"
+    )
+    types("apply")
+    run = json.loads(types("sync", "app", "--json")[1])[0]["id"]
+
+    assert attempts(types, "show", run) == 7
+    assert attempts(types, "retry", run) == 1 + 7, "one is used"
+
+
+def attempts(types: Types, *words: str) -> int:
+    found = json.loads(types("runs", *words, "--json")[1])["max_attempts"]
+    assert isinstance(found, int)
+    return found
