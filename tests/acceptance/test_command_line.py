@@ -66,7 +66,7 @@ def test_sync_search_history_and_the_other_commands_agree(configured: Person, re
 
     found = configured.asks("search", "drop sessions whose deadline has passed", "--limit", "1")
     place = {"repository", "path", "start_line", "end_line", "language", "text", "url"}
-    assert found[0].keys() == place | {"score", "parts", "symbols", "outdated", "meaning_indexed"}
+    assert found[0].keys() == place | {"score", "parts", "symbols", "definitions", "outdated", "meaning_indexed"}
     assert (found[0]["path"], found[0]["language"], found[0]["start_line"]) == ("billing/sessions.py", "python", 1)
     explained = configured.types("search", "drop sessions", "--explain").stdout
     assert all(part in explained for part in ("words", "meaning", "definition", "path"))

@@ -43,6 +43,7 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
         "outdated": False,
         "parts": None,
         "meaning_indexed": None,
+        "definitions": [],
         "symbols": [{"name": "remove_expired_sessions", "kind": "function", "start_line": 1, "end_line": 2}],
     }
     parts = first["parts"]
