@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from functools import partial
 from urllib.parse import quote, quote_from_bytes
 
@@ -17,6 +18,8 @@ from reposync.sources.port import Blob
 # After so many blobs of which none was right, the read is given up. Each costs four requests and 2 s of
 # pauses, so that this many take about a minute over 4 connections.
 HOPELESS_BLOBS = 100
+# After so many unreadable blobs the others are read twice at most, not four times.
+SEVERAL_BLOBS, ONCE_MORE = 4, 2
 
 
 class RestBlobs:
@@ -41,7 +44,12 @@ class RestBlobs:
                 while len(running) < MAX_CALLS and (following := next(waiting, None)) is not None:
                     call = partial(self._raw_blob, max_bytes, *following)
                     doing = f"Reading blob {following[0]} of {self._name} on {self._server.url}"
-                    running[asyncio.create_task(self._server.http.retry(call, doing=doing))] = following[0]
+                    # Where several blobs are damaged the next one may be, too: the run is retried anyway.
+                    policy = self._server.http.policy
+                    if len(unreadable) >= SEVERAL_BLOBS:
+                        policy = replace(policy, attempts=min(policy.attempts, ONCE_MORE))
+                    reading = self._server.http.retry(call, doing=doing, policy=policy)
+                    running[asyncio.create_task(reading)] = following[0]
                 if not running:
                     return
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

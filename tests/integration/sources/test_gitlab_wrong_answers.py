@@ -250,3 +250,12 @@ async def test_a_wrong_listing_beside_a_git_that_filters_nothing_says_why_git_wa
 
     with pytest.raises(SourceCorrupt, match=r"cannot confirm it \(it would send all contents too\)"):
         await source.tree(head)
+
+
+async def test_many_damaged_blobs_do_not_cost_four_requests_each(site: Site) -> None:
+    site.repository.many(19)
+    source, entries = await site.listed()
+    site.server.faults.web_page(20)
+    site.server.log.forget()
+    assert len((await read(source, entries))[1]) == 19
+    assert len(site.server.log.matching("/blobs/")) <= 2 * 19 + 2 * 8
