@@ -89,7 +89,7 @@ async def test_with_nothing_configured_database_embedded_index_and_local_model_a
             assert said["reason"] is None
             assert said["latency_seconds"] >= 0
 
-        assert sorted(watched.seen["components"]) == ["database", "embedding", "qdrant"]
+        assert sorted(watched.seen["components"]) == ["database", "embedding", "qdrant", "waits"]
         assert await watched.overall() == (200, "ok")
     # The engine is started by whoever needs it, not by who asks how it is.
     assert not (folder / "state" / "index").exists()
