@@ -16,8 +16,15 @@ from reposync.embedding.dialects import DIALECTS, MalformedResponse, NoJson, Ser
 from reposync.embedding.exchange import EmbeddingServer, NotFound, Priority, TooLarge
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, OnShare, OnWait, WindowRows, no_share
 from reposync.embedding.settings import Prompt, TextKind, prompt_of
-from reposync.embedding.windows import embed_windows, looks_cut, readable_windows, windows, with_different_ending
-from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingInputRefused
+from reposync.embedding.windows import (
+    SHORT_BYTES,
+    dense_text,
+    embed_windows,
+    readable_windows,
+    windows,
+    with_different_ending,
+)
+from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingInputRefused, EmbeddingUnavailable
 from reposync.outgoing import RetryPolicy
 
 DEFAULT_BATCH: Final = 32
@@ -25,19 +32,27 @@ DEFAULT_BATCH: Final = 32
 BATCH_CHARS: Final = 200_000  # in a request
 PROBE: Final = "dimension"
 """Embedded once to learn the dimension if the configuration does not contain it."""
+FEW_PROOFS: Final = 2
+"""So many texts are proven to be read whole one by one; then a probe is cheaper."""
 OPENAI_URL: Final = "https://api.openai.com"
 
 
 @dataclass(slots=True)
 class _Knowledge:
-    """What is known about the server, shared by all views of the embedder. `options` of requests that it accepts."""
+    """What is known about the server, shared by all views of the embedder. `options` of requests that it accepts.
+    A text of fewer tokens than `whole_tokens`, or of at most `whole_bytes`, is read whole; `refuses_long`: so is every
+    text that it accepts. `proofs`: of single texts; `probed_bytes`: see `_probe`."""
 
     dimension: int | None
     options: dict[str, object]
     spec: EmbeddingSpec | None = None
     served: ServedModel = field(default_factory=lambda: ServedModel(""))
     prompts: dict[TextKind, Prompt] = field(default_factory=dict)
-    proven_chars: int = 0
+    whole_tokens: int = 0
+    whole_bytes: int = 0
+    refuses_long: bool = False
+    proofs: int = 0
+    probed_bytes: int = 0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     proving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -192,8 +207,15 @@ class HttpEmbedder(Embedder):
         kind = EmbeddingAnswerUnreadable if isinstance(error, NoJson) else EmbeddingError
         return kind(f"The server at {self.url} {does} with {error}.")
 
-    async def _vectors(self, inputs: Sequence[str], *, proof: bool = False) -> Matrix:
-        """Unit rows, one for each input. Raises TooLarge."""
+    async def _vectors(self, inputs: Sequence[str]) -> Matrix:
+        """Unit rows, one for each input. Raises TooLarge, and EmbeddingError if an input was not read to its end."""
+        vectors, tokens = await self._answer(inputs)
+        if tokens is not None and self._unproven(inputs, tokens):
+            await self._prove_whole(inputs, vectors, tokens)
+        return vectors
+
+    async def _answer(self, inputs: Sequence[str]) -> tuple[Matrix, int | None]:
+        """Unit rows, and how many tokens the server read."""
         packed = "encoding_format" in self._known.options
         try:
             received = await self._server.exchange("POST", self.url, lambda: self._request(inputs), self._lane)
@@ -202,7 +224,7 @@ class HttpEmbedder(Embedder):
                 raise
             # Some servers reject this option: they then send plain numbers.
             self._known.options.pop("encoding_format", None)
-            return await self._vectors(inputs, proof=proof)
+            return await self._answer(inputs)
         try:
             numbers, tokens = self._dialect.answer(received)
         except MalformedResponse as error:
@@ -216,26 +238,59 @@ class HttpEmbedder(Embedder):
                 f"{self._known.dimension}.",
                 remedy="Check embedding.model and embedding.dimensions.",
             )
-        vectors = self._unit_rows(numbers)
-        if not proof and tokens is not None and looks_cut(inputs, tokens, self._prompt.prefix):
-            await self._prove_whole(inputs, vectors)
-        return vectors
+        return self._unit_rows(numbers), tokens
 
-    async def _prove_whole(self, inputs: Sequence[str], vectors: Matrix) -> None:
-        """Costs one more input, once for each length. Raises EmbeddingError if the end of a text is not read."""
-        longest = max(range(len(inputs)), key=lambda position: len(inputs[position]))
-        length = len(inputs[longest])
-        async with self._known.proving:
-            if length <= self._known.proven_chars:
-                return
-            (other,) = await self._vectors([with_different_ending(inputs[longest])], proof=True)
-            # Up to rounding: servers that compute in 16 bits differ by about 1e-6 between two batches.
-            if 1 - float(np.vdot(vectors[longest], other)) < 1e-5:
-                raise self._window_needed(
-                    f"The server at {self.url} silently cuts long texts: it does not read the end of one of {length}"
-                    " characters."
-                )
-            self._known.proven_chars = length
+    def _unproven(self, inputs: Sequence[str], tokens: int) -> list[str]:
+        """Those that the server may have cut, the longest first. It counts the `tokens` that it read, of all inputs
+        together, and a token has at least one byte."""
+        known, prefix = self._known, self._prompt.prefix
+        if known.refuses_long or tokens < known.whole_tokens:
+            return []
+        most = max(SHORT_BYTES, known.whole_tokens, known.whole_bytes)
+        return sorted((text for text in inputs if _size_bytes(prefix + text) > most), key=_size_bytes, reverse=True)
+
+    async def _prove_whole(self, inputs: Sequence[str], vectors: Matrix, tokens: int) -> None:
+        """Raises EmbeddingError if the end of an input was not read. A few more inputs in all, unless the server does
+        cut: then one for each text that may be too long for it."""
+        known = self._known
+        async with known.proving:
+            unproven = self._unproven(inputs, tokens)
+            size_bytes = max(map(_size_bytes, unproven), default=0)
+            if size_bytes > known.probed_bytes and known.proofs + len(unproven) > FEW_PROOFS:
+                await self._probe(size_bytes)
+            for text in dict.fromkeys(unproven):
+                if text in self._unproven(inputs, tokens):
+                    await self._prove(text, vectors[inputs.index(text)])
+
+    async def _prove(self, text: str, vector: Matrix) -> None:
+        known = self._known
+        try:
+            (other,), tokens = await self._answer([with_different_ending(text)])
+        except TooLarge:  # with the other ending; this text was accepted
+            known.refuses_long = True
+            return
+        if _is_same(vector, other):
+            raise self._window_needed(
+                f"The server at {self.url} silently cuts long texts: it does not read the end of one of {len(text)}"
+                " characters."
+            )
+        known.proofs += 1
+        known.whole_tokens = max(known.whole_tokens, _nearly(tokens or 0))
+
+    async def _probe(self, size_bytes: int) -> None:
+        """Learn whether the server reads, refuses or cuts a text of more tokens than one of so many bytes has."""
+        known, text = self._known, dense_text(size_bytes * 3 // 2)
+        known.probed_bytes = size_bytes
+        try:
+            (one,), _ = await self._answer([text])
+            (other,), _ = await self._answer([with_different_ending(text)])
+        except TooLarge:
+            known.refuses_long = True
+        except EmbeddingUnavailable:
+            pass  # too much for it: then each text is proven by itself
+        else:
+            if not _is_same(one, other):
+                known.whole_bytes = size_bytes
 
     def _unit_rows(self, vectors: Matrix) -> Matrix:
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
@@ -252,3 +307,17 @@ class HttpEmbedder(Embedder):
             return orjson.dumps(body)
         except orjson.JSONEncodeError:  # lone surrogates, from a path or a terminal
             return self._request([text.encode("utf-8", "replace").decode() for text in inputs])
+
+
+def _size_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+def _nearly(tokens: int) -> int:
+    """How much of a text is read for certain if a different ending (`with_different_ending`) is noticed."""
+    return tokens - tokens // 40
+
+
+def _is_same(vector: Matrix, other: Matrix) -> bool:
+    """Up to rounding: servers that compute in 16 bits differ by about 1e-6 between two batches."""
+    return 1 - float(np.vdot(vector, other)) < 1e-5

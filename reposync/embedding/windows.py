@@ -91,30 +91,21 @@ def _indent(text: str, line_start: int) -> int:
 # OpenAI's own API refuses a text that is too long; several servers that speak its dialect embed its beginning instead.
 # The vectors then look right and find nothing of the rest.
 
-_SHORT: Final = 400
-"""Characters that every embedding model reads whole."""
+SHORT_BYTES: Final = 400
+"""Every embedding model reads so much."""
 
-_MOST_CHARS_A_TOKEN: Final = 7.0
-"""Visible characters. Tokenizers need a token for each 2.5 to 4 of source code or prose."""
-
-_USUAL_LIMITS: Final = frozenset({128, 256, 384, 512, 514, 1024, 2048, 4096, 8192, 8194, 32768})
 _OTHER_WORDS: Final = "walrus orchard ninety glacier velvet trumpet saffron harbor "
-
-
-def looks_cut(inputs: Sequence[str], tokens: int, prefix: str = "") -> bool:
-    """Whether `tokens`, as many as the server read of `inputs` with `prefix`, are too few or exactly a usual limit."""
-    inputs = [prefix + text for text in inputs]
-    if max(map(len, inputs)) <= _SHORT:
-        return False
-    if tokens % len(inputs) == 0 and tokens // len(inputs) in _USUAL_LIMITS:
-        return True
-    if sum(map(len, inputs)) <= _MOST_CHARS_A_TOKEN * tokens:
-        return False
-    return sum(len(word) for text in inputs for word in text.split()) > _MOST_CHARS_A_TOKEN * tokens
+_SYMBOLS: Final = "!#$%&*+,-./:;<=>?@^_|~"
 
 
 def with_different_ending(text: str) -> str:
-    """`text` with other words in its last tenth: a model that reads it all returns a different vector."""
-    tenth = max(1, len(text) // 10)
-    ending = _OTHER_WORDS * (tenth // len(_OTHER_WORDS) + 1)
-    return text[:-tenth] + ending[:tenth]
+    """`text` with other words in its last fortieth: a model that reads it all returns a different vector."""
+    size = min(len(text), max(len(text) // 40, len(_OTHER_WORDS)))
+    ending = _OTHER_WORDS * (size // len(_OTHER_WORDS) + 1)
+    return text[:-size] + ending[:size]
+
+
+def dense_text(size: int) -> str:
+    """A text of `size` characters with a token for each one or two, or for each word: ` ?7 &3 !0 ...`."""
+    pairs = (f" {_SYMBOLS[number % len(_SYMBOLS)]}{number * number % 10}" for number in range(size // 3 + 1))
+    return "".join(pairs)[:size]

@@ -136,9 +136,10 @@ async def test_with_a_window_a_chunk_is_embedded_in_windows(
     short, long = await embedder.embed(["short", LINES])
     assert (await embedder.spec()).window_chars == 500
     assert short.shape == (1, 64)
-    assert "".join(server.inputs) == "short" + LINES
-    assert all(len(text) <= 500 for text in server.inputs)
-    assert np.allclose(long, np.stack([unit(text) for text in server.inputs[1:]]), atol=1e-6)
+    sent = [text for text in server.inputs if text in f"short{LINES}"]  # others prove that the server does not cut
+    assert "".join(sent) == "short" + LINES
+    assert all(len(text) <= 500 for text in sent)
+    assert np.allclose(long, np.stack([unit(text) for text in sent[1:]]), atol=1e-6)
     assert (await embedder.embed_query(LINES)).shape == (1, 64)
 
 
@@ -176,12 +177,38 @@ async def test_a_server_that_truncates_silently_is_noticed(
     assert [len(matrix) for matrix in windowed] == [2, 2]
 
 
-async def test_that_a_server_reads_all_is_proven_once(server: EmbeddingServer, open_client: Open) -> None:
-    embedder = open_client(dimensions=64, batch=1)
-    suspicious = "a" * 2048  # exactly 512 tokens of the server's
-    for _ in range(3):
-        await embedder.embed([suspicious])
-    assert (server.inputs.count(suspicious), len(server.inputs)) == (3, 4)
+@pytest.mark.parametrize("provider", ["openai", "ollama"])
+@pytest.mark.parametrize("beside", [0, 31])
+async def test_a_cut_text_is_noticed_whatever_was_read_whole_before(
+    server: EmbeddingServer, open_client: Open, provider: Provider, beside: int
+) -> None:
+    """A long text of few tokens was read whole. A shorter one of more tokens is cut, alone or in a batch in which the
+    count of tokens does not show it."""
+    server.reads_words, server.cuts_silently = 512, True
+    embedder = open_client(provider, dimensions=64)
+    await embedder.embed([" ".join(f"word{number}_{'x' * 30}" for number in range(150))])
+    short = [f"text {number} of the batch" for number in range(beside)]
+
+    with pytest.raises(EmbeddingError, match=r"silently cuts long texts.*of 2219 characters"):
+        await embedder.embed([*short, " ".join(f"a{number % 100}" for number in range(570))])
+
+
+async def test_that_a_server_reads_all_is_proven_by_a_few_inputs(server: EmbeddingServer, open_client: Open) -> None:
+    embedder = open_client(dimensions=64, batch=4)
+    texts = [f"{number:04} " * 400 for number in range(60)]  # of 500 tokens of the server's
+    await embedder.embed(texts)
+    assert len(server.inputs) <= len(texts) + 8
+
+    server.forget()
+    await embedder.embed([f"{number:04} " * 400 for number in range(60, 120)])
+    assert len(server.inputs) == 60
+
+
+async def test_a_server_that_refuses_long_texts_is_asked_once(server: EmbeddingServer, open_client: Open) -> None:
+    server.reads_chars = 2400
+    texts = [f"{number:04} " * 400 for number in range(60)]
+    await open_client(dimensions=64).embed(texts)
+    assert len(server.inputs) == len(texts)
 
 
 async def test_a_text_that_is_not_unicode_is_sent_with_replacements(server: EmbeddingServer, open_client: Open) -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.embedding.dialects import DIALECTS, Dialect, MalformedResponse
-from reposync.embedding.windows import looks_cut
 
 SCALARS = (
     st.none()
@@ -72,12 +71,3 @@ def test_base64_and_numbers_are_the_same_vectors() -> None:
 )
 def test_an_address_may_be_given_with_and_without_its_path(url: str, expected: str) -> None:
     assert DIALECTS["openai"].address(url) == expected
-
-
-def test_few_tokens_for_much_text_look_cut() -> None:
-    text = "def read(path): return path.read_text()\n" * 150
-    assert not looks_cut([text, text], 2 * len(text) // 4)
-    assert looks_cut([text, text], 1024)
-    assert looks_cut([text, text], 2 * 333)
-    assert not looks_cut([" " * 7000 + "x = 1"], 40)
-    assert not looks_cut(["x = 1"], 128)
