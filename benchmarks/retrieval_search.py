@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reposync.content.symbols import symbols_of
+from reposync.content.model import Chunk
+from reposync.content.symbols import definitions, symbols_of_chunks
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.sparse import document_vector, query_vector
 from reposync.search.ranking import Question as Asked
@@ -74,7 +75,10 @@ async def _fill(index: QdrantIndex, passages: Sequence[Passage], dense: Sequence
 def _points(passages: Sequence[Passage], numbers: Sequence[int], dense: Sequence[Matrix]) -> Iterator[PointWrite]:
     for number in numbers:
         each = passages[number]
-        symbols = symbols_of(each.text, each.language, each.start_line)
+        lines = range(each.start_line, each.start_line + each.text.count("\n") + 1)
+        whole = Chunk(each.text, each.start_line, each.end_line)
+        symbols = symbols_of_chunks(definitions(each.text, each.language), [whole], lines)[0]
         sparse = document_vector(each.text, path=each.path, names=[symbol.name for symbol in symbols])
-        lines = each.start_line, each.end_line
-        yield PointWrite(number, each.text, *lines, f"{number:032x}", None, dense[number], sparse, symbols)
+        yield PointWrite(
+            number, each.text, each.start_line, each.end_line, f"{number:032x}", None, dense[number], sparse, symbols
+        )

@@ -23,7 +23,6 @@ from benchmarks.storm.rivals import Rival
 from benchmarks.storm.servers import WatchedGitLab
 from benchmarks.storm.stepped_clock import write_ahead
 from benchmarks.storm.volumes import Volume
-from reposync.sync.prepare import PROCESS_FROM_FILES
 from tests.fixtures.qdrant_nodes import QdrantNode
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.redis_server import RedisServer
@@ -36,6 +35,7 @@ LONGEST_PAUSE_SECONDS = 10.0
 CONNECT_SECONDS = 60.0
 # Until a worker is seen, after a commit; a pod may have much else to do.
 WORKER_PATIENCE_SECONDS = 30.0
+CHANGED_FILES = 450
 WORKER_KILLS = 3
 # A clock that was never set, daylight saving done wrong, and what nobody notices.
 CLOCK_STEPS_SECONDS = (40 * 86_400.0, 86_400.0, 3_600.0, 20.0, -20.0, -7_200.0, -86_400.0)
@@ -131,7 +131,7 @@ class Blows:
     async def kill_content_workers(self) -> None:
         """A commit so large that a worker process prepares it, and kill -9 for that worker, a few times."""
         async with self._workers_busy:
-            await asyncio.to_thread(self.dice.choice(self.projects).change_many, PROCESS_FROM_FILES + 50)
+            await asyncio.to_thread(self.dice.choice(self.projects).change_many, CHANGED_FILES)
             deadline = time.monotonic() + WORKER_PATIENCE_SECONDS
             killed: set[int] = set()
             while time.monotonic() < deadline and len(killed) < WORKER_KILLS:

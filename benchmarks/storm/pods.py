@@ -140,7 +140,7 @@ class Pod:
         with contextlib.suppress(psutil.Error):
             for each in psutil.Process(self.life.process.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    if any("spawn_main" in word for word in each.cmdline()):
+                    if "reposync.sync.content_worker" in each.cmdline():
                         found.append(each)
         return found
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
+    from reposync.sync.content_pool import ContentPool
     from reposync.sync.sync_run import Preview, SyncRun
     from reposync.sync.target import Gate, SyncParts
     from reposync.vectors.index import QdrantIndex
@@ -138,6 +139,7 @@ class Application:
                 self.manifests,
                 self.versions,
                 self.runs,
+                self.content,
                 keep_retired_seconds=self.configuration.registry.index.keep_retired_seconds,
                 gate=self._gate(target.name),
                 elsewhere=sorted(await self.collections()) if repair else (),
@@ -270,6 +272,15 @@ class Application:
         async with self.parts(target, row) as parts:
             progress.watch = watch
             return await preview(parts, target.settings(), row, full=full, progress=progress)
+
+    @cached_property
+    def content(self) -> ContentPool:
+        """The processes that read files, for all runs of this one."""
+        from reposync.sync.content_pool import ContentPool
+
+        pool = ContentPool()
+        self.resources.callback(pool.close)
+        return pool
 
     @cached_property
     def workers(self) -> Workers:

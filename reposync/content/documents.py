@@ -18,6 +18,48 @@ from reposync.content.languages import language_of
 from reposync.content.model import Document, Skip, Skipped
 
 
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """A decoded file. `lines[n]`: the line of the file of line n of the text, which is that of the cells of a notebook;
+    None: they are the same."""
+
+    text: str
+    language: str | None
+    lines: list[int] | None = None
+
+
+def read_text(path: bytes, content: bytes | None, size_bytes: int, *, max_file_bytes: int) -> FileText | Skipped:
+    """`content` is None if it was too large to fetch. Raises nothing for any `path` and `content`."""
+    if content is None or size_bytes > max_file_bytes:
+        return Skipped(Skip.TOO_LARGE, f"{size_bytes:,} bytes, the limit is {max_file_bytes:,}")
+    text = decode(content)
+    if isinstance(text, Skipped):
+        return text
+    language = language_of(path, text)
+    cells = notebook_cells(text) if path.lower().endswith(b".ipynb") else None
+    file = FileText(text, language) if cells is None else FileText(cells.text, language, cells.lines)
+    return file if file.text else Skipped(Skip.EMPTY, "a notebook without code and text")
+
+
+def cut(
+    file: FileText, *, chunk_size: int = 7000, chunk_overlap: int = 1500, keep_generated: bool = False
+) -> Document | Skipped:
+    """The chunks of a file, or why it has none. `keep_generated` indexes the file even if its content says that it is
+    generated, minified or data. Lines of a chunk are those of the file, also of a notebook. Chunk texts hold neither
+    NUL nor lone surrogates. Raises ValueError for impossible sizes, and nothing for any file."""
+    from reposync.content.chunking import chunk_text  # langchain takes 0.3 s to import
+
+    text, language, lines = file.text, file.language, file.lines
+    if not keep_generated and (skipped := generated_reason(text, language) or data_reason(text, language)) is not None:
+        return skipped
+    chunks = chunk_text(text, language, chunk_size, chunk_overlap)
+    if lines is not None:
+        chunks = tuple(
+            replace(each, start_line=lines[each.start_line - 1], end_line=lines[each.end_line - 1]) for each in chunks
+        )
+    return Document(language, chunks)
+
+
 def make_document(
     path: bytes,
     content: bytes | None,
@@ -28,34 +70,11 @@ def make_document(
     max_file_bytes: int = 1_000_000,
     keep_generated: bool = False,
 ) -> Document | Skipped:
-    """The chunks of one file, or why it has none.
-
-    `content` is None if it was too large to fetch. `keep_generated` indexes the file even if its content says that it
-    is generated, minified or data. Lines of a chunk are those of the file, also of a notebook. Chunk texts hold neither
-    NUL nor lone surrogates. Raises ValueError for impossible sizes, and nothing for any `path` and `content`.
-    """
-    from reposync.content.chunking import chunk_text  # langchain takes 0.3 s to import
-
-    if content is None or size_bytes > max_file_bytes:
-        return Skipped(Skip.TOO_LARGE, f"{size_bytes:,} bytes, the limit is {max_file_bytes:,}")
-    text = decode(content)
-    if isinstance(text, Skipped):
-        return text
-    language = language_of(path, text)
-    cells = notebook_cells(text) if path.lower().endswith(b".ipynb") else None
-    if cells is not None:
-        text = cells.text
-    if not text:
-        return Skipped(Skip.EMPTY, "a notebook without code and text")
-    if not keep_generated and (skipped := generated_reason(text, language) or data_reason(text, language)) is not None:
-        return skipped
-    chunks = chunk_text(text, language, chunk_size, chunk_overlap)
-    if cells is not None:
-        lines = cells.lines
-        chunks = tuple(
-            replace(each, start_line=lines[each.start_line - 1], end_line=lines[each.end_line - 1]) for each in chunks
-        )
-    return Document(language, chunks)
+    """`read_text` and `cut`."""
+    file = read_text(path, content, size_bytes, max_file_bytes=max_file_bytes)
+    if isinstance(file, Skipped):
+        return file
+    return cut(file, chunk_size=chunk_size, chunk_overlap=chunk_overlap, keep_generated=keep_generated)
 
 
 # Notebooks -----------------------------------------------------------------------------------------------------------

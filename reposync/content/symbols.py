@@ -1,17 +1,23 @@
-"""Definitions in a chunk of code: functions, classes and the like, with their names and lines.
+"""Definitions in a file of code: functions, classes and the like, with their names and lines.
 
-Pure functions of the chunk's text and language: chunks that are copied from another version of the index, whose files
-are not read, get the same symbols. Languages with a tree-sitter grammar are parsed, others are searched by a regular
-expression. A chunk that is cut out of a file is not a program: what the parser cannot understand is searched, too.
+Pure functions of the file's text and language: whoever has the text, from its source or joined from its chunks, gets
+the same definitions. Languages with a tree-sitter grammar are parsed, others are searched by a regular expression. So
+are the parts of a file that the parser cannot understand.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Set
+import threading
+import time
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 from reposync.content.grammars import GRAMMAR_LANGUAGES, grammar_of, load
+from reposync.content.model import Chunk
 from reposync.symbol import Symbol
 
 if TYPE_CHECKING:
@@ -26,38 +32,76 @@ KINDS: Final = (
 MAX_SYMBOLS: Final = 100
 """Of a chunk; a chunk of 7,000 characters has 3 on average."""
 MAX_NAME_CHARS: Final = 128
-MAX_TEXT_CHARS: Final = 64_000
-"""Definitions beyond are not found: chunks may be configured as large as a file."""
+MAX_TEXT_CHARS: Final = 1_000_000
+"""Definitions beyond are not found."""
 
-# Parsers take quadratic time for nonsense: the worst that was found (Kotlin, comments that do not end) is 1 s a piece.
-_PIECE_CHARS: Final = 8_000
-# A parser reports its progress after every 100 operations: 3 to 8 times for 1,000 bytes of real code, 19 at most. A
-# bound by time would give the same text different symbols on a busy machine.
-_LEAST_STEPS: Final = 50
-_STEPS_PER_KB: Final = 20
+# The budget of a file. A parser reports its progress after every 100 operations: 3 to 12 times for 1,000 bytes of real
+# code, 24 at most (2,600 files in 15 languages).
+_LEAST_STEPS: Final = 100
+_STEPS_PER_KB: Final = 40
+# A scanner that looks for an end that does not come reads the rest of the file for each token. Real code: 0.2 at most.
+_LEAST_READS: Final = 200
+_READS_PER_KB: Final = 2
+# Of CPU time, for nonsense whose steps take long. 1 MB of real code takes 0.1 to 1 s: its symbols are always the same.
+_MOST_SECONDS: Final = 4.0
+_BLOCK_BYTES: Final = 4096
 # Of patterns in progress: real code has a few.
 _MATCH_LIMIT: Final = 1_000
 
 _HOLDERS: Final = frozenset({"class", "enum", "interface", "struct", "trait", "scope"})
 _NESTS_METHODS: Final = frozenset({"csharp", "kotlin", "php", "scala", "swift", "zig"})
-"""Languages in which an indented function of which the chunk does not show the surroundings is a method."""
+"""Languages in which an indented function of which the text does not show the surroundings is a method."""
 _CLAUSES: Final = frozenset({"elixir", "haskell"})
 """Languages in which a function is written as several equations."""
 
 
-def symbols_of(text: str, language: str | None, first_line: int) -> tuple[Symbol, ...]:
-    """The definitions in `text`, in the order of their lines, at most MAX_SYMBOLS. `first_line`: the line of the file
-    in which it starts. A definition that goes on after the text ends with it. Never raises."""
+class OverBudget(Exception):
+    """Parsing the file takes more steps than any real code: it has no symbols."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """`start`: how many characters of the text are before it. `first` and `last`: its lines in the text, from 0."""
+
+    start: int
+    first: int
+    last: int
+    name: str
+    kind: str
+
+
+def definitions(text: str, language: str | None) -> list[Definition]:
+    """The definitions in the whole text of a file, in the order of their lines. Raises OverBudget, and nothing else."""
     text = text[:MAX_TEXT_CHARS]
     grammar = grammar_of(language, text)
     if language is None or (grammar is None and language not in _SEARCHED):
-        return ()
-    symbols: list[Symbol] = []
-    for piece in _pieces(text):
-        found = list(_searched(piece, language)) if grammar is None else _parsed(piece, grammar)
-        symbols += [Symbol(name, kind, first_line + start, first_line + end) for start, end, name, kind in found]
-        first_line += piece.count("\n")
-    return tuple(symbols[:MAX_SYMBOLS])
+        return []
+    return list(_searched(text, language)) if grammar is None else _parsed(text, grammar)
+
+
+def symbols_of_chunks(
+    found: Sequence[Definition], chunks: Sequence[Chunk], lines: Sequence[int] | None = None
+) -> list[tuple[Symbol, ...]]:
+    """Of each chunk, the definitions that begin in it, at most MAX_SYMBOLS; where chunks overlap, both have them. They
+    may go on after the chunk. `lines[n]`: the line of the file of line n of the text, if it is not n + 1."""
+
+    def line_of(line: int) -> int:
+        return line + 1 if lines is None else lines[min(line, len(lines) - 1)]
+
+    symbols: list[tuple[Symbol, ...]] = []
+    first = 0
+    for chunk in chunks:
+        start = chunk.start_index or 0
+        end = start + len(chunk.text)
+        while first < len(found) and found[first].start < start:
+            first += 1
+        mine = []
+        for each in found[first : first + MAX_SYMBOLS]:
+            if each.start >= end:
+                break
+            mine.append(Symbol(each.name, each.kind, line_of(each.first), line_of(each.last)))
+        symbols.append(tuple(mine))
+    return symbols
 
 
 def has_definitions(language: str | None) -> bool:
@@ -65,54 +109,77 @@ def has_definitions(language: str | None) -> bool:
     return language in _SEARCHED or language in GRAMMAR_LANGUAGES
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Cut between lines, if they are not too long."""
-    at = 0
-    while at < len(text):
-        end = at + _PIECE_CHARS
-        if end < len(text):
-            end = text.rfind("\n", at, end) + 1 or end
-        yield text[at:end]
-        at = end
-
-
-_Found = tuple[int, int, str, str]
-"""First and last line, from 0; name; kind."""
-
-
 # By a parser ----------------------------------------------------------------------------------------------------------
 
 
-def _parsed(text: str, grammar: str) -> list[_Found]:
+def _parsed(text: str, grammar: str) -> list[Definition]:
     source = text.encode("utf-8", "replace")
-    tree = _parse(source, grammar)
-    if tree is None:
-        return list(_searched(text, grammar))
-    root = tree.root_node
-    found = _definitions(root, grammar)
+    root = _parse(source, grammar).root_node
+    found = _definitions(root, source, grammar)
+    if len(source) != len(text):
+        found = _in_characters(found, source)
     if root.has_error:
-        found = _with_searched(found, text, grammar)
+        found = _with_searched(found, text, grammar, _misread_lines(root))
     return _merged(found) if grammar in _CLAUSES else found
 
 
-def _parse(source: bytes, grammar: str) -> Tree | None:
-    """None if it takes too many steps."""
+def _parse(source: bytes, grammar: str) -> Tree:
+    """Raises OverBudget."""
     from tree_sitter import Parser
 
-    left = _LEAST_STEPS + _STEPS_PER_KB * len(source) // 1000
+    steps = _LEAST_STEPS + _STEPS_PER_KB * len(source) // 1000
+    reads = _LEAST_READS + _READS_PER_KB * len(source) // 1000
+    thread, until, is_parsed = threading.get_ident(), time.thread_time() + _MOST_SECONDS, False
 
-    def is_too_long(offset: int, has_error: bool) -> bool:
-        nonlocal left
-        left -= 1
-        return left < 0
+    def is_over_budget(offset: int, has_error: bool) -> bool:
+        nonlocal steps
+        steps -= 1
+        return steps < 0 or reads < 0 or time.thread_time() > until
+
+    def read(at: int, _: object) -> bytes | bytearray:
+        nonlocal reads
+        if is_parsed:  # a query reads a name: anything but `bytes` ends the process
+            return source[at : at + _BLOCK_BYTES]
+        reads -= 1
+        rest = len(source) - at
+        if rest <= 0 or reads < 0:
+            return b""
+        size = min(_BLOCK_BYTES, 1 << rest.bit_length() - 1)
+        block = _block(size, thread)
+        block[:] = source[at : at + size]
+        return block
 
     try:
-        return Parser(load(grammar)[0]).parse(lambda at, _: source[at:], progress_callback=is_too_long)
+        tree = Parser(load(grammar)[0]).parse(read, progress_callback=is_over_budget)
     except ValueError:  # it was stopped
-        return None
+        raise OverBudget from None
+    is_parsed = True  # and not `tree is not None`: the tree holds `read`, and would hold itself for ever
+    return tree
 
 
-def _definitions(root: Node, grammar: str) -> list[_Found]:
+@cache
+def _block(size: int, thread: int) -> bytearray:
+    """What a parser reads. tree-sitter 0.26.1 never releases what the callback returns (81 MB for 7 kB of Kotlin), and
+    `parse(bytes)` cannot be stopped: so it is always one of these, of a power of two bytes, which are filled again."""
+    return bytearray(size)
+
+
+def _in_characters(found: list[Definition], source: bytes) -> list[Definition]:
+    """With `start` in characters, not in bytes."""
+    ends = accumulate(len(source[a:b].decode("utf-8", "replace")) for a, b in pairwise([0, *[d.start for d in found]]))
+    return [replace(each, start=end) for each, end in zip(found, ends, strict=True)]
+
+
+def _misread_lines(root: Node) -> Set[int]:
+    """The lines of those of the outermost nodes that the parser did not understand."""
+    lines: set[int] = set()
+    for node in root.children if root.type != "ERROR" else [root]:
+        if node.has_error:
+            lines.update(range(node.start_point.row, node.end_point.row + 1))
+    return lines
+
+
+def _definitions(root: Node, source: bytes, grammar: str) -> list[Definition]:
     from tree_sitter import QueryCursor
 
     cursor = QueryCursor(load(grammar)[1], match_limit=_MATCH_LIMIT)
@@ -123,12 +190,12 @@ def _definitions(root: Node, grammar: str) -> list[_Found]:
         named = names[0] if names else node.child_by_field_name("name")
         if kind == "scope":
             nodes.setdefault(-node.start_byte - 1, (pattern, kind, "", node))
-        elif named is not None and (name := _plain_name(named.text)):
+        elif named is not None and (name := _plain_name(source[named.start_byte : named.end_byte])):
             at = named.start_byte
             if at not in nodes or pattern < nodes[at][0]:
                 nodes[at] = pattern, kind, name, node
     ordered = sorted(nodes.values(), key=lambda each: (each[3].start_byte, -each[3].end_byte))
-    found: list[_Found] = []
+    found: list[Definition] = []
     around: list[tuple[int, str]] = []  # end and kind of the definitions that contain the next one
     for _, kind, name, node in ordered:
         while around and around[-1][0] <= node.start_byte:
@@ -142,7 +209,7 @@ def _definitions(root: Node, grammar: str) -> list[_Found]:
         first, last = node.start_point.row, node.end_point.row
         if node.end_point.column == 0 and last > first:
             last -= 1  # it ends with a line break
-        found.append((first, last, name, kind))
+        found.append(Definition(node.start_byte, first, last, name, kind))
     return found
 
 
@@ -150,9 +217,9 @@ _TYPE_PARTS: Final = re.compile(r"[<\[]")
 _QUALIFIERS: Final = re.compile(r"::|[.:\\#]")
 
 
-def _plain_name(name: bytes | None) -> str:
+def _plain_name(name: bytes) -> str:
     """Without qualifiers, `Session::close` is `close`. Empty if it is none."""
-    if not name or len(name) > 4 * MAX_NAME_CHARS:
+    if len(name) > 4 * MAX_NAME_CHARS:
         return ""
     text = name.decode("utf-8", "replace").strip()
     plain = text if "operator" in text else _TYPE_PARTS.split(text.lstrip("*& "))[0]
@@ -249,14 +316,17 @@ _NO_NAMES: Final = frozenset(_STATEMENTS.split())
 _LONGEST_LINE: Final = 500
 
 
-def _searched(text: str, language: str) -> Iterator[_Found]:
-    """Definitions that begin a line. They end where the indentation does."""
+def _searched(text: str, language: str, wanted: Set[int] | None = None) -> Iterator[Definition]:
+    """Definitions that begin a line, or one of the `wanted` lines. They end where the indentation does."""
     lines = text.split("\n")
     words = _OWN_WORDS.get(language)
     allowed = frozenset(words.split()) if words is not None else _KIND_OF.keys()
+    start = 0
     for first, line in enumerate(lines):
-        if len(line) <= _LONGEST_LINE and (found := _definition(line, language, allowed)) is not None:
-            yield first, _last_line(lines, first), *found
+        is_read = len(line) <= _LONGEST_LINE and (wanted is None or first in wanted)
+        if is_read and (found := _definition(line, language, allowed)) is not None:
+            yield Definition(start, first, _last_line(lines, first), *found)
+        start += len(line) + 1
 
 
 def _definition(line: str, language: str, words: Set[str]) -> tuple[str, str] | None:
@@ -310,19 +380,20 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _with_searched(found: list[_Found], text: str, language: str) -> list[_Found]:
+def _with_searched(found: list[Definition], text: str, language: str, lines: Set[int]) -> list[Definition]:
     """With the definitions that the parser did not understand."""
-    known = {(name, line) for first, last, name, _ in found for line in range(first, min(last, first + 5) + 1)}
-    more = [each for each in _searched(text, language) if (each[2], each[0]) not in known]
-    return sorted([*found, *more], key=lambda each: each[0]) if more else found
+    known = {(each.name, line) for each in found for line in range(each.first, min(each.last, each.first + 5) + 1)}
+    more = [each for each in _searched(text, language, lines) if (each.name, each.first) not in known]
+    return sorted([*found, *more], key=lambda each: each.start) if more else found
 
 
-def _merged(found: list[_Found]) -> list[_Found]:
+def _merged(found: list[Definition]) -> list[Definition]:
     """One for the equations of a function that follow each other."""
-    merged: list[_Found] = []
-    for first, last, name, kind in found:
-        if merged and merged[-1][2:] == (name, kind):
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]), name, kind)
+    merged: list[Definition] = []
+    for each in found:
+        before = merged[-1] if merged else None
+        if before is not None and (before.name, before.kind) == (each.name, each.kind):
+            merged[-1] = replace(before, last=max(each.last, before.last))
         else:
-            merged.append((first, last, name, kind))
+            merged.append(each)
     return merged

@@ -26,7 +26,7 @@ from reposync.search.searching import canonical
 from reposync.store.index_queries import MAX_KEYS, LiveVersion, live_versions, stored_files
 from reposync.supervision import in_thread
 from reposync.sync.stored_points import is_count, stored_chunk
-from reposync.vectors.collection import SCHEMA_REVISION
+from reposync.vectors.collection import WORDS_SCHEMA
 from reposync.vectors.hybrid_search import path_patterns
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.overlaps import url_of_lines
@@ -297,7 +297,7 @@ def _can_be_narrowed(version: LiveVersion) -> bool:
     """Whether the terms of its points are known, and each word is whole in some chunk."""
     content = version.settings.get("content") or {}
     overlap, size = content.get("chunk_overlap") or 0, content.get("chunk_size") or 0
-    return version.settings.get("schema") == SCHEMA_REVISION and overlap >= _LEAST_OVERLAP and size >= _LEAST_SIZE
+    return (version.settings.get("schema") or 0) >= WORDS_SCHEMA and overlap >= _LEAST_OVERLAP and size >= _LEAST_SIZE
 
 
 def _steps(files: Mapping[str, int], chunks: int) -> Iterator[Sequence[str]]:

@@ -31,6 +31,7 @@ from reposync.sync.point_audit import (
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.progress import RunProgress
 from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_target
+from reposync.vectors.collection import SCHEMA_REVISION
 from reposync.vectors.port import PointId
 
 
@@ -110,12 +111,15 @@ async def audit_source(parts: SyncParts, settings: SyncSettings, version: IndexV
     if version.fingerprint not in (None, target.rules.fingerprint):
         what = "the settings changed since the last sync; the next sync applies them"
         return [Difference(DifferenceKind.SETTINGS, None, what)]
+    made = VersionSettings.read(version.settings)
+    if made is not None and made.schema != SCHEMA_REVISION:
+        what = "a different version of reposync made its points; the next sync makes them again"
+        return [Difference(DifferenceKind.SETTINGS, None, what)]
     recorded = await parts.manifests.load(version.id)
     found, entries = await asyncio.to_thread(_compared, target, recorded)
-    made = VersionSettings.read(version.settings)
     stored = await stored_digests(parts.open_index(version.physical), version.id)
     content = settings.content if made is None else made.content
-    async for files in read_files(parts.source, entries, target, content, RunProgress(), _raise):
+    async for files in read_files(parts.content, parts.source, entries, target, content, RunProgress(), _raise):
         for file in files:
             if (difference := _content_difference(file, recorded[file.path], stored, version.id)) is not None:
                 found[file.path] = difference

@@ -17,7 +17,8 @@ from reposync.sources.port import Source, TreeEntry, path_text
 from reposync.store.columns import sanitize_text
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import RunFigures
-from reposync.sync.prepare import ContentSettings, ContentWorkers, PreparedFile, RawFile
+from reposync.sync.content_pool import ContentPool, RunContent
+from reposync.sync.prepare import ContentSettings, PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
 from reposync.sync.stored_points import own_text
 from reposync.sync.target import TargetTree
@@ -93,6 +94,7 @@ async def run_pipeline(
 
 
 async def read_files(
+    pool: ContentPool,
     source: Source,
     entries: Sequence[TreeEntry],
     target: TargetTree,
@@ -102,9 +104,12 @@ async def read_files(
 ) -> AsyncGenerator[list[PreparedFile], None]:
     """The content of `entries`, read and chunked, but neither embedded nor stored."""
     batches = read_batches(source, entries, target, settings, progress, judge)
-    async with ContentWorkers(len(entries), settings) as workers, contextlib.aclosing(batches):
+    content = RunContent(pool, settings)
+    if entries:
+        pool.warm()
+    async with contextlib.aclosing(batches):
         async for batch in batches:
-            yield await workers.prepare(batch)
+            yield await content.prepare(batch)
 
 
 async def read_batches(

@@ -1,44 +1,19 @@
-"""From a blob to chunks that are ready to embed: decode, chunk, hash, sparse vectors. This is CPU work: it runs in a
-worker process for a long run, in a thread for a short one."""
+"""From a blob to chunks that are ready to embed: decode, parse, chunk, hash, sparse vectors. This is CPU work on what
+strangers wrote: `content_worker` runs it, in a process of its own. So it imports little."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
-from reposync.content.documents import make_document
+from reposync.content.documents import FileText, cut, read_text
+from reposync.content.joining import has_lines_of_file, joined, with_starts
 from reposync.content.model import Chunk, Skip, Skipped, content_hash
-from reposync.content.symbols import symbols_of
-from reposync.cores import usable_cores
+from reposync.content.symbols import OverBudget, definitions, symbols_of_chunks
 from reposync.embedding.sparse import document_vector
-from reposync.sources.port import path_text
-from reposync.store.columns import path_key
+from reposync.paths import path_text
 from reposync.symbol import Symbol
 from reposync.vectors.port import PointWrite
-
-# A worker process costs about 0.6 s and 90 MB to start; below this many files a thread has finished by then.
-PROCESS_FROM_FILES = 400
-# Two keep pace with one event loop that stores what they prepare.
-MOST_WORKERS = 2
-# Attempts for a file alone in a worker before it is reported. The first death may be chance: the kernel kills any large
-# process if another needs memory.
-_TRIES_ALONE = 2
-# Runs in which a file killed its worker before later runs only report it. A run that reads everything tries it again.
-MOST_DEATHS = 5
-
-DEATH = "ended the worker that processed it"
-
-Deaths = Mapping[tuple[str, str], int]
-"""`death_of` a file -> number of runs of the repository in which it killed its worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +40,23 @@ class RawFile:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file whose chunks are known. `symbols`: of each chunk; None: its definitions are found again."""
+
+    path: str
+    mode: int
+    sha: str
+    size_bytes: int
+    language: str | None
+    chunks: Sequence[Chunk]
+    symbols: Sequence[Sequence[Symbol]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedFile:
     """A file with the points of its chunks, or why it has none. Their dense vectors are added when it is embedded, and
-    their links when it is stored. `size_bytes`: None if its path alone decided."""
+    their links when it is stored. `size_bytes`: None if its path alone decided. `is_over_budget`: it has no symbols,
+    because parsing it takes too long. `is_exact`: a stored file has the symbols that its content gives."""
 
     path: str
     mode: int
@@ -76,6 +65,8 @@ class PreparedFile:
     language: str | None = None
     chunks: tuple[PointWrite, ...] = ()
     skipped: Skipped | None = None
+    is_over_budget: bool = False
+    is_exact: bool = True
 
     @property
     def is_failed(self) -> bool:
@@ -86,152 +77,142 @@ class PreparedFile:
         return replace(self, language=None, chunks=(), skipped=Skipped(Skip.FAILED, detail))
 
 
-def point_of(
-    chunk_index: int, chunk: Chunk, path: str, language: str | None, symbols: Sequence[Symbol] | None = None
-) -> PointWrite:
-    """`symbols`: of this chunk, if they are known; None: it is parsed."""
-    if symbols is None:
-        symbols = symbols_of(chunk.text, language, chunk.start_line)
-    return PointWrite(
-        chunk_index,
-        chunk.text,
-        chunk.start_line,
-        chunk.end_line,
-        content_hash(chunk.text),
-        url=None,
-        dense=None,
-        sparse=document_vector(chunk.text, path=path, names=[each.name for each in symbols]),
-        symbols=symbols,
-        start_index=chunk.start_index,
-    )
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the content of a file becomes, whatever its path."""
+
+    chunks: Sequence[Chunk] = ()
+    symbols: Sequence[Sequence[Symbol]] = ()
+    skipped: Skipped | None = None
+    is_over_budget: bool = False
 
 
-def prepare(files: Sequence[RawFile], settings: ContentSettings) -> list[PreparedFile]:
-    """One result a file, in order. A failure of one file becomes its skip reason and does not affect the others."""
-    return [_prepare(file, settings) for file in files]
+Contents = dict[tuple[str, str | None, bool, bool], Content]
+"""Of one blob: by its sha, language, whether generated content is kept, and whether it is a notebook."""
 
 
-def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
-    path = path_text(file.path)
-    prepared = PreparedFile(path, file.mode, file.sha, file.size_bytes)
-    if file.unreadable is not None:
-        return prepared.failed(file.unreadable)
-    try:
-        document = make_document(
-            file.path,
-            file.content,
-            file.size_bytes,
-            chunk_size=settings.chunk_size,
-            chunk_overlap=settings.chunk_overlap,
-            max_file_bytes=settings.max_file_bytes,
-            keep_generated=file.keep_generated,
-        )
-        if isinstance(document, Skipped):
-            return replace(prepared, skipped=document)
-        chunks = tuple(point_of(number, chunk, path, document.language) for number, chunk in enumerate(document.chunks))
-    except Exception as error:  # noqa: BLE001 - one hostile file must not end a run
-        # Only the type: the message of an error may quote the file.
-        return prepared.failed(f"could not be processed: {type(error).__name__}")
-    return replace(prepared, language=document.language, chunks=chunks)
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`contents`: of the last file that was prepared before: equal content is parsed once, and equal files follow each
+    other. `with_symbols`: False for a file whose definitions take too long to find."""
+
+    files: Sequence[RawFile | StoredFile]
+    settings: ContentSettings
+    contents: Contents = field(default_factory=dict)
+    with_symbols: bool = True
 
 
-class ContentWorkers:
-    """Runs `prepare` beside the event loop. A worker that a file kills is replaced, and the file is reported.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The first files of a job, at least one. `contents`: of the last of them; `parsed`: how many were parsed."""
 
-    Files that did so before (`deaths`) never run in a thread of this process. `is_repeated`: an earlier attempt failed;
-    a file of it may have ended the whole process, so a worker process reads them.
-    """
+    files: list[PreparedFile]
+    contents: Contents
+    parsed: int
 
-    def __init__(
-        self, files: int, settings: ContentSettings, deaths: Deaths | None = None, *, is_repeated: bool = False
-    ) -> None:
-        self._settings = settings
-        self._deaths = deaths or {}
-        self._in_process = files >= PROCESS_FROM_FILES or bool(self._deaths) or is_repeated
-        # A batch has a worker for itself: only its files can have killed it. The worker used last is used next, so that
-        # a second one starts only if there is work for two.
-        self._idle: asyncio.LifoQueue[Executor] = asyncio.LifoQueue()
-        self._executors = {self._start() for _ in range(_workers(files) if self._in_process else 1)}
-        for each in self._executors:
-            self._idle.put_nowait(each)
 
-    def _start(self) -> Executor:
-        if not self._in_process:
-            return ThreadPoolExecutor(1, thread_name_prefix="content")
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, mp_context=context, initializer=_start_worker)
+def prepare(
+    job: Job, *, begin: Callable[[], object] = lambda: None, is_late: Callable[[], bool] = lambda: False
+) -> Answer:
+    """The files of `job` in order, until `is_late`. A failure of one file becomes its skip reason and does not affect
+    the others. `begin` is called before each."""
+    preparation = _Preparation(job, dict(job.contents))
+    files: list[PreparedFile] = []
+    for file in job.files:
+        begin()
+        files.append(preparation.prepare(file))
+        if is_late():
+            break
+    return Answer(files, preparation.contents, preparation.parsed)
 
-    async def prepare(self, files: Sequence[RawFile]) -> list[PreparedFile]:
-        if not any(self._deaths_of(file) for file in files) and (prepared := await self._attempt(files)) is not None:
-            return prepared
-        # One of these files kills the worker (out of memory, a crash in a C library): find it, keep the others.
-        return [await self._prepare_alone(file) for file in files]
 
-    async def _prepare_alone(self, file: RawFile) -> PreparedFile:
-        if self._deaths_of(file) < MOST_DEATHS:
-            for _ in range(_TRIES_ALONE):
-                if (prepared := await self._attempt([file])) is not None:
-                    return prepared[0]
-        died = PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes)
-        return died.failed(death_of(file.path, file.sha)[1])
+@dataclass(slots=True)
+class _Preparation:
+    job: Job
+    contents: Contents
+    parsed: int = 0
 
-    async def _attempt(self, files: Sequence[RawFile]) -> list[PreparedFile] | None:
-        """None if the worker died."""
-        executor = await self._idle.get()
+    def prepare(self, file: RawFile | StoredFile) -> PreparedFile:
+        path = file.path if isinstance(file, StoredFile) else path_text(file.path)
+        prepared = PreparedFile(path, file.mode, file.sha, file.size_bytes)
+        if isinstance(file, RawFile) and file.unreadable is not None:
+            return prepared.failed(file.unreadable)
         try:
-            return await asyncio.get_running_loop().run_in_executor(executor, prepare, files, self._settings)
-        except BrokenProcessPool:
-            executor.shutdown(wait=False, cancel_futures=True)
-            self._executors.remove(executor)
-            if not self._executors:
-                executor = self._start()
-                self._executors.add(executor)
-            # Otherwise one less: memory may be short, and a file that is tried alone must be alone.
-            return None
-        finally:
-            if executor in self._executors:
-                self._idle.put_nowait(executor)
+            if isinstance(file, StoredFile):
+                return self._stored(file, prepared)
+            return self._raw(file, prepared)
+        except Exception as error:  # noqa: BLE001 - one hostile file must not end a run
+            # Only the type: the message of an error may quote the file.
+            return prepared.failed(f"could not be processed: {type(error).__name__}")
 
-    def _deaths_of(self, file: RawFile) -> int:
-        return self._deaths.get(death_of(file.path, file.sha), 0)
+    def _raw(self, file: RawFile, prepared: PreparedFile) -> PreparedFile:
+        settings = self.job.settings
+        text = read_text(file.path, file.content, file.size_bytes, max_file_bytes=settings.max_file_bytes)
+        if isinstance(text, Skipped):
+            return replace(prepared, skipped=text)
+        key = file.sha, text.language, file.keep_generated, text.lines is not None
+        if key not in self.contents:
+            if not any(known[0] == file.sha for known in self.contents):
+                self.contents.clear()
+            self.contents[key] = self._content(text, keep_generated=file.keep_generated)
+        content = self.contents[key]
+        if content.skipped is not None:
+            return replace(prepared, skipped=content.skipped)
+        return _with_points(prepared, text.language, content)
 
-    async def __aenter__(self) -> ContentWorkers:
-        return self
+    def _content(self, text: FileText, *, keep_generated: bool) -> Content:
+        size, overlap = self.job.settings.chunk_size, self.job.settings.chunk_overlap
+        document = cut(text, chunk_size=size, chunk_overlap=overlap, keep_generated=keep_generated)
+        if isinstance(document, Skipped):
+            return Content(skipped=document)
+        return self._parsed(text.text, document.language, document.chunks, text.lines)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # A worker may not end when its executor shuts down (seen with CPython 3.11, after a cancelled run), and the
-        # program would wait for it when it exits. It holds nothing that could be lost.
-        for executor in self._executors:
-            processes = list((getattr(executor, "_processes", None) or {}).values())
-            executor.shutdown(wait=False, cancel_futures=True)
-            for each in processes:
-                each.kill()
+    def _parsed(self, text: str, language: str | None, chunks: Sequence[Chunk], lines: Sequence[int] | None) -> Content:
+        self.parsed += 1
+        try:
+            if self.job.with_symbols:
+                found = definitions(text, language)
+                return Content(chunks, symbols_of_chunks(found, chunks, lines))
+        except OverBudget:
+            pass
+        return Content(chunks, [()] * len(chunks), is_over_budget=True)
+
+    def _stored(self, file: StoredFile, prepared: PreparedFile) -> PreparedFile:
+        chunks = with_starts(file.chunks)
+        if file.symbols is not None:
+            return _with_points(prepared, file.language, Content(chunks, file.symbols))
+        whole = joined(chunks) if chunks else None
+        if whole is not None and whole.is_certain and has_lines_of_file(chunks):
+            return _with_points(prepared, file.language, self._parsed(whole.text, file.language, chunks, None))
+        # A notebook, or chunks of 0.1 that would fit elsewhere, too.
+        contents = [self._parsed(each.text, file.language, [replace(each, start_index=0)], None) for each in chunks]
+        symbols = [
+            [_moved(symbol, chunk.start_line - 1) for symbol in content.symbols[0]]
+            for chunk, content in zip(chunks, contents, strict=True)
+        ]
+        is_over_budget = any(each.is_over_budget for each in contents)
+        content = Content(chunks, symbols, is_over_budget=is_over_budget)
+        return replace(_with_points(prepared, file.language, content), is_exact=False)
 
 
-def _workers(files: int) -> int:
-    return min(MOST_WORKERS, usable_cores(), 1 + files // (4 * PROCESS_FROM_FILES))
+def _moved(symbol: Symbol, lines: int) -> Symbol:
+    return Symbol(symbol.name, symbol.kind, symbol.start_line + lines, symbol.end_line + lines)
 
 
-def death_of(path: bytes, sha: str) -> tuple[str, str]:
-    """Path and detail of the file in the problems of a run. A changed file is tried again, as it has a different
-    blob."""
-    return path_key(path_text(path)), f"{DEATH}, at blob {sha[:10]} (out of memory?)"
-
-
-def _start_worker() -> None:
-    # What the imports made is not garbage: looking for some took 3% of a worker's time.
-    gc.freeze()
-    gc.set_threshold(100_000)
-    # Ctrl-C reaches every process of the terminal; the parent decides what happens to the run.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A worker holds both ends of its queue and would wait for ever after a kill -9 of its parent.
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-    os._exit(1)
+def _with_points(prepared: PreparedFile, language: str | None, content: Content) -> PreparedFile:
+    points = tuple(
+        PointWrite(
+            number,
+            chunk.text,
+            chunk.start_line,
+            chunk.end_line,
+            content_hash(chunk.text),
+            url=None,
+            dense=None,
+            sparse=document_vector(chunk.text, path=prepared.path, names=[each.name for each in symbols]),
+            symbols=symbols,
+            start_index=chunk.start_index,
+        )
+        for number, (chunk, symbols) in enumerate(zip(content.chunks, content.symbols, strict=True))
+    )
+    return replace(prepared, language=language, chunks=points, is_over_budget=content.is_over_budget)

@@ -265,7 +265,7 @@ async def preview(
     names = {each.physical for each in (version, situation.live) if each is not None}
     same_model = await indexes_of_model(parts, names, spec)
     to_embed: dict[str, int] = {}
-    batches = read_files(parts.source, entries, target, settings.content, progress)
+    batches = read_files(parts.content, parts.source, entries, target, settings.content, progress)
     async with contextlib.aclosing(batches):
         async for files in batches:
             found.files_to_store += sum(1 for file in files if file.chunks)

@@ -21,6 +21,7 @@ from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.tables import IndexVersion
 from reposync.store.versions import AttributeFiles, Versions
+from reposync.sync.content_pool import ContentPool
 from reposync.sync.lease import Lease
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.progress import RunProgress
@@ -69,6 +70,7 @@ class SyncParts:
     manifests: Manifests
     versions: Versions
     runs: Runs
+    content: ContentPool
     keep_retired_seconds: float = 0.0
     gate: Gate | None = None
     elsewhere: Sequence[str] = ()

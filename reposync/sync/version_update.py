@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
-from reposync.content.joining import with_starts
 from reposync.content.model import Skip
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError
@@ -20,22 +19,17 @@ from reposync.store.manifest import ManifestRow
 from reposync.store.tables import IndexVersion
 from reposync.sync.audit import IndexState
 from reposync.sync.brake import UNREADABLE, VANISHED, Brake, Losses
-from reposync.sync.index_versions import Situation
+from reposync.sync.content_pool import DEATH, Deaths, RunContent, death_of
+from reposync.sync.index_versions import Situation, VersionSettings
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, read_batches, run_pipeline
 from reposync.sync.plan import Work, plan_work
 from reposync.sync.point_audit import audit_ids, audit_points
-from reposync.sync.prepare import (
-    DEATH,
-    ContentWorkers,
-    Deaths,
-    PreparedFile,
-    death_of,
-    point_of,
-)
+from reposync.sync.prepare import PreparedFile, StoredFile
 from reposync.sync.progress import RunProgress
 from reposync.sync.stored_points import stored_chunk, stored_symbols
 from reposync.sync.target import RunContext, SyncParts, TargetTree
 from reposync.sync.writer import Writer
+from reposync.vectors.collection import SCHEMA_REVISION
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import StoredPoint, WriteScope
 
@@ -116,7 +110,7 @@ class VersionUpdate:
             await context.parts.runs.forget_problems(run, Skip.FAILED)
         left: list[str] = []
         if work.copied and situation.live is not None:
-            left = await _copy_files(situation.live, work.copied, vectors, writer, wanted={})
+            left = await _copy_files(situation.live, work.copied, vectors, writer, wanted={}, exact=True)
         await self._read(await asyncio.to_thread(work.to_read, left), writer, vectors)
         if vectors.windows.embedded or vectors.windows.reused:
             log.info("%d windows embedded, %d reused", vectors.windows.embedded, vectors.windows.reused)
@@ -190,13 +184,15 @@ class VersionUpdate:
             return
         wanted = self.situation.wanted
         deaths = await self._deaths(entries)
-        # What a version with words only lacks may have killed its worker.
-        is_repeated = self.context.run.attempt > 1 or self.situation.live_has_words_only
         source, progress = self.context.parts.source, self.context.progress
         judge = partial(_judge, entries, self.work)
         batches = read_batches(source, entries, self.target, wanted.content, progress, judge, self._batch_bytes)
-        async with ContentWorkers(len(entries), wanted.content, deaths, is_repeated=is_repeated) as workers:
-            await run_pipeline(batches, workers.prepare, vectors, writer.store, progress)
+        content = RunContent(self.context.parts.content, wanted.content, deaths)
+        if not deaths:
+            content.pool.warm()
+        await run_pipeline(batches, content.prepare, vectors, writer.store, progress)
+        if paths := content.over_budget:
+            log.warning("%d files have no symbols, parsing them takes too long: %s", len(paths), ", ".join(paths[:5]))
 
     def _batch_bytes(self) -> int:
         return min(BATCH_BYTES, _batch_chunks(self.context.progress) * self.situation.wanted.content.chunk_size)
@@ -210,7 +206,7 @@ class VersionUpdate:
         tries_again = run.full or run.repair
 
         def of_these() -> Deaths:
-            mine = (death_of(entry.path, entry.sha) for entry in entries)
+            mine = (death_of(path_text(entry.path), entry.sha) for entry in entries)
             return {each: 1 if tries_again else earlier[each] for each in mine if each in earlier}
 
         return await asyncio.to_thread(of_these)
@@ -225,7 +221,7 @@ class VersionUpdate:
         if rows:
             # A file at the same blob has chunks of other settings: it is not what this version should have, either.
             wanted = {path: blobs[path] if blobs[path] != row.blob_sha else "" for path, row in rows.items()}
-            await _copy_files(live, list(rows.values()), vectors, writer, wanted=wanted)
+            await _copy_files(live, list(rows.values()), vectors, writer, wanted=wanted, exact=False)
 
     async def _lost_by_building(self) -> Losses:
         """Files that have points in the live version and not in the one that is built, because of their content."""
@@ -293,11 +289,22 @@ def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs
 
 
 async def _copy_files(
-    live: IndexVersion, rows: Sequence[ManifestRow], vectors: DenseVectors, writer: Writer, *, wanted: Mapping[str, str]
+    live: IndexVersion,
+    rows: Sequence[ManifestRow],
+    vectors: DenseVectors,
+    writer: Writer,
+    *,
+    wanted: Mapping[str, str],
+    exact: bool,
 ) -> list[str]:
     """Copy the files that the live version records as `rows`; the texts come from there, and so do the vectors if the
-    model is the same. `wanted`: see `Writer.store_copies`. Returns the paths of which points are missing there, or
-    which the model refuses: these have to be read."""
+    model is the same. `wanted`: see `Writer.store_copies`. `exact`: only files whose symbols can be found again without
+    the file. Returns the other paths, those of which points are missing there, and those which the model refuses: these
+    have to be read."""
+    made = VersionSettings.read(live.settings)
+    has_symbols = made is not None and made.schema == SCHEMA_REVISION
+    settings = writer.context.settings.content
+    content = RunContent(writer.context.parts.content, settings)
     index = writer.context.parts.open_index(live.physical)
     left: list[str] = []
     by_path = await asyncio.to_thread(lambda: {row.path: row for row in in_order(rows, lambda row: row.path)})
@@ -312,7 +319,8 @@ async def _copy_files(
             yield found
 
     async def prepare(found: dict[str, list[StoredPoint]]) -> list[PreparedFile]:
-        prepared = await asyncio.to_thread(_from_points, found, by_path)
+        files = await asyncio.to_thread(_from_points, found, by_path, with_symbols=has_symbols)
+        prepared = [file for file in await content.prepare(files) if file.is_exact or not exact]
         left.extend(found.keys() - {file.path for file in prepared})
         return prepared
 
@@ -344,19 +352,19 @@ def _pages_to_copy(rows: Mapping[str, ManifestRow], progress: RunProgress) -> It
         yield page
 
 
-def _from_points(found: Mapping[str, Sequence[StoredPoint]], rows: Mapping[str, ManifestRow]) -> list[PreparedFile]:
-    """The files of which all points are there."""
-    prepared = []
+def _from_points(
+    found: Mapping[str, Sequence[StoredPoint]], rows: Mapping[str, ManifestRow], *, with_symbols: bool
+) -> list[StoredFile]:
+    """The files of which all points are there. `with_symbols`: those of the points are what this program would find."""
+    files = []
     for path, points in found.items():
         row = rows[path]
         mine = [each for each in points if each.payload["metadata"]["blob_sha"] == row.blob_sha]
         mine.sort(key=lambda each: each.payload["metadata"]["chunk_index"])
         if [each.payload["metadata"]["chunk_index"] for each in mine] != list(range(row.chunks)):
             continue
-        # Parsing belongs in the content workers: a file may bring a grammar down.
-        chunks = tuple(
-            point_of(number, chunk, path, row.language, stored_symbols(mine[number]))
-            for number, chunk in enumerate(with_starts([stored_chunk(each) for each in mine]))
-        )
-        prepared.append(PreparedFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, chunks))
-    return prepared
+        symbols = [each for each in map(stored_symbols, mine) if each is not None] if with_symbols else []
+        known = symbols if len(symbols) == len(mine) else None
+        chunks = [stored_chunk(each) for each in mine]
+        files.append(StoredFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, chunks, known))
+    return files

@@ -37,9 +37,12 @@ from reposync.vectors.port import (
 )
 from reposync.vectors.request_bodies import Filter
 
-SCHEMA_REVISION = 2
-"""Of points. 2: they have symbols, whose names count more in sparse vectors. A version of the index with points of 1 is
-searched until a run has built the next one from them, in the same collection."""
+SCHEMA_REVISION = 3
+"""Of points. 2: they have symbols, whose names count more in sparse vectors. 3: these are the definitions of the whole
+file, not of each chunk alone. A version of the index with points of an earlier revision is searched until a run has
+built the next one from them, in the same collection."""
+WORDS_SCHEMA = 2
+"""The first revision in which the terms of a point are those of its text."""
 FIRST_SCHEMA = 1
 """What programs before 0.2 write."""
 LAYOUT = 1

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reposync.config.sections import QdrantConfig
 from reposync.errors import VectorIndexError
 from reposync.symbol import Symbol
 
 if TYPE_CHECKING:
+    from reposync.config.sections import QdrantConfig
     from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
 
 DENSE, SPARSE = "dense", "sparse"
@@ -55,13 +55,19 @@ class ResolvedCollection:
     identity: str
 
 
+def _default_qdrant() -> QdrantConfig:
+    from reposync.config.sections import QdrantConfig  # content workers need no configuration: pydantic takes 0.1 s
+
+    return QdrantConfig()
+
+
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
     """One collection at one place: the server of `qdrant`, or the embedded engine in `state_dir` if it has no `url`."""
 
     collection: str
     state_dir: Path
-    qdrant: QdrantConfig = field(default_factory=QdrantConfig)
+    qdrant: QdrantConfig = field(default_factory=_default_qdrant)
 
     @property
     def is_embedded(self) -> bool:

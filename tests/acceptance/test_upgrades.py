@@ -67,7 +67,9 @@ def qdrant_url() -> Generator[str, None, None]:
 
 
 @pytest.mark.parametrize(
-    ("release", "processed"), [(FIRST_RELEASE, 2), (RELEASE_BEFORE, 0)], ids=["0.1.0 had no symbols", "0.2.0"]
+    ("release", "processed"),
+    [(FIRST_RELEASE, 2), (RELEASE_BEFORE, 2)],
+    ids=["0.1.0 had no symbols", "0.2.0 had those of each chunk"],
 )
 def test_what_a_release_made_is_taken_over(
     person: Person, repository: GitRepository, tmp_path: Path, release: str, processed: int

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from reposync.sync.content_pool import ContentPool
 from tests.fixtures.databases import copy_upgraded_sqlite
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
@@ -36,15 +37,22 @@ def embeddings() -> Generator[EmbeddingServer, None, None]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def content() -> Generator[ContentPool, None, None]:
+    pool = ContentPool()
+    yield pool
+    pool.close()
+
+
 @pytest.fixture
 def closed_world(
-    request: pytest.FixtureRequest, tmp_path: Path, qdrant: Target, embeddings: EmbeddingServer
+    request: pytest.FixtureRequest, tmp_path: Path, qdrant: Target, embeddings: EmbeddingServer, content: ContentPool
 ) -> Generator[World, None, None]:
     """A world whose configuration can still be written."""
     copy_upgraded_sqlite(request.config, tmp_path / "state" / "reposync.db")
     repository = GitRepository.create(tmp_path / "project.git")
     with collections(qdrant) as collection:
-        world = World(tmp_path, repository, embeddings, qdrant.url, collection, target=qdrant)
+        world = World(tmp_path, repository, embeddings, qdrant.url, collection, target=qdrant, content=content)
         world.configure()
         yield world
 
@@ -63,7 +71,7 @@ def database_of_state(request: pytest.FixtureRequest, tmp_path: Path) -> None:
 
 @pytest.fixture
 async def gitlab_world(
-    database_of_state: None, tmp_path: Path, qdrant: Target, monkeypatch: pytest.MonkeyPatch
+    database_of_state: None, tmp_path: Path, qdrant: Target, content: ContentPool, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[GitLabWorld, None]:
     monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
     repository = GitRepository.create(tmp_path / "project.git")
@@ -73,6 +81,7 @@ async def gitlab_world(
         world = GitLabWorld(
             tmp_path, repository, embeddings, qdrant.url, collection, target=qdrant, server=server, project=project
         )
+        world.content = content
         world.configure()
         async with world.opened():
             yield world

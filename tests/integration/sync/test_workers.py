@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,11 +17,13 @@ import pytest
 from reposync.app.verification import Verification
 from reposync.content.model import Skip, Skipped
 from reposync.store.run import Run
-from reposync.sync.prepare import MOST_DEATHS, PROCESS_FROM_FILES, ContentSettings, ContentWorkers, RawFile, death_of
+from reposync.sync.content_pool import MOST_DEATHS, ContentPool, RunContent, death_of
+from reposync.sync.prepare import ContentSettings, RawFile
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.full
 
+MANY = 400
 SETTINGS = ContentSettings(7000, 1500, 1_000_000)
 FILES = [RawFile(f"f{number}.py".encode(), 0o100644, "0" * 40, 9, b"value = 1") for number in range(40)]
 
@@ -28,43 +32,107 @@ def content_workers() -> list[psutil.Process]:
     found = []
     for each in psutil.Process().children():
         with contextlib.suppress(psutil.Error):  # it has just ended
-            if "resource_tracker" not in " ".join(each.cmdline()):
+            if "reposync.sync.content_worker" in each.cmdline():
                 found.append(each)
     return found
 
 
-async def test_a_file_whose_workers_died_before_is_tried_in_a_process_and_at_last_only_reported():
-    suspect, lethal = (death_of(file.path, file.sha) for file in FILES[:2])
+@pytest.fixture
+def pool() -> Iterator[ContentPool]:
+    """One worker, so that the order of the files is that of their deaths."""
+    pool = ContentPool(1)
+    yield pool
+    pool.close()
+
+
+async def test_a_file_whose_workers_died_before_is_tried_again_and_at_last_only_reported(pool: ContentPool):
+    suspect, lethal = (death_of(file.path.decode(), file.sha) for file in FILES[:2])
     before = set(content_workers())
-    async with ContentWorkers(3, SETTINGS, {suspect: MOST_DEATHS - 1, lethal: MOST_DEATHS}) as workers:
-        (reported,) = await workers.prepare(FILES[1:2])
-        assert set(content_workers()) <= before, "it is not tried"
-        prepared = await workers.prepare(FILES[:3])
-        assert not set(content_workers()) <= before, "not in this process"
+    content = RunContent(pool, SETTINGS, {suspect: MOST_DEATHS - 1, lethal: MOST_DEATHS})
+    (reported,) = await content.prepare(FILES[1:2])
+    assert set(content_workers()) <= before, "it is not tried"
+    prepared = await content.prepare(FILES[:3])
     assert reported.skipped == Skipped(Skip.FAILED, lethal[1])
     assert [bool(file.chunks) for file in prepared] == [True, False, True]
 
 
-def kill_workers(number: int, others: set[psutil.Process], ended: threading.Event) -> None:
+async def test_equal_content_is_parsed_once_in_a_run_whatever_its_batches(pool: ContentPool):
+    content = RunContent(pool, SETTINGS)
+    equal = [replace(file, sha="1" * 40, content=b"def f():\n    pass\n") for file in FILES]
+    batches = await asyncio.gather(*[content.prepare(equal[at : at + 10]) for at in range(0, len(equal), 10)])
+    assert {len(file.chunks[0].symbols) for batch in batches for file in batch} == {1}
+    assert content.parsed == 1
+
+
+async def test_a_file_with_too_many_steps_is_indexed_without_symbols_and_its_neighbours_with_them(pool: ContentPool):
+    code, endless = b"fun f() {\n}\n", b"a." * 495_000
+    files = [
+        RawFile(b"a.kt", 0o100644, "1" * 40, len(code), code),
+        RawFile(b"b.kt", 0o100644, "2" * 40, len(endless), endless, keep_generated=True),
+        RawFile(b"c.kt", 0o100644, "3" * 40, len(code), code),
+    ]
+    content = RunContent(pool, SETTINGS)
+    prepared = await content.prepare(files)
+    assert [file.is_over_budget for file in prepared] == [False, True, False]
+    assert [bool(file.chunks) for file in prepared] == [True, True, True]
+    assert [sum(len(chunk.symbols) for chunk in file.chunks) for file in prepared] == [1, 0, 1]
+    assert content.over_budget == ["b.kt"]
+
+
+async def test_a_file_past_its_seconds_is_indexed_without_symbols(pool: ContentPool):
+    """The timer of the worker sends this signal."""
+    code = b"def f():\n    pass\n"
+    file = replace(FILES[0], content=code)
+    content = RunContent(pool, SETTINGS, {death_of("f0.py", file.sha): 1})
+    ended = threading.Event()
+    others = set(content_workers())
+    killing = asyncio.create_task(asyncio.to_thread(kill_workers, 1, others, ended, signal.SIGPROF))
+    (prepared,) = await content.prepare([file])
+    ended.set()
+    await killing
+    assert (prepared.is_over_budget, [chunk.symbols for chunk in prepared.chunks]) == (True, [()])
+
+
+async def test_the_worker_of_a_cancelled_run_ends_in_the_middle_of_a_file(world: World, pool: ContentPool):
+    world.app.content = pool
+    world.repository.commit({"a.py": b"def f():\n    pass\n"})
+    before = set(content_workers())
+    run = asyncio.create_task(world.sync())
+    while not (workers := set(content_workers()) - before):
+        await asyncio.sleep(0.01)
+    (worker,) = workers
+    worker.suspend()  # this file takes for ever
+    while not pool.busy:
+        await asyncio.sleep(0.01)
+    run.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await run
+    _, alive = await asyncio.to_thread(psutil.wait_procs, [worker], timeout=30)
+    assert alive == []
+
+
+def kill_workers(
+    number: int, others: set[psutil.Process], ended: threading.Event, by: signal.Signals = signal.SIGKILL
+) -> None:
     """The first so many content workers that appear beside these `others`."""
     killed: set[psutil.Process] = set()
     while not ended.wait(0.01) and len(killed) < number:
         for each in set(content_workers()) - others - killed:
             if len(killed) < number and is_started(each):
-                each.kill()
+                each.send_signal(by)
                 killed.add(each)
 
 
 def is_started(process: psutil.Process) -> bool:
     """Not only forked, as it still is this program."""
     with contextlib.suppress(psutil.Error):
-        return any("spawn_main" in word for word in process.cmdline())
+        return "reposync.sync.content_worker" in process.cmdline()
     return False
 
 
-async def sync_with_killed_workers(world: World, number: int) -> Run:
+async def sync_with_killed_workers(world: World, number: int, others: set[psutil.Process]) -> Run:
     ended = threading.Event()
-    killing = asyncio.create_task(asyncio.to_thread(kill_workers, number, set(content_workers()), ended))
+    killing = asyncio.create_task(asyncio.to_thread(kill_workers, number, others, ended))
     try:
         return await world.sync()
     finally:
@@ -72,13 +140,16 @@ async def sync_with_killed_workers(world: World, number: int) -> Run:
         await killing
 
 
-async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs(world: World, monkeypatch):
+async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs(
+    world: World, pool: ContentPool, monkeypatch
+):
+    world.app.content, others = pool, set(content_workers())
     world.repository.commit({"first.py": b"value = 0\n"})
     await world.completed()
-    world.repository.commit({f"f{n:03}.py": f"value = {n}\n".encode() for n in range(PROCESS_FROM_FILES)})
+    world.repository.commit({f"f{n:03}.py": f"value = {n}\n".encode() for n in range(MANY)})
     # The batch, then the first file of it twice.
-    monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", PROCESS_FROM_FILES)
-    run = await sync_with_killed_workers(world, 3)
+    monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", MANY)
+    run = await sync_with_killed_workers(world, 3, others)
     assert (run.status, run.error_code, run.files_failed) == ("completed", "FILES_FAILED", 1)
     problems = await world.app.runs.problems(run.id)
     assert [each.path for each in problems] == ["f000.py"]
@@ -86,11 +157,11 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     verdict = await Verification(world.app, against_source=False, report=lambda _: None).verify("project")
     assert (verdict.exact, verdict.failed) == (False, 1)
 
-    # Tried alone, twice more, and in a process although it is one file.
-    run = await sync_with_killed_workers(world, 2)
+    # Tried alone, twice more.
+    run = await sync_with_killed_workers(world, 2, others)
     assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1)
 
-    monkeypatch.setattr("reposync.sync.prepare.MOST_DEATHS", 2)
+    monkeypatch.setattr("reposync.sync.content_pool.MOST_DEATHS", 2)
     before = set(content_workers())
     run = await world.sync()
     assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1), "it is not tried any more, and not forgotten"
@@ -104,27 +175,25 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     assert verdict.exact
 
 
-async def test_a_first_sync_reads_what_killed_its_worker_once_more_in_a_worker(world: World, monkeypatch):
-    world.repository.commit({f"f{n:03}.py": f"value = {n}\n".encode() for n in range(PROCESS_FROM_FILES)})
-    monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", PROCESS_FROM_FILES)
-    monkeypatch.setattr("reposync.sync.prepare.ThreadPoolExecutor", None)  # only a worker may read it
+async def test_a_first_sync_reads_what_killed_its_worker_once_more(world: World, pool: ContentPool, monkeypatch):
+    world.app.content, others = pool, set(content_workers())
+    world.repository.commit({f"f{n:03}.py": f"value = {n}\n".encode() for n in range(MANY)})
+    monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", MANY)
     # While words are indexed: the batch, and the first file of it twice.
-    run = await sync_with_killed_workers(world, 3)
+    run = await sync_with_killed_workers(world, 3, others)
     assert (run.status, run.error_code, run.files_failed) == ("completed", None, 0)
     assert await world.indexed() == await world.expected()
 
 
 PARENT = """
-import asyncio, os, sys
-from reposync.sync.prepare import ContentWorkers, PROCESS_FROM_FILES
+import asyncio
+from reposync.sync.content_pool import ContentPool, RunContent
 from tests.integration.sync.test_workers import FILES, SETTINGS
 async def main():
-    async with ContentWorkers(PROCESS_FROM_FILES, SETTINGS) as workers:
-        await workers.prepare(FILES)
-        print("ready", flush=True)
-        await asyncio.sleep(3600)
-if __name__ == "__main__":
-    asyncio.run(main())
+    await RunContent(ContentPool(), SETTINGS).prepare(FILES)
+    print("ready", flush=True)
+    await asyncio.sleep(3600)
+asyncio.run(main())
 """
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reposync.content.documents import make_document
 from reposync.content.model import Document, Skip, Skipped, content_hash
-from reposync.sync.prepare import ContentSettings, RawFile, prepare
+from reposync.sync.prepare import ContentSettings, Job, RawFile, prepare
 
 
 def document(path: str, content: bytes | str, **options: bool | int) -> Document | Skipped:
@@ -57,7 +57,8 @@ def test_the_hash_of_a_text_is_the_one_by_which_stored_vectors_are_found() -> No
 
 def test_an_error_does_not_quote_the_file() -> None:
     raw = RawFile(b"a.py", 0o100644, "0" * 40, 20, b"password = 'hunter2'")
-    (made,) = prepare([raw], ContentSettings(chunk_size=10, chunk_overlap=20, max_file_bytes=1000))
+    settings = ContentSettings(chunk_size=10, chunk_overlap=20, max_file_bytes=1000)
+    (made,) = prepare(Job([raw], settings)).files
     assert made.is_failed and made.skipped is not None
     assert "hunter2" not in made.skipped.detail
 

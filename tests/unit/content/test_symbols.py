@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from reposync.content.chunking import chunk_text
 from reposync.content.grammars import GRAMMAR_LANGUAGES
-from reposync.content.symbols import KINDS, MAX_NAME_CHARS, MAX_SYMBOLS, MAX_TEXT_CHARS, _parse, symbols_of
+from reposync.content.model import Chunk
+from reposync.content.symbols import (
+    KINDS,
+    MAX_NAME_CHARS,
+    MAX_SYMBOLS,
+    OverBudget,
+    definitions,
+    symbols_of_chunks,
+)
 
 # Language -> a sample, and its definitions as `kind name first-last`.
 SAMPLES = {
@@ -440,6 +448,16 @@ SAMPLES = {
 }  # fmt: skip
 
 
+def symbols_of(text, language, first_line=1):
+    """Of a file of one chunk."""
+    try:
+        found = definitions(text, language)
+    except OverBudget:
+        return ()
+    lines = range(first_line, first_line + text.count("\n") + 1)
+    return symbols_of_chunks(found, [Chunk(text, lines[0], lines[-1])], lines)[0]
+
+
 def defined(text, language, first_line=1):
     return [f"{each.kind} {each.name} {each.start_line}-{each.end_line}"
             for each in symbols_of(text, language, first_line)]  # fmt: skip
@@ -484,19 +502,27 @@ def test_prose_and_data_define_nothing():
 
 
 @pytest.mark.parametrize("language", sorted(GRAMMAR_LANGUAGES))
-def test_a_chunk_that_starts_and_ends_inside_a_definition_keeps_the_others(language):
-    """Chunks of a long file: every definition of the whole is found in one of them."""
+def test_each_chunk_of_a_long_file_has_the_definitions_of_the_file_that_begin_in_it(language):
     text = dedent(SAMPLES[language][0]) * 60
-    whole = {(each.name, each.start_line) for each in symbols_of(text[:MAX_TEXT_CHARS], language, 1)}
+    found = definitions(text, language)
     chunks = chunk_text(text, language, 2000, 400)
-    found = {
-        (each.name, line)
-        for chunk in chunks
-        for each in symbols_of(chunk.text, language, chunk.start_line)
-        for line in (each.start_line, each.start_line - 1)
-    }
+    symbols = symbols_of_chunks(found, chunks)
     assert len(chunks) > 2
-    assert len(whole - found) <= len(whole) * 0.03
+    assert {each for mine in symbols for each in mine} == set(symbols_of(text, language)) | {
+        each for mine in symbols for each in mine if len(found) > MAX_SYMBOLS
+    }
+    for chunk, mine in zip(chunks, symbols, strict=True):
+        assert all(chunk.start_line <= each.start_line <= chunk.end_line for each in mine)
+
+
+def test_a_docstring_that_chunks_cut_defines_nothing_and_a_method_stays_one():
+    lines = [f"    class word {number} def text():" for number in range(200)]
+    text = '"""A module.\n\n' + "\n".join(lines) + '\n"""\nclass Session:\n    def close(self):\n        pass\n'
+    chunks = chunk_text(text, "python", 1000, 200)
+    assert len(chunks) > 5
+    assert [f"{each.kind} {each.name} {each.start_line}-{each.end_line}"
+            for mine in symbols_of_chunks(definitions(text, "python"), chunks) for each in dict.fromkeys(mine)
+           ] == ["class Session 204-206", "method close 205-206"]  # fmt: skip
 
 
 DEEP = 20_000
@@ -532,8 +558,8 @@ HOSTILE = {
 def test_hostile_texts_cost_a_bounded_time_and_no_more(language):
     """In a process of its own: a parser that overflows the stack ends the process."""
     program = dedent(f"""
-        from reposync.content.symbols import MAX_NAME_CHARS, MAX_SYMBOLS, symbols_of
-        from tests.unit.content.test_symbols import HOSTILE
+        from reposync.content.symbols import MAX_NAME_CHARS, MAX_SYMBOLS
+        from tests.unit.content.test_symbols import HOSTILE, symbols_of
         for text in HOSTILE.values():
             found = symbols_of(text[: {None if language == "python" else 10_000}], {language!r}, 1)
             assert len(found) <= MAX_SYMBOLS and all(len(each.name) <= MAX_NAME_CHARS for each in found)
@@ -543,9 +569,9 @@ def test_hostile_texts_cost_a_bounded_time_and_no_more(language):
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
 
 
-@pytest.mark.parametrize("language", sorted(GRAMMAR_LANGUAGES))
-def test_a_parser_is_stopped_after_a_bounded_number_of_steps(language):
-    assert _parse(HOSTILE["generics"][:8_000].encode(), language) is None
+def test_a_parser_is_stopped_after_a_bounded_number_of_steps():
+    with pytest.raises(OverBudget):
+        definitions("a." * 495_000, "kotlin")
 
 
 fragments = st.sampled_from([
