@@ -30,10 +30,12 @@ requests, and its response has the exit code."""
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, at a terminal and for a client of the API. Pages have buttons and links for it."""
+    """What to do, at a terminal, for a client of the API, and with the tools for agents, which seldom can do anything
+    about it. Pages have buttons and links for it."""
 
     command: str
     request: str
+    tool: str = ""
 
     def __str__(self) -> str:
         return self.command
@@ -73,7 +75,7 @@ class RepoSyncError(Exception):
         """Apply `redact` to all text."""
         self.message = redact(self.message)
         if isinstance(self.remedy, Remedy):
-            self.remedy = Remedy(redact(self.remedy.command), redact(self.remedy.request))
+            self.remedy = Remedy(*map(redact, (self.remedy.command, self.remedy.request, self.remedy.tool)))
         elif self.remedy is not None:
             self.remedy = redact(self.remedy)
 
@@ -86,6 +88,11 @@ class RepoSyncError(Exception):
     def for_clients(self) -> str:
         """As `str`, for clients of the API."""
         return f"{self.message} {self.remedy.request}" if isinstance(self.remedy, Remedy) else str(self)
+
+    @property
+    def for_agents(self) -> str:
+        """As `str`, for what calls the tools."""
+        return f"{self.message} {self.remedy.tool}".rstrip() if isinstance(self.remedy, Remedy) else str(self)
 
     @property
     def for_pages(self) -> str:

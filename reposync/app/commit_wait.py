@@ -129,7 +129,7 @@ class SearchableCommits:
                         try:
                             answer = await self._ancestry(row.id, source, commit, tip)
                         except SourceError as error:
-                            trouble, ask_after = str(error), time.monotonic() + ASK_AGAIN_SECONDS
+                            trouble, ask_after = error.message, time.monotonic() + ASK_AGAIN_SECONDS
                         else:
                             trouble, limit = None, _LIMITS.get(answer)
                             if answer is Ancestry.UNKNOWN_COMMIT:

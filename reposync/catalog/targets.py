@@ -166,10 +166,13 @@ class Catalog:
 
     def _unknown(self, word: str, names: Iterable[str]) -> RepositoryNotFound:
         near = nearest(word, names)
-        remedy = f"Did you mean {near!r}?" if near else "`reposync repos list` shows what is registered."
+        listed = Remedy("`reposync repos list` shows all of them.", "`GET /api/v1/repositories` shows all of them.")
+        text = f"{word!r} is not a registered repository, a path or a URL."
         if self.unapplied is not None:
-            remedy = f"{self.unapplied} was not applied yet: `reposync apply` does so."
-        return RepositoryNotFound(f"{word!r} is not a registered repository, a path or a URL.", remedy=remedy)
+            unapplied = f"{self.unapplied} was not applied yet"
+            remedy = Remedy(f"{unapplied}: `reposync apply` does so.", f"{unapplied}.")
+            return RepositoryNotFound(text, remedy=remedy)
+        return RepositoryNotFound(text, remedy=f"Did you mean {near!r}?" if near else listed)
 
     async def _at_place(self, name: str, location: str, kind: str) -> SyncTarget:
         """The repository at that location. A second repository of the same name gets a suffix made from its

@@ -196,7 +196,7 @@ class _Tools:
                 return CallToolResult.model_validate(found.get("result"))
         commits = SearchableCommits(lambda: self._open().result(), max_waiting=10)
         caller = Caller(self._application, commits, _at_once, _at_once, _always)
-        return await answered(caller, name, arguments, redact=self._secrets.redact, over_http=False)
+        return await answered(caller, name, arguments, redact=self._secrets.redact)
 
     async def _application(self) -> Application:
         # A client that gives up a call does not end it.

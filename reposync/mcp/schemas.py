@@ -96,9 +96,10 @@ class GrepCode(Arguments):
 
     result = MATCHES
 
-    pattern: str = Field(min_length=1, max_length=1_000, description="RE2 syntax, matched within lines.")
+    pattern: str = Field(min_length=1, max_length=1_000, description="RE2, within lines; text if fixed.")
     repositories: Repositories
     path: PathPattern
+    fixed: bool = False
     ignore_case: bool = False
     limit: int = Field(50, ge=1, le=200, description="Lines.")
 
@@ -161,5 +162,5 @@ _LEFT_OUT: Final = frozenset({"title", "maxLength", "minLength", "maxItems", "mi
 def _terse(schema: dict[str, Any]) -> dict[str, Any]:
     if "anyOf" in schema:  # an optional one: null is as if it were left out
         schema = {**schema["anyOf"][0], **{key: schema[key] for key in ("description",) if key in schema}}
-    kept = {key: value for key, value in schema.items() if key not in _LEFT_OUT and value not in ("", [])}
+    kept = {key: value for key, value in schema.items() if key not in _LEFT_OUT and value not in ("", [], False)}
     return {key: _terse(value) if isinstance(value, dict) else value for key, value in kept.items()}

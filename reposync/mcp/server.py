@@ -79,7 +79,7 @@ _INPUT_SCHEMAS: Final = {each.name: each.input_schema for each in DEFINITIONS}
 
 
 async def answered(
-    caller: Caller, name: str, arguments: Mapping[str, Any], *, redact: Callable[[str], str], over_http: bool
+    caller: Caller, name: str, arguments: Mapping[str, Any], *, redact: Callable[[str], str]
 ) -> CallToolResult:
     """The result of the tool. Errors are results too, so that the model reads them and can do better."""
     from reposync.search.answers import delimited, new_boundary
@@ -90,8 +90,7 @@ async def answered(
         kind, act = TOOLS[name]
         found = await act(caller, read_arguments(kind, dict(arguments)))
     except RepoSyncError as error:
-        told = error.for_clients if over_http else str(error)
-        text = escape_unprintable(redact(told))
+        text = escape_unprintable(redact(error.for_agents))
         # An error of a server behind this one quotes it.
         return failed(f"{error.code}: {text if error.status < 500 else delimited(text, new_boundary())}")
     except Exception:

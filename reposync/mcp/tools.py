@@ -92,6 +92,7 @@ async def grep_code(caller: Caller, asked: GrepCode) -> Outcome:
             asked.pattern,
             repositories=asked.repositories,
             path_glob=asked.path or None,
+            fixed=asked.fixed,
             ignore_case=asked.ignore_case,
             limit=asked.limit,
         )

@@ -27,9 +27,11 @@ _MEMORY_BYTES: Final = 8 * 2**20
 _STEPS_PER_CALL: Final = 100_000_000
 """Bytes times instructions; 0.8 s on a slow machine. A call of RE2 cannot be interrupted."""
 _SYNTAX: Final = "https://github.com/google/re2/wiki/Syntax"
+_NO_SUCH: Final = f"The syntax has no look-around and no backreferences: {_SYNTAX}."
 _REMEDY: Final = Remedy(
-    f"The syntax has no look-around and no backreferences: {_SYNTAX}. -F searches for the text as it is.",
-    f"The syntax has no look-around and no backreferences: {_SYNTAX}. fixed=true searches for the text as it is.",
+    f"{_NO_SUCH} -F searches for the text as it is.",
+    f"{_NO_SUCH} fixed=true searches for the text as it is.",
+    tool=f"{_NO_SUCH} fixed=true searches for the text as it is.",
 )
 _LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n|\(\?[imU]*s")
 

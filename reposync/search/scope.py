@@ -80,6 +80,7 @@ async def version_of(parts: IndexParts, repository: str, state: VersionState = V
         remedy=Remedy(
             f"`reposync sync {repository}` indexes it.",
             f"`POST /api/v1/repositories/{repository}/sync` indexes it.",
+            tool="`list_repositories` says when its next sync is.",
         ),
     )
 
@@ -95,5 +96,5 @@ def nothing_indexed() -> NothingIndexed:
 def index_missing(what: str = "search") -> IndexUnavailable:
     return IndexUnavailable(
         f"There is nothing to {what}: the index is missing, or was damaged and set aside.",
-        remedy="The next `reposync sync` rebuilds it, and its run says why.",
+        remedy="The next sync rebuilds it, and its run says why.",
     )

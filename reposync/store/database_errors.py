@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 _CHECK_ADDRESS = "Check that it runs and that DATABASE_URL names it."
 _TRY_AGAIN = "Trying again later may help."
 _PROMOTE = "Work continues as soon as a writable server answers at that address."
-UPGRADE = Remedy("Run `reposync db upgrade`.", "The administrator of this server has to upgrade its database.")
+_ADMINISTRATOR = "The administrator of this server has to upgrade its database."
+UPGRADE = Remedy("Run `reposync db upgrade`.", _ADMINISTRATOR, tool=_ADMINISTRATOR)
 
 # Reason and remedy.
 _Words: TypeAlias = tuple[str, str | Remedy]

@@ -321,7 +321,11 @@ async def lock_repository(connection: Connection, name: str, identity: str | Non
 async def unknown_repository(connection: Connection, name: str) -> RepositoryNotFound:
     """Suggests the nearest registered name."""
     near = difflib.get_close_matches(name, await connection.scalars(select(REPOSITORIES.c.name)), n=1)
-    listed = Remedy("`reposync repos list` names all repositories.", "`GET /api/v1/repositories` names them all.")
+    listed = Remedy(
+        "`reposync repos list` names all repositories.",
+        "`GET /api/v1/repositories` names them all.",
+        tool="`list_repositories` names them.",
+    )
     return RepositoryNotFound(
         f"No repository {name!r} is registered.", remedy=f"Did you mean {near[0]!r}?" if near else listed
     )

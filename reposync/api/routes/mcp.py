@@ -70,7 +70,7 @@ class _Exchange(Response):
                 is_wanted,
                 client=admitted(self._request).credential,
             )
-            return await answered(caller, name, arguments, redact=parts.secrets.redact, over_http=True)
+            return await answered(caller, name, arguments, redact=parts.secrets.redact)
 
         async def replayed() -> Message:
             return self._left.pop() if self._left else await receive()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import unicodedata
 from collections.abc import AsyncIterator
 from typing import Any
@@ -109,6 +110,30 @@ async def test_lines_are_found_exactly(url: str) -> None:
     assert "\n 2:     return [s for s" in found.content[0].text
     assert none.structured_content["files"] == []
     assert bad.is_error
+
+
+async def test_the_advice_of_an_error_can_be_followed_with_the_tools(world: World) -> None:
+    world.repository.commit({"src/sessions.py": SESSIONS})
+    async with serving(world.app) as http, agent(str(http.base_url).rstrip("/")) as client:
+
+        async def refused(name: str, **arguments: Any) -> str:
+            answer = await client.call_tool(name, arguments)
+            assert answer.is_error
+            return str(answer.content[0].text)
+
+        errors = [await refused("search_code", query="sessions"), await refused("grep_code", pattern="sessions")]
+        errors.append(await refused("read_code", repository="project", path="a.py"))
+        await world.completed()
+        errors.append(await refused("list_repositories", names="x"))
+        errors.append(await refused("search_code", query="sessions", repositories=["zzz"]))
+        errors.append(bad := await refused("grep_code", pattern="remove_expired_sessions("))
+        assert "fixed=true" in bad
+        found = await called(client, "grep_code", pattern="remove_expired_sessions(", fixed=True)
+
+    assert [each["line"] for each in found.structured_content["files"][0]["matches"]] == [1]
+    assert "list_repositories" in errors[-2]
+    for error in errors:
+        assert not re.search(r"(?<!\w)--?[a-z]|/api/|POST|GET|`reposync ", error), error
 
 
 async def test_the_list_of_tools_is_small_and_says_that_they_change_nothing(url: str) -> None:
