@@ -18,6 +18,9 @@ FIRST_PROBLEMS = 100
 MAX_CURSOR_CHARS = 3_100
 """A path is stored as 512 characters and a hash of 64; a character takes at most four bytes, base64 a third more."""
 
+_BEFORE_ALL = "\1"
+"""Sorts before every path. The cursor of an empty one would be an empty text, which clients take for none."""
+
 DETAIL_KEYS = ("max_attempts", "handed_back", "not_before", "cancel_requested", "removal", "repair")
 """Columns of a run that only its detail shows."""
 REQUEST_KEYS = (
@@ -47,7 +50,7 @@ async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[
     attempts, counts = await runs.attempts(run.id), await runs.count_problems(run.id)
     problems = await runs.problems(run.id, limit)
     brake, progress = read_brake(run.brake), current_progress(run)
-    is_all = not problems or len(problems) == sum(counts.values())
+    is_all = len(problems) >= sum(counts.values())
     return {
         **run.document,
         "asked_by": list(dict.fromkeys(each.asked_by for each in requests)),
@@ -59,7 +62,7 @@ async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[
         "attempts": [each.model_dump() for each in attempts],
         "problems": [asdict(each) for each in problems],
         "problem_counts": counts,
-        "problems_cursor": None if is_all else cursor_after(problems[-1].path),
+        "problems_cursor": None if is_all else cursor_after(problems[-1].path if problems else _BEFORE_ALL),
     }
 
 

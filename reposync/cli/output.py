@@ -205,18 +205,24 @@ def summary(run: Run) -> str:
 
 @contextlib.contextmanager
 def open_display(name: str) -> Iterator[Watch]:
-    """The progress of a run, on stderr: one line that changes on a terminal, otherwise a line at each new phase or new
+    """The progress of a run, on stderr: a bar in one line on a terminal, otherwise a line at each new phase or new
     reason to wait, and every few seconds within one."""
     name = escape_unprintable(name)
     if sys.stderr.isatty():
         from rich.console import Console
-        from rich.text import Text
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+        from rich.table import Column
 
-        with Console(stderr=True).status(Text(name)) as status:
+        one_line = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1))
+        columns = (BarColumn(20), TaskProgressColumn(), one_line)
+        with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
+            task = bar.add_task(name, total=None)
 
             def update(progress: RunProgress) -> None:
                 left = f", about {duration(progress.eta_seconds)} left" if progress.eta_seconds else ""
-                status.update(Text(f"{name}: {escape_unprintable(progress.words())}{left}"))
+                text = f"{name}: {escape_unprintable(progress.words())}{left}"
+                done, total = progress.steps
+                bar.update(task, description=text, completed=done, total=total or None)
 
             yield update
         return

@@ -53,6 +53,7 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     Runs in progress then get some time to end (`daemon.shutdown_grace_seconds`), the rest is handed back to other
     pods, and the exit code is 0. A second signal hands back at once.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the registry is read, after which it reads it again
     from reposync.app.daemon import Roles
     from reposync.config.loading import load_registry
     from reposync.telemetry.logs import configure_logging

@@ -98,6 +98,13 @@ class RunProgress:
         rate, left = self.chunks_per_second, self.chunks_total - self.chunks_embedded
         return left / rate if rate and left > 0 else None
 
+    @property
+    def steps(self) -> tuple[float, int]:
+        """How many are done, and of how many: chunks while they are embedded, otherwise files; 0 if not yet known."""
+        if self.phase == "indexing" and self.chunks_total:
+            return self.chunks_embedded, self.chunks_total
+        return self.files_done, self.files_total
+
     def words(self) -> str:
         """`indexing 12 of 400 files, 38 of about 1,200 chunks embedded, waiting for the embedding server at HOST:
         attempt 2 of 3`."""
