@@ -91,9 +91,12 @@ class GitLabClient:
 
         return await self.http.retry(attempt, doing=doing)
 
-    async def pages(self, kind: str, path: str, query: Mapping[str, Any], *, doing: str) -> AsyncGenerator[Page, None]:
+    async def pages(
+        self, kind: str, path: str, query: Mapping[str, Any], *, doing: str, beyond_full: bool = False
+    ) -> AsyncGenerator[Page, None]:
         """A listing, page by page. `http_list` of python-gitlab reads all pages in one call, so that a rate limit on
-        the last one would repeat them all."""
+        the last one would repeat them all. `beyond_full`: a full page that does not say what follows is not taken for
+        the last one."""
         following: str | None = path
         parameters = dict(query)
         seen: set[str] = set()
@@ -105,7 +108,10 @@ class GitLabClient:
             page = await self.call(kind, partial(_page, following, parameters), doing=doing)
             yield page
             number += 1
-            if page.link is not None or (following_page := page.next_page(number, query)) is None:
+            if (
+                page.link is not None
+                or (following_page := page.next_page(number, query if beyond_full else {})) is None
+            ):
                 following, parameters = page.link, {}  # the link contains them all
             else:
                 # A proxy has removed the links. Numbered pages are the only ones that need none.

@@ -85,7 +85,9 @@ class GitLabGroup:
         faults: list[str] = []
         page_count = row_count = 0
         total: int | None = None
-        async with aclosing(self._server.pages("api_group", path, query, doing=f"Listing {where}")) as pages:
+        async with aclosing(
+            self._server.pages("api_group", path, query, doing=f"Listing {where}", beyond_full=True)
+        ) as pages:
             async for page in pages:
                 page_count += 1
                 row_count += len(page.rows)
