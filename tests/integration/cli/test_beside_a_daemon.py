@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp_types import CallToolResult
 
 from reposync.cli.running_daemon import announced
 from reposync.config.settings import Settings
@@ -38,6 +43,10 @@ def daemon(types: Types) -> Answers:
                     self.send_header(name.replace("_", "-"), value)
                 self.end_headers()
                 self.wfile.write(body)
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.do_GET()
 
             def log_message(self, *_: Any) -> None: ...
 
@@ -99,6 +108,22 @@ def test_what_a_daemon_cannot_judge_is_done_by_the_command(
 
     assert asked == ["/api/v1/search"]
     assert ended == 4 and "indexed" in err, "what is wrong here: nothing is indexed"
+
+
+@pytest.mark.parametrize("timeout", [1e308, -1e308, "soon"])
+def test_an_agent_with_an_impossible_timeout_gets_a_result(daemon: Answers, timeout: float | str) -> None:
+    arguments = {"repository": "app", "sha": "0123456", "timeout": timeout}
+    command = StdioServerParameters(command=sys.executable, args=["-m", "reposync", "mcp"], env=dict(os.environ))
+
+    async def asks() -> CallToolResult:
+        async with Client(stdio_client(command), mode="legacy") as client:
+            return await client.call_tool("wait_for_commit", arguments)
+
+    with daemon(503, "BUSY") as asked:
+        result = asyncio.run(asks())
+
+    assert (asked, result.is_error) == (["/mcp"], True)
+    assert "Said the daemon." in str(result.content)
 
 
 def test_the_attempts_that_are_configured_hold_for_commands_too(types: Types, tmp_path: Path) -> None:
