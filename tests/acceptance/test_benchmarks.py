@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 SMALLEST: dict[str, str] = {
-    "catalogue_reads": "--few 10 --many 11 --rounds 2 --database sqlite",
+    "catalogue_reads": "--few 50 --many 51 --rounds 2 --database sqlite",
     "cluster_storm": "--binary {qdrant} --minutes 0.1 --repositories 1",
     "commands": "--files 20",
     "corpus": "{folder}/corpus.git 20 0.1",
