@@ -19,14 +19,15 @@ class Volume:
         self._run("mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "tmpfs", str(folder))
         self._ballast = folder / "ballast"
 
-    def fill(self) -> None:
-        """Until not one page is left."""
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Until not one page is left, or so many bytes."""
         with self._ballast.open("wb", buffering=0) as stream:
             while True:
                 try:
                     os.posix_fallocate(stream.fileno(), stream.seek(0, os.SEEK_END), PAGE_BYTES)
                 except OSError:
-                    return
+                    break
+            stream.truncate(max(0, stream.tell() - leave_bytes))
 
     def make_room(self) -> None:
         self._ballast.unlink(missing_ok=True)

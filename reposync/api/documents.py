@@ -32,7 +32,18 @@ REQUEST_KEYS = (
 async def run_documents(runs: Runs, found: Collection[Run]) -> list[dict[str, Any]]:
     """The runs as items of the history. Raises StoreUnavailable."""
     askers = await runs.askers([run.id for run in found])
-    return [{**run.document, "asked_by": askers.get(run.id, [])} for run in found]
+    return [{**_document(runs, run), "asked_by": askers.get(run.id, [])} for run in found]
+
+
+def _document(runs: Runs, run: Run) -> dict[str, Any]:
+    """A run that nobody has reported on for the time of its lease says so: its process is gone, or cannot write."""
+    document = run.document
+    if run.status == "running" and run.lease_until is not None and run.lease_until < runs.now():
+        document["error_message"] = (
+            f"Its worker has not reported; its lease ended at {run.lease_until:%H:%M:%S} UTC. The process is gone, or "
+            "cannot write to the database: a full disk, or a lock, which `/readyz` of the daemon names."
+        )
+    return document
 
 
 async def run_document(runs: Runs, run: Run) -> dict[str, Any]:
@@ -52,7 +63,7 @@ async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[
     brake, progress = read_brake(run.brake), current_progress(run)
     is_all = len(problems) >= sum(counts.values())
     return {
-        **run.document,
+        **_document(runs, run),
         "asked_by": list(dict.fromkeys(each.asked_by for each in requests)),
         **{key: getattr(run, key) for key in DETAIL_KEYS},
         "max_attempts": run.max_attempts - run.handed_back,

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -50,6 +51,9 @@ IDLE_VARIABLE = "REPOSYNC_ENGINE_IDLE_SECONDS"
 # The variables that the engine's process gets: no tokens, no passwords.
 _ENVIRONMENT = "PATH HOME LANG LC_ALL TMPDIR PYTHONPATH PYTHONHOME VIRTUAL_ENV LD_LIBRARY_PATH"
 
+LEAST_FREE_BYTES = 128 * 1024
+"""With less the engine can neither start nor store a point: it writes its record, and a log of 32 kB at a time."""
+
 
 class EmbeddedEngine:
     """The engine of `state_dir`. Any number of objects and processes may be used at once."""
@@ -72,9 +76,10 @@ class EmbeddedEngine:
         return found
 
     async def ping(self) -> None:
-        """Raises IndexUnavailable if an engine runs and does not answer. That none runs is fine: it is started when it
-        is needed. This request does not keep it from ending."""
+        """Raises IndexUnavailable if an engine runs and does not answer, and VectorIndexError if the disk is full. That
+        none runs is fine: it is started when it is needed. This request does not keep it from ending."""
         record = await asyncio.to_thread(read_record, self.folder)
+        await asyncio.to_thread(self._require_space)
         try:
             if record is not None:
                 await asyncio.to_thread(exchange, record["address"], "GET /readyz", _PING_SECONDS)
@@ -144,7 +149,9 @@ class EmbeddedEngine:
             return 0
 
     def _spawn(self) -> int:
-        """In its own session: Ctrl-C ends the command, not the engine during a write."""
+        """In its own session: Ctrl-C ends the command, not the engine during a write. Raises VectorIndexError if the
+        disk is full: the engine could not start, nor say why in its log."""
+        self._require_space()
         engine = ["-P", "-m", "reposync.vectors.engine", str(self.folder), "--idle", str(self._idle_seconds)]
         log = str(self.folder / LOG)
         try:
@@ -165,6 +172,15 @@ class EmbeddedEngine:
             )
         except OSError as error:
             raise self._unavailable(f"cannot be started: {error.strerror or error}") from error
+
+    def _require_space(self) -> None:
+        """Raises VectorIndexError."""
+        with contextlib.suppress(FileNotFoundError):  # nothing was stored yet
+            if shutil.disk_usage(self.folder).free < LEAST_FREE_BYTES:
+                raise VectorIndexError(
+                    f"The embedded engine in {self.folder} has no space left: the disk is full.",
+                    remedy="Make room, then sync again.",
+                )
 
     def _reap(self) -> bool:
         """True if no child of this object is starting. Raises IndexUnavailable if it failed to start."""

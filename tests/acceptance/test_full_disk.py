@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from benchmarks.storm.volumes import Volume
@@ -70,3 +71,40 @@ def test_the_history_of_a_daemon_says_that_the_disk_was_full_as_soon_as_there_is
         )
     assert "the disk is full" in lost["reason"]
     assert "the disk is full" in reasons[0]
+
+
+def test_a_full_disk_is_said_by_the_probe_by_a_search_and_by_the_run_and_heals(
+    repository: GitRepository, embeddings: EmbeddingServer, disk: Volume
+) -> None:
+    repository.commit({"billing/sessions.py": BILLING})
+    home = disk.folder / "pod"
+    home.mkdir()
+    (home / "repositories.yaml").write_text(CONFIGURATION.format(url=embeddings.url, path=repository.path))
+    log = ExecutionLog(f"sqlite:///{home}/state/reposync.db")
+    with Pod("full", home) as pod:
+        until(lambda: log.ended("payments"), 180, pod.log_tail)
+        repository.commit({f"billing/{number}.py": BILLING + b"# %d\n" % number for number in range(300)})
+        disk.fill(leave_bytes=600_000)
+        httpx.post(f"{pod.url}/api/v1/repositories/payments/sync", timeout=60)
+
+        def ready() -> str:
+            return httpx.get(f"{pod.url}/readyz", timeout=60).text
+
+        def search() -> str:
+            return httpx.get(f"{pod.url}/api/v1/search?q=billing", timeout=60).text
+
+        def runs() -> str:
+            return httpx.get(f"{pod.url}/api/v1/runs?limit=1", timeout=60).text
+
+        until(lambda: "the disk is full" in ready(), 180, pod.log_tail)
+        until(lambda: "disk is full" in search() or "no space left" in search(), 180, pod.log_tail)
+        until(lambda: "has not reported" in runs() or "no space left" in runs(), 180, pod.log_tail)
+        disk.make_room()
+        until(lambda: '"status":"running"' not in runs(), 180, pod.log_tail)
+        httpx.post(f"{pod.url}/api/v1/repositories/payments/sync", timeout=60).raise_for_status()
+        until(lambda: "# 299" in stored_file(pod), 180, lambda: runs() + str(pod.log_tail()))
+        assert '"status":"ok"' in until(lambda: ready() if "full" not in ready() else "", 180, pod.log_tail)
+
+
+def stored_file(pod: Pod) -> str:
+    return httpx.get(f"{pod.url}/api/v1/files/payments/-/billing/299.py", timeout=60).text
