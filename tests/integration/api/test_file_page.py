@@ -18,7 +18,7 @@ CODE = "def first():\n    return 1\n\n\ndef second():\n    return '<b>2</b>'\n"
 LONG = "".join(f"def f{number}():\n    return {number}\n" for number in range(1_300))
 
 
-ABOUT = "    The Story of a Story, if, or and for Story.\n" * 12
+ABOUT = "    Other text.\n" * 10 + "    The Story of a Story, if, or and for Story.\n" * 12
 STORY = f'import os\n\n\nclass Story:\n    """A Story.\n{ABOUT}    """\n\n    size = 1\n'
 CELLS = {"cells": [{"cell_type": "code", "source": ["x = 1\n", "y = 2"]}], "nbformat": 4}
 FILES = {
