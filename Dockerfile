@@ -3,7 +3,7 @@
 ARG BUILD_BASE=python:3.11-bookworm
 ARG BASE=python:3.11-slim-bookworm
 # The package's version: the build fails where it is another one, so that the label says what is inside.
-ARG VERSION=0.2.0
+ARG VERSION=0.2.1
 
 FROM ${BASE} AS base
 
@@ -57,7 +57,6 @@ ENV PATH=/opt/reposync/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1
 # A repositories.yaml that is mounted here is found.
 WORKDIR /etc/reposync
-VOLUME /var/lib/reposync
 EXPOSE 8080
 USER 10001:0
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s CMD ["reposync-health"]

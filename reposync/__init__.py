@@ -1,3 +1,3 @@
 """reposync keeps source code from GitLab searchable in the Qdrant vector database."""
 
-__version__ = "0.2.0"
+__version__ = "0.2.1"

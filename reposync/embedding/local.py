@@ -20,16 +20,19 @@ DIMENSION: Final = 384
 
 _STEP: Final = 8  # windows between two looks at the event loop: about 0.1 s
 
+MOST_THREADS = 4
+"""Without a CPU limit a pod sees all cores of its node, which other pods use too."""
+
 
 class LocalEmbedder(Embedder):
     """The Embedder in this process. A window goes through the model alone: its vector is the same whatever it was
-    embedded with, and on a CPU a batch is no faster. `concurrency` threads (one a core unless configured) share one
-    session; queries have a thread to themselves, so that a search does not queue behind a sync."""
+    embedded with, and on a CPU a batch is no faster. `concurrency` threads (one a core, at most MOST_THREADS, unless
+    configured) share one session. Queries have a thread to themselves, so a search does not queue behind a sync."""
 
     def __init__(self, config: EmbeddingConfig) -> None:
         self._name = config.model or LOCAL_MODEL
         self._window = config.window or LOCAL_WINDOW
-        self._threads = config.concurrency or usable_cores()
+        self._threads = config.concurrency or min(usable_cores(), MOST_THREADS)
         self._bulk = ThreadPoolExecutor(self._threads, "embed")
         self._query = ThreadPoolExecutor(1, "embed-query")
         self._loading = asyncio.Lock()

@@ -147,7 +147,8 @@ def test_its_registry_is_one_that_config_check_takes(services: dict[str, Any]) -
     assert loaded.registry.embedding.url == "http://tei:8080"
     assert "8080" in services["tei"]["command"]
     assert [str(each.path) for each in loaded.registry.repositories] == ["/srv/reposync"]
-    assert "/srv/reposync" in mounts
+    assert "/srv/reposync/.git" in mounts
+    assert "/srv/reposync" not in mounts, "beside the history lies .env, with all passwords"
 
 
 # What it says to the program -----------------------------------------------------------------------------------------
