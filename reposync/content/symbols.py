@@ -36,13 +36,13 @@ MAX_TEXT_CHARS: Final = 1_000_000
 """Definitions beyond are not found."""
 
 # The budget of a file. A parser reports its progress after every 100 operations: 3 to 12 times for 1,000 bytes of real
-# code, 24 at most (2,600 files in 15 languages).
+# code, 24 at most (4,000 files in 15 languages).
 _LEAST_STEPS: Final = 100
 _STEPS_PER_KB: Final = 40
 # A scanner that looks for an end that does not come reads the rest of the file for each token. Real code: 0.2 at most.
 _LEAST_READS: Final = 200
 _READS_PER_KB: Final = 2
-# Of CPU time, for nonsense whose steps take long. 1 MB of real code takes 0.1 to 1 s: its symbols are always the same.
+# Of CPU time, for nonsense whose steps take long. 1 MB of real code takes 0.1 to 0.5 s: it always has its symbols.
 _MOST_SECONDS: Final = 4.0
 _BLOCK_BYTES: Final = 4096
 # Of patterns in progress: real code has a few.

@@ -29,7 +29,7 @@ MOST_WORKERS = 2
 # A worker is replaced after so many files, which take about ten seconds; starting the next one takes 0.6 s.
 FILES_PER_WORKER = 5_000
 # Of a worker that is idle; one that holds more, after a large file, ends.
-MOST_IDLE_BYTES = 300_000_000
+MOST_IDLE_BYTES = 200_000_000
 # One idle worker stays, so that the next file does not wait for its start; others end after this time.
 IDLE_SECONDS = 60.0
 # A worker needs no secret of this process.
@@ -49,11 +49,12 @@ Deaths = Mapping[tuple[str, str], int]
 
 
 class WorkerDied(Exception):
-    """Killed, crashed, out of memory, or past the time for one file (`is_late`)."""
+    """Killed, or ended by what a file makes of its parser (`is_parser`): it was past the time for one file, wanted more
+    memory than a worker may have, or crashed."""
 
     def __init__(self, status: int | None) -> None:
         super().__init__(f"a content worker ended with status {status}")
-        self.is_late = status == -signal.SIGPROF
+        self.is_parser = status in (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)
 
 
 @dataclass(eq=False)
@@ -292,13 +293,13 @@ class RunContent:
         return prepared, contents
 
     async def _alone(self, file: RawFile | StoredFile, contents: Contents) -> Answer:
-        is_late = False
+        is_parser = False
         if self._deaths_of(file) < MOST_DEATHS:
             for _ in range(_TRIES_ALONE):
                 try:
-                    return await self._answer([file], contents, with_symbols=not is_late)
+                    return await self._answer([file], contents, with_symbols=not is_parser)
                 except WorkerDied as death:
-                    is_late = death.is_late
+                    is_parser = death.is_parser
         path = file.path if isinstance(file, StoredFile) else path_text(file.path)
         died = PreparedFile(path, file.mode, file.sha, file.size_bytes)
         return Answer([died.failed(death_of(path, file.sha)[1])], contents, 0)
@@ -330,6 +331,7 @@ def _retrieved(working: asyncio.Future[Answer]) -> None:
 
 def _environment() -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT.split()}
+    environment["OPENBLAS_NUM_THREADS"] = "1"  # it takes 50 MB a core, and a worker has no use for it
     package_root = str(Path(__file__).resolve().parents[2])
     if package_root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         # Run from a checkout: the worker must find the same package.

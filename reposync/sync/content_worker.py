@@ -18,14 +18,17 @@ from reposync.sync.prepare import Answer, Job, prepare
 LENGTH = struct.Struct("<Q")
 """Before each message: its bytes."""
 
-# Of CPU time, for one file; 1 MB of code takes 2 s at most. Parsers have a budget of their own (`content.symbols`), but
-# for some nonsense they neither end nor report: Python's needs minutes for 1 MB of opening brackets.
-FILE_SECONDS = 10.0
+# Of CPU time, for one file; 1 MB of code takes 0.5 to 2.5 s. Parsers have a budget of their own (`content.symbols`),
+# but for some nonsense they neither end nor report: Python's needs minutes for 1 MB of opening brackets.
+FILE_SECONDS = 6.0
 # A job that takes longer is answered in parts: the worker then serves other runs first.
 TURN_SECONDS = 1.0
-# Imports and all grammars take 480 MB of addresses (of which 110 MB are resident); a file of 1 MB 300 MB more at most.
-MEMORY_BYTES = 1 << 30
-MEMORY_PER_FILE_BYTE = 200
+# What the process may write to; 60 MB of its resident memory, the grammars and libraries, is none of it. Imports and
+# all grammars take 45 MB, 1 MB of real code 50 to 150 MB more. A parser that wants more aborts the process: for 7 kB
+# of `x=>` C's wants 2 GB, without a report in between.
+MEMORY_BYTES = 300_000_000
+MORE_PER_FILE_BYTE = 200
+MORE_SECONDS_PER_FILE_BYTE = FILE_SECONDS / 1_000_000
 
 
 def main() -> None:
@@ -48,17 +51,19 @@ def main() -> None:
 
 
 def _answer(job: Job) -> Answer:
-    limit = MEMORY_BYTES + MEMORY_PER_FILE_BYTE * max(0, job.settings.max_file_bytes - 1_000_000)
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    large = max(0, job.settings.max_file_bytes - 1_000_000)
+    limit = MEMORY_BYTES + MORE_PER_FILE_BYTE * large
+    seconds = FILE_SECONDS + MORE_SECONDS_PER_FILE_BYTE * large
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     until = time.monotonic() + TURN_SECONDS
     try:
         # SIGPROF ends the process, also inside a library.
         return prepare(
             job,
-            begin=lambda: signal.setitimer(signal.ITIMER_PROF, FILE_SECONDS),
+            begin=lambda: signal.setitimer(signal.ITIMER_PROF, seconds),
             is_late=lambda: time.monotonic() >= until,
         )
     finally:

@@ -173,7 +173,7 @@ class _Preparation:
             if self.job.with_symbols:
                 found = definitions(text, language)
                 return Content(chunks, symbols_of_chunks(found, chunks, lines))
-        except OverBudget:
+        except (OverBudget, MemoryError):
             pass
         return Content(chunks, [()] * len(chunks), is_over_budget=True)
 

@@ -185,6 +185,42 @@ async def test_a_first_sync_reads_what_killed_its_worker_once_more(world: World,
     assert await world.indexed() == await world.expected()
 
 
+NONSENSE = """
+import asyncio
+import resource
+from reposync.sync.content_pool import ContentPool, RunContent
+from reposync.sync.prepare import RawFile
+from tests.integration.sync.test_workers import SETTINGS
+languages = "c cpp cs ex go hs java js kt lua php py rb rs scala sh swift ts tsx zig".split()
+files = []
+for unit in (b"x=>", b"/*"):
+    for language in languages:
+        content = unit * (7_000 // len(unit))
+        name = f"{len(files)}.{language}".encode()
+        files.append(RawFile(name, 0o100644, f"{len(files):040}", len(content), content, keep_generated=True))
+async def main():
+    pool = ContentPool(1)
+    prepared = await RunContent(pool, SETTINGS).prepare(files)
+    pool.close()
+    print([file.path for file in prepared if not file.chunks])
+    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1000)
+asyncio.run(main())
+"""
+
+
+def test_nonsense_in_any_language_is_indexed_by_workers_of_a_bounded_size(tmp_path):
+    """C's parser wants 2 GB for 7 kB of it."""
+    script = tmp_path / "nonsense.py"
+    script.write_text(NONSENSE)
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=170, check=True
+    )
+    failed, largest = ended.stdout.splitlines()
+    assert failed == "[]"
+    assert int(largest) < 400, "MB"
+
+
 PARENT = """
 import asyncio
 from reposync.sync.content_pool import ContentPool, RunContent
