@@ -232,6 +232,7 @@ def _manifests() -> dict[str, Call]:
         "forget": lambda it: it.store.manifests.forget(it.running, it.live.id, ["a.py"]),
         "clear": lambda it: it.store.manifests.clear(it.running, it.live.id),
         "counts": lambda it: it.store.manifests.counts(),
+        "meaning_indexed": lambda it: it.store.manifests.meaning_indexed([it.live.id]),
         "totals": lambda it: it.store.manifests.totals(it.live.id),
         "outdated": lambda it: it.store.manifests.outdated([(it.live.id, "a.py")]),
         "folder": lambda it: it.store.manifests.folder(it.live.id, "", 10),
@@ -325,6 +326,7 @@ def _rest() -> dict[str, Call]:
         "index_queries.commit_pages": lambda it: index_queries.commit_pages(it.database, [it.row.id]),
         "index_queries.incomplete_versions": lambda it: index_queries.incomplete_versions(it.database),
         "index_queries.similar_indexes": lambda it: index_queries.similar_indexes(it.database, count_chunks=True),
+        "index_queries.words_only": lambda it: index_queries.words_only(it.database),
         "index_queries.version_states": lambda it: index_queries.version_states(it.database),
     }
 
