@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reposync.content.model import Chunk
-from reposync.content.symbols import definitions, symbols_of_chunks
+from reposync.content.symbols import OverBudget, definitions, symbols_of_chunks
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.sparse import document_vector, query_vector
 from reposync.search.ranking import Question as Asked
@@ -77,7 +77,11 @@ def _points(passages: Sequence[Passage], numbers: Sequence[int], dense: Sequence
         each = passages[number]
         lines = range(each.start_line, each.start_line + each.text.count("\n") + 1)
         whole = Chunk(each.text, each.start_line, each.end_line)
-        symbols = symbols_of_chunks(definitions(each.text, each.language), [whole], lines)[0]
+        try:
+            found = definitions(each.text, each.language)
+        except OverBudget:  # a file is stored without definitions then
+            found = []
+        symbols = symbols_of_chunks(found, [whole], lines)[0]
         sparse = document_vector(each.text, path=each.path, names=[symbol.name for symbol in symbols])
         yield PointWrite(
             number, each.text, each.start_line, each.end_line, f"{number:032x}", None, dense[number], sparse, symbols
