@@ -96,5 +96,9 @@ def nothing_indexed() -> NothingIndexed:
 def index_missing(what: str = "search") -> IndexUnavailable:
     return IndexUnavailable(
         f"There is nothing to {what}: the index is missing, or was damaged and set aside.",
-        remedy="The next sync rebuilds it, and its run says why.",
+        remedy=Remedy(
+            "`reposync sync` rebuilds it, and its run says why.",
+            "The next sync (`POST /api/v1/repositories/NAME/sync`) rebuilds it, and its run says why.",
+            "The next sync rebuilds it, and its run says why.",
+        ),
     )

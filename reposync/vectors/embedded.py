@@ -175,7 +175,7 @@ class EmbeddedEngine:
 
     def _require_space(self) -> None:
         """Raises VectorIndexError."""
-        with contextlib.suppress(FileNotFoundError):  # nothing was stored yet
+        with contextlib.suppress(OSError):  # nothing was stored yet, or starting it says what is wrong
             if shutil.disk_usage(self.folder).free < LEAST_FREE_BYTES:
                 raise VectorIndexError(
                     f"The embedded engine in {self.folder} has no space left: the disk is full.",

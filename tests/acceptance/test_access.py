@@ -32,7 +32,7 @@ def test_with_tokens_it_listens_to_everybody_under_a_path_and_lets_in_who_has_on
     assert (pod.gets("/metrics").status_code, ask("GET", "/metrics", READER).status_code) == (401, 200)
     assert pod.gets("/").headers["location"].startswith("/reposync/login")
     health = pod.health()
-    assert (health["status"], sorted(health["components"])) == ("ok", ["database", "qdrant", "registry"])
+    assert (health["status"], sorted(health["components"])) == ("ok", ["database", "qdrant", "registry", "waits"])
     assert not pod.events("no REPOSYNC_API_TOKEN")
     assert pod.terminate() == 0
     assert READER not in "\n".join(pod.text) and OPERATOR not in "\n".join(pod.text)

@@ -12,7 +12,7 @@ from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import EmbeddingInputRefused
 from reposync.store.run import RunFigures
 from reposync.sync.pipeline import DenseVectors
-from reposync.sync.prepare import PreparedFile, point_of
+from reposync.sync.prepare import ContentSettings, Job, PreparedFile, StoredFile, prepare
 from reposync.sync.progress import RunProgress
 
 POISON = "poison"
@@ -35,8 +35,9 @@ class Refusing:
 
 
 def file(path: str, *texts: str) -> PreparedFile:
-    chunks = tuple(point_of(at, Chunk(text, 1, 1, 0), path, None, []) for at, text in enumerate(texts))
-    return PreparedFile(path, 0o100644, "a" * 40, 10, None, chunks)
+    chunks = [Chunk(text, 1, 1, 0) for text in texts]
+    stored = StoredFile(path, 0o100644, "a" * 40, 10, None, chunks, [[] for _ in texts])
+    return prepare(Job([stored], ContentSettings(7000, 1500, 1_000_000))).files[0]
 
 
 async def test_the_other_vectors_of_a_file_with_a_refused_text_are_not_kept_until_the_run_ends() -> None:
