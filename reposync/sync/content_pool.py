@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -113,7 +114,7 @@ class _Worker:
     def _resident_bytes(self) -> int:
         try:
             pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1] if self._process else "0"
-            return int(pages) * os.sysconf("SC_PAGE_SIZE")
+            return int(pages) * resource.getpagesize()
         except (OSError, IndexError, ValueError):  # no Linux
             return 0
 

@@ -17,7 +17,7 @@ from tests.fixtures.showcase import Showcase
 from tests.fixtures.world import World
 from tests.integration.api.rest import rest  # noqa: F401
 from tests.integration.api.serving import client_of, parts_of, serving
-from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
+from tests.integration.sync.conftest import closed_world, content, embeddings, qdrant, world  # noqa: F401
 
 
 @dataclass

@@ -14,7 +14,7 @@ from reposync.sync.lease import Lease
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.world import World
-from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
+from tests.integration.sync.conftest import closed_world, content, embeddings, qdrant, world  # noqa: F401
 
 
 class LosesTheLease(httpx.AsyncHTTPTransport):
