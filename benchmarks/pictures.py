@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=IMAGES)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pictures") as name:
+    with tempfile.TemporaryDirectory(prefix="pictures", ignore_cleanup_errors=True) as name:
         if options.only != "pages":
             (options.folder / "terminal.svg").write_text(terminal(Path(name) / "terminal"))
         if options.only != "terminal":

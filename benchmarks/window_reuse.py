@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import posixpath
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -186,7 +187,7 @@ async def sync(history: History, points: Points, embedder: Counting, before: str
         index_holds_points=True,
         version_id=VERSION,
         recorded=rows,
-        removed=removed,
+        removed={posixpath.basename(path): path for path in removed},
     )
     vectors.windows = WindowRows(most)
     for batch in batches(prepared(*each, contents.get(each[2], b"")) for each in changed if each[1]):
