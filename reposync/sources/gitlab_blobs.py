@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from functools import partial
-from urllib.parse import quote, quote_from_bytes
+from urllib.parse import quote_from_bytes
+
+import gitlab
 
 from reposync.errors import SourceCorrupt
 from reposync.http_client import HttpRefused, TransientFailure
-from reposync.sources.gitlab_client import MAX_ANSWER_BYTES, MAX_CALLS, GitLabClient, Refusal
+from reposync.sources.gitlab_client import MAX_CALLS, GitLabClient, Refusal, declared_bytes, header_number
 from reposync.sources.objects import BLOB, hash_name, object_sha
 from reposync.sources.port import Blob
 
@@ -20,6 +22,7 @@ from reposync.sources.port import Blob
 HOPELESS_BLOBS = 100
 # After so many unreadable blobs the others are read twice at most, not four times.
 SEVERAL_BLOBS, ONCE_MORE = 4, 2
+_UNCOMPRESSED = {"Accept-Encoding": "identity"}
 
 
 class RestBlobs:
@@ -42,13 +45,13 @@ class RestBlobs:
                 if not any_read and len(unreadable) >= HOPELESS_BLOBS:
                     raise self._hopeless(unreadable)
                 while len(running) < MAX_CALLS and (following := next(waiting, None)) is not None:
-                    call = partial(self._raw_blob, max_bytes, *following)
+                    work = partial(self._raw_blob, max_bytes, *following)
                     doing = f"Reading blob {following[0]} of {self._name} on {self._server.url}"
                     # Where several blobs are damaged the next one may be, too: the run is retried anyway.
                     policy = self._server.http.policy
                     if len(unreadable) >= SEVERAL_BLOBS:
                         policy = replace(policy, attempts=min(policy.attempts, ONCE_MORE))
-                    reading = self._server.http.retry(call, doing=doing, policy=policy)
+                    reading = self._server.call("api_blob", work, doing=doing, policy=policy, cut_bytes=max_bytes)
                     running[asyncio.create_task(reading)] = following[0]
                 if not running:
                     return
@@ -73,41 +76,33 @@ class RestBlobs:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _raw_blob(self, max_bytes: int, sha: str, path: bytes) -> Blob:
+    def _raw_blob(self, max_bytes: int, sha: str, path: bytes, client: gitlab.Gitlab) -> Blob:
         """Reads at most `max_bytes`. What is longer cannot be hashed, so the size of the file in its commit is read to
         confirm it: else a login page with status 200 would pass for a large blob."""
-        content = bytearray()
-        async with self._server.raw("api_blob", "GET", f"{self._repository}/blobs/{sha}/raw") as response:
-            plain = "Content-Encoding" not in response.headers
-            declared_bytes = (_count(response.headers.get("Content-Length", "")) if plain else None) or 0
-            # Workhorse sends the source of a web page as text/plain.
-            html = response.headers.get("Content-Type", "").lower().startswith("text/html")
-            if declared_bytes <= max_bytes:
-                async for piece in self._server.body(response, MAX_ANSWER_BYTES):
-                    content += piece
-                    if len(content) > max_bytes:
-                        break
+        url = f"{self._repository}/blobs/{sha}/raw"
+        response = client.http_request("get", url, extra_headers=_UNCOMPRESSED)
+        content = response.content
+        # Workhorse sends the source of a web page as text/plain.
+        html = response.headers.get("Content-Type", "").lower().startswith("text/html")
         it = "it is text/html and" if html else "it"
-        if max(declared_bytes, len(content)) > max_bytes:
-            size_bytes = await self._size_of_file(path, sha)
+        if max(declared_bytes(response.headers), len(content)) > max_bytes:
+            size_bytes = self._size_of_file(path, sha, client)
             if size_bytes is None or size_bytes <= max_bytes:
                 known = "GitLab does not confirm that" if size_bytes is None else f"GitLab knows {size_bytes:,}"
                 raise TransientFailure(f"{it} has more than {max_bytes:,} bytes; {known}", corrupt=True)
             return Blob(sha, size_bytes, None)
-        if object_sha(BLOB, bytes(content), hash_name(sha)) != sha:
+        if object_sha(BLOB, content, hash_name(sha)) != sha:
             raise TransientFailure(f"{it} does not hash to its name", corrupt=True)
-        return Blob(sha, len(content), bytes(content))
+        return Blob(sha, len(content), content)
 
-    async def _size_of_file(self, path: bytes, sha: str) -> int | None:
+    def _size_of_file(self, path: bytes, sha: str, client: gitlab.Gitlab) -> int | None:
         """The size of blob `sha` in the headers of a file that holds it; None if GitLab does not say."""
-        ref = quote(self._ref, safe="")
-        file = f"{self._repository}/files/{quote_from_bytes(path, safe='')}?ref={ref}"
+        file = f"{self._repository}/files/{quote_from_bytes(path, safe='')}"
         try:
-            async with self._server.raw("api_blob", "HEAD", file) as response:
-                headers = response.headers
+            headers = client.http_head(file, {"ref": self._ref}, extra_headers=_UNCOMPRESSED)
         except HttpRefused:
             return None
-        return _count(headers.get("X-Gitlab-Size", "")) if headers.get("X-Gitlab-Blob-Id") == sha else None
+        return header_number(headers.get("X-Gitlab-Size", "")) if headers.get("X-Gitlab-Blob-Id") == sha else None
 
     def _hopeless(self, unreadable: Mapping[str, str]) -> SourceCorrupt:
         [(reason, count)] = Counter(unreadable.values()).most_common(1)
@@ -116,8 +111,3 @@ class RestBlobs:
             f"could be read, and {count} times a blob {reason}.",
             remedy="Check the proxy in between, and GitLab itself. The next run tries again.",
         )
-
-
-def _count(header: str) -> int | None:
-    # Python refuses to parse a number of thousands of digits.
-    return int(header) if header.isdecimal() and len(header) < 20 else None

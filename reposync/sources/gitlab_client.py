@@ -1,15 +1,16 @@
-"""A GitLab instance: its REST API through python-gitlab, on our HTTP client.
+"""A GitLab instance: its REST API through python-gitlab.
 
 python-gitlab is synchronous, has no default time-out, sleeps as long as a 429 requests, and follows redirects to any
-host. So it only builds requests and reads answers: `_Session` stands in for its transport, and the HttpClient sends,
-with its time-outs, bounds, retries and redirects.
+host. So it runs in threads, and its session has a transport adapter that sends by the HttpClient on the event loop,
+with the time-outs, bounds, redirects and proxies of all our connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -20,7 +21,9 @@ import gitlab
 import httpx
 import requests
 from pydantic import SecretStr
+from requests.adapters import BaseAdapter
 
+from reposync import __version__
 from reposync.config.registry import GitLabInstance
 from reposync.errors import SourceCorrupt, SourceDenied, SourceError, SourceGone
 from reposync.http_client import HttpClient, HttpRefused, TransientFailure
@@ -35,6 +38,7 @@ from reposync.outgoing import (
 )
 from reposync.sources.port import Ancestry, RemoteGit
 from reposync.sources.smart_http import SOURCE_ERRORS, UploadPack
+from reposync.supervision import end, in_thread
 
 T = TypeVar("T")
 
@@ -65,31 +69,34 @@ class GitLabClient:
             timeouts=Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds),
             policy=retry or RetryPolicy(),
             observer=observer,
-            # As an OAuth token, which personal, project and group access tokens may be sent as.
-            headers={"Authorization": f"Bearer {self.token}"} if self.token else {},
         )
-        self._slots = asyncio.Semaphore(MAX_CALLS)
+        # Not the threads of the event loop: a GitLab that does not answer would keep them from other work.
+        self._threads = ThreadPoolExecutor(MAX_CALLS, "gitlab")
 
-    async def call(self, kind: str, work: Callable[[gitlab.Gitlab], T], *, doing: str) -> T:
-        """The result of `work`, which makes one GET request of python-gitlab. It is called twice: to learn the request,
-        and with the answer. `kind` is for the observer, `doing` for messages."""
-        url = ""
-        try:
-            work(self._python_gitlab(None))
-        except _Requested as requested:
-            url = requested.url
+    async def call(
+        self,
+        kind: str,
+        work: Callable[[gitlab.Gitlab], T],
+        *,
+        doing: str,
+        policy: RetryPolicy | None = None,
+        cut_bytes: int | None = None,
+    ) -> T:
+        """The result of `work`, which makes requests in a thread, and is repeated after a TransientFailure. `kind` is
+        for the observer, `doing` for messages. A body of more than `cut_bytes` is not read to its end."""
 
         async def attempt() -> T:
-            headers = {"Accept-Encoding": "gzip"}
-            async with self._stream("GET", url, kind, headers) as response:
-                body = b"".join([piece async for piece in self.body(response, MAX_ANSWER_BYTES)])
-                answer = _Answer(response, body)
+            transport = _Transport(self.http, kind, cut_bytes)
+            thread = asyncio.ensure_future(in_thread(partial(work, self._python_gitlab(transport)), self._threads))
             try:
-                return await asyncio.to_thread(work, self._python_gitlab(answer))  # it may be megabytes of JSON
+                return await asyncio.shield(thread)
             except gitlab.GitlabError as error:
                 raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
+            finally:
+                transport.is_open = False
+                await end(*transport.exchanges, thread)  # a thread that waits for an answer ends with its exchange
 
-        return await self.http.retry(attempt, doing=doing)
+        return await self.http.retry(attempt, doing=doing, policy=policy)
 
     async def pages(
         self, kind: str, path: str, query: Mapping[str, Any], *, doing: str, beyond_full: bool = False
@@ -117,38 +124,6 @@ class GitLabClient:
                 # A proxy has removed the links. Numbered pages are the only ones that need none.
                 following, parameters = path, {**query, "page": following_page}
                 parameters.pop("pagination", None)
-
-    @asynccontextmanager
-    async def raw(self, kind: str, method: str, path: str) -> AsyncIterator[httpx.Response]:
-        """The uncompressed answer to one request below /api/v4, without retries; for contents read in part."""
-        headers, url = {"Accept-Encoding": "identity"}, f"{self.url}/api/v4{path}"
-        async with self._stream(method, url, kind, headers) as response:
-            yield response
-
-    async def body(self, response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
-        """As HttpClient has it; TransientFailure for a body that is too large, which a proxy may have made."""
-        try:
-            async with aclosing(self.http.body(response, max_bytes)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except TooLarge as error:
-            raise TransientFailure(f"the answer is too large: {error}", corrupt=True, overloaded=True) from error
-
-    @asynccontextmanager
-    async def _stream(self, method: str, url: str, kind: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
-        """An answer with status 2xx. What a proxy may have answered in place of GitLab is a TransientFailure."""
-        try:
-            async with self._slots, self.http.stream(method, url, kind=kind, headers=headers) as response:
-                if response.url.path.endswith("/users/sign_in"):
-                    raise TransientFailure(
-                        "the server redirects to its login page; check that a proxy passes the header Authorization on",
-                        corrupt=True,
-                    )
-                yield response
-        except HttpRefused as refused:
-            if refused.status >= 400:
-                raise
-            raise TransientFailure(f"a proxy or cache answered {refused.status}", corrupt=True) from refused
 
     async def ancestry(self, project: int | str, commit: str, tip: str | None, *, doing: str) -> Ancestry:
         """One call: as `Source.ancestry` says, by the merge base of the two."""
@@ -201,10 +176,23 @@ class GitLabClient:
                 raise self.explain(refused, path="version", kind="its") from refused
 
     async def close(self) -> None:
+        self._threads.shutdown(wait=False)
         await self.http.close()
 
-    def _python_gitlab(self, answer: requests.Response | None) -> gitlab.Gitlab:
-        return gitlab.Gitlab(self.url, keep_base_url=True, session=_Session(answer))
+    def _python_gitlab(self, transport: _Transport) -> gitlab.Gitlab:
+        session = requests.Session()
+        session.trust_env = False  # it would read ~/.netrc
+        session.headers["Accept-Encoding"] = "gzip"
+        session.mount("http://", transport)
+        session.mount("https://", transport)
+        # As an OAuth token, which personal, project and group access tokens may be sent as.
+        return gitlab.Gitlab(
+            self.url,
+            oauth_token=self.token,
+            user_agent=f"reposync/{__version__}",
+            keep_base_url=True,
+            session=session,
+        )
 
     def explain(self, refused: HttpRefused, *, path: str, kind: str = "project") -> SourceError:
         """The error for a refusal that has no meaning for the caller. `path` names a `kind`."""
@@ -235,23 +223,59 @@ class GitLabClient:
         )
 
 
-class _Requested(Exception):
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.url = url
+class _Transport(BaseAdapter):
+    """Sends the requests of one call of python-gitlab on the event loop, while its thread waits."""
 
-
-class _Session(requests.Session):
-    """The transport of python-gitlab: raises _Requested, or returns the answer."""
-
-    def __init__(self, answer: requests.Response | None) -> None:
+    def __init__(self, http: HttpClient, kind: str, cut_bytes: int | None) -> None:
         super().__init__()
-        self._answer = answer
+        self._http = http
+        self._kind = kind
+        self._cut_bytes = cut_bytes
+        self._loop = asyncio.get_running_loop()
+        self.exchanges: list[asyncio.Task[Any]] = []
+        self.is_open = True
 
-    def request(self, method: str, url: str, *_: Any, params: Any = None, **__: Any) -> requests.Response:  # type: ignore[override]
-        if self._answer is None:
-            raise _Requested(requests.Request(method, url, params=params).prepare().url or "")
-        return self._answer
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        return asyncio.run_coroutine_threadsafe(self._exchange(request), self._loop).result()
+
+    def close(self) -> None:
+        """The HttpClient's owner closes it."""
+
+    async def _exchange(self, request: requests.PreparedRequest) -> requests.Response:
+        """The answer, status 2xx. What a proxy may have answered in place of GitLab is a TransientFailure."""
+        exchange = asyncio.current_task()
+        if exchange is None or not self.is_open:
+            raise asyncio.CancelledError
+        self.exchanges.append(exchange)
+        method, url = request.method or "", request.url or ""
+        headers = {name: str(value) for name, value in request.headers.items()}
+        try:
+            async with self._http.stream(method, url, kind=self._kind, headers=headers) as response:
+                if response.url.path.endswith("/users/sign_in"):
+                    raise TransientFailure(
+                        "the server redirects to its login page; check that a proxy passes the header Authorization on",
+                        corrupt=True,
+                    )
+                return _Answer(response, await self._body(response))
+        except HttpRefused as refused:
+            if refused.status >= 400:
+                raise
+            raise TransientFailure(f"a proxy or cache answered {refused.status}", corrupt=True) from refused
+
+    async def _body(self, response: httpx.Response) -> bytes:
+        pieces, size_bytes, most_bytes = list[bytes](), 0, self._cut_bytes
+        if most_bytes is not None and declared_bytes(response.headers) > most_bytes:
+            return b""
+        try:
+            async with aclosing(self._http.body(response, MAX_ANSWER_BYTES)) as body:
+                async for piece in body:
+                    pieces.append(piece)
+                    size_bytes += len(piece)
+                    if most_bytes is not None and size_bytes > most_bytes:
+                        break
+        except TooLarge as error:  # which a proxy may have made
+            raise TransientFailure(f"the answer is too large: {error}", corrupt=True, overloaded=True) from error
+        return b"".join(pieces)
 
 
 class _Answer(requests.Response):
@@ -260,10 +284,24 @@ class _Answer(requests.Response):
         self.status_code = response.status_code
         self.headers.update(response.headers)
         self.url = str(response.url)
-        self._content = body
+        self._body = body
+
+    @property
+    def content(self) -> bytes:
+        return self._body
 
     def json(self, **_: Any) -> Any:
-        return parse_json(self.content)
+        return parse_json(self._body)
+
+
+def declared_bytes(headers: Mapping[str, str]) -> int:
+    """The size of the body by its headers; 0 if they do not say."""
+    return header_number(headers.get("Content-Length", "")) or 0 if "Content-Encoding" not in headers else 0
+
+
+def header_number(value: str) -> int | None:
+    # Python refuses to parse a number of thousands of digits.
+    return int(value) if value.isdecimal() and len(value) < 20 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +317,7 @@ class Page:
     def next_page(self, number: int, query: Mapping[str, Any]) -> int | None:
         """The number of the next page without a link to it. A full page that says nothing may be followed by more."""
         if self.numbered is not None:
-            return int(self.numbered) if self.numbered.isdecimal() and len(self.numbered) < 10 else None
+            return header_number(self.numbered)
         return number if self.total is None and 0 < query.get("per_page", 0) <= len(self.rows) else None
 
 
@@ -292,13 +330,12 @@ def _page(path: str, query: dict[str, Any], client: gitlab.Gitlab) -> Page:
     if not isinstance(rows, list):
         raise TransientFailure("the answer is no list", corrupt=True)
     following = response.links.get("next", {}).get("url")
-    total = response.headers.get("X-Total", "")
     return Page(
         rows,
         # Links contain the address that GitLab is configured with; behind a proxy that is not ours.
         following.partition("/api/v4")[2] if following else None,
         response.headers.get("X-Next-Page"),
-        int(total) if total.isdecimal() and len(total) < 10 else None,
+        header_number(response.headers.get("X-Total", "")),
     )
 
 
