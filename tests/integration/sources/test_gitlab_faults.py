@@ -172,3 +172,20 @@ async def test_a_reader_who_leaves_in_the_middle_leaves_no_task_behind(site: Sit
 
     assert asyncio.all_tasks() == before
     assert len(await contents(source, entries)) == count
+
+
+async def test_a_gitlab_that_does_not_answer_takes_no_threads_from_other_work(site: Site) -> None:
+    sources = 40  # more than the event loop has threads
+    site.server.faults.hold(path="commits/HEAD", times=None)
+    watched = Watched()
+    heads = [asyncio.create_task(site.gitlab(observer=watched).head()) for _ in range(sources)]
+    try:
+        async with asyncio.timeout(60):
+            while len(watched.requests) < sources:
+                await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(len, heads) == sources
+    finally:
+        for head in heads:
+            head.cancel()
+        await asyncio.gather(*heads, return_exceptions=True)
+        site.server.faults.clear()
