@@ -86,7 +86,7 @@ class State:
             ],
         }
         self.registry.write_text(json.dumps(document, indent=1))
-        self._run("apply", "--take-over")  # the state may be a copy
+        self._run("apply")
 
     def sync(self, names: Sequence[str]) -> Usage:
         """Index what has changed."""

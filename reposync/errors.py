@@ -122,7 +122,7 @@ class SourceElsewhere(RepoSyncError, code="SOURCE_ELSEWHERE", status=409):
 
 
 class RegistryConflict(ConfigError, code="REGISTRY_CONFLICT", status=409, exit_code=CONFLICT):
-    """Two registry files claim the same name."""
+    """The registry file has the name of a repository that a command or a request over HTTP registered."""
 
 
 class UsageError(RepoSyncError, code="USAGE", status=422, exit_code=MISUSED):

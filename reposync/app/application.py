@@ -28,7 +28,7 @@ from reposync.runs.presence import Presence, present
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
-from reposync.store.registry import RegistryFiles
+from reposync.store.registry import RegistryDocuments
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository, unregistered
 from reposync.store.run import Run
@@ -356,9 +356,9 @@ def _redacted(secrets: Secrets) -> Iterator[None]:
 
 
 async def _unapplied(database: Database, settings: Settings) -> Path | None:
-    path = settings.config_path
-    applied = {each[0] for each in await RegistryFiles(database).stamp()}
-    return None if path is None or str(path.absolute()) in applied else path
+    path, current = settings.config_path, await RegistryDocuments(database).current()
+    is_applied = path is None or (current is not None and current.path == str(path.absolute()))
+    return None if is_applied else path
 
 
 def start_engine(configuration: Configuration) -> None:

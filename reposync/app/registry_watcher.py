@@ -17,7 +17,7 @@ from reposync.catalog.apply import Applying, Plan, registry_in_force
 from reposync.config.loading import LoadedRegistry, load_registry
 from reposync.errors import ConfigError, RegistryConflict, StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.registry import RegistryFiles, RegistrySuperseded
+from reposync.store.registry import RegistryDocuments, RegistrySuperseded
 from reposync.supervision import Backoff
 from reposync.telemetry.health import Health, Trouble
 
@@ -64,17 +64,16 @@ class RegistryWatcher:
             self._health.report("registry", "ok")
             return
         applying = Applying(database, self.loaded, by=self._by)
-        plan = await applying.plan()
-        self._conflicts = bool(plan.conflicts)
         try:
-            in_force = await applying.write(plan, instead_of=instead_of)
+            plan = await applying.apply(instead_of=instead_of)
         except RegistrySuperseded:
-            in_force = False
+            plan = await applying.plan()
         except RegistryConflict as error:  # a name was taken after the plan was made
             self._conflicts = True
             self._report_problem("conflict", str(error))
             return
-        await self._report(database, plan, in_force=in_force)
+        self._conflicts = bool(plan.conflicts)
+        self._report(plan)
 
     async def run(self, app: Application, on_registry: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled. `on_registry` is called at the start and whenever a different registry is in force."""
@@ -84,7 +83,7 @@ class RegistryWatcher:
             try:
                 # Secrets in the file are not in the database: a file with only a different secret is read too.
                 was_read = await self._look(app.database)
-                now = await RegistryFiles(app.database).stamp()
+                now = await RegistryDocuments(app.database).current()
                 if was_read or stamp != now:
                     stamp = now
                     await self._adopt(app)
@@ -145,14 +144,14 @@ class RegistryWatcher:
             self._restart.over()
         app.adopt(registry.model_copy(update=kept), clear)
 
-    async def _report(self, database: Database, plan: Plan, *, in_force: bool) -> None:
-        if not in_force:
-            now = next((each for each in await RegistryFiles(database).all() if each.path == plan.path), None)
+    def _report(self, plan: Plan) -> None:
+        if not plan.applied and plan.standing != "current":
+            now = plan.before
             by = f" by {now.applied_by} at {now.applied_at:%Y-%m-%d %H:%M} UTC" if now else ""
             self._report_problem(
                 "superseded",
-                f"This pod has an older version of {plan.path}; a newer one was applied{by} and is in force. "
-                "`reposync apply` applies this one.",
+                f"This pod has an older version of the registry, {plan.path}, which changes nothing; a newer one was "
+                f"applied{by} and is in force. `reposync apply` applies this one.",
             )
             return
         if conflict := plan.conflict():

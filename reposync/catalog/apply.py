@@ -1,8 +1,8 @@
-"""Applying a registry file to the catalogue.
+"""Applying the registry file to the catalogue.
 
-Decision 0011: a file is identified by its path, its content by a digest. A superseded content is applied again only on
-request, or if the file was seen to change to it from the content in force. So a pod that still has the older file
-reverts nothing, and a rollback of the file works.
+Decision 0011: a database has one registry document, which is identified by a digest and replaced as a whole. A document
+that was replaced is applied again only on request, or if the file was seen to change to it from the current one. So a
+pod that still has the older file reverts nothing, and a rollback of the file works.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -24,17 +22,15 @@ from reposync.config.loading import LISTS, Clear, LoadedRegistry, entry_key, reg
 from reposync.config.registry import Registry
 from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
-from reposync.store.registry import ContentState, RegistryFiles
-from reposync.store.repositories import Repositories
+from reposync.store.registry import ContentState, RegistryDocuments
+from reposync.store.repositories import Repositories, conflict_over
 from reposync.store.repository import Registration, Repository, belongs_to_another
-from reposync.store.tables import RegistryFile
+from reposync.store.tables import RegistryDocument
 
 Keys = Mapping[str, tuple[Any, Any]]
 Kind = Literal["added", "changed", "gone"]
 
 _KINDS = {"gitlab": "GitLab server", "groups": "group"}
-# Files may differ in these: defaults apply to the file's own repositories, `http` to the pod that reads the file.
-_OF_EACH_FILE = frozenset({"section defaults", "section http"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,47 +43,36 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
-    """An entry of the file that a different file, or a person, has registered."""
-
-    what: str
-    theirs: str
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What applying a file changes."""
 
     path: str
     digest: str
+    before: RegistryDocument | None
+    """The document that is current until then."""
     standing: ContentState
-    changes: tuple[Change, ...]
-    conflicts: tuple[Conflict, ...]
+    changes: Sequence[Change]
+    conflicts: Sequence[Repository]
+    """Repositories that the file names, and that a command or a request over HTTP registered."""
     unchanged: int
-    document: Mapping[str, Any]
     registrations: Sequence[Registration]
     gone: Sequence[str]
-    takes: tuple[str, ...] | None
+    applied: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return {
             "file": self.path,
             "digest": self.digest,
             "standing": self.standing,
-            "changes": [asdict(each) for each in self.changes],
-            "conflicts": [asdict(each) for each in self.conflicts],
+            "changes": [asdict(change) for change in self.changes],
+            "conflicts": [{"what": f"repository {row.name}", "theirs": row.origin_words} for row in self.conflicts],
             "unchanged": self.unchanged,
+            "applied": self.applied,
         }
 
     def conflict(self) -> RegistryConflict | None:
         """Names all conflicts."""
-        if not self.conflicts:
-            return None
-        named = "; ".join(f"{each.what} belongs to {each.theirs}" for each in self.conflicts)
-        return RegistryConflict(
-            f"{self.path} contains entries that belong to others, which were not written: {named}.",
-            remedy="Remove it from one of the two, or run `reposync apply --take-over`.",
-        )
+        return conflict_over(self.conflicts) if self.conflicts else None
 
 
 class Applying:
@@ -96,172 +81,114 @@ class Applying:
     def __init__(self, database: Database, loaded: LoadedRegistry, *, by: str) -> None:
         if loaded.path is None:
             raise ConfigError("There is no registry file to apply.", remedy="Name one: `reposync apply FILE`.")
-        self._database = database
-        self._files = RegistryFiles(database)
+        self._documents = RegistryDocuments(database)
         self._repositories = Repositories(database)
         self._loaded = loaded
         self._path = str(loaded.path.absolute())
-        self._digest = loaded.digest
         self._by = by
-        self._host = socket.gethostname()
 
-    async def plan(self, *, take_over: bool = False) -> Plan:
+    async def plan(self) -> Plan:
         """Writes nothing."""
-        files, rows = await self._files.all(), {row.name: row for row in await self._repositories.list()}
-        standing = await self._files.content_state(self._path, self._digest)
+        before, rows = await self._documents.current(), {row.name: row for row in await self._repositories.list()}
         # Thousands of entries take a second.
-        return await asyncio.to_thread(self._planned, files, rows, standing, take_over=take_over)
+        return await asyncio.to_thread(self._planned, before, rows)
 
-    def _planned(
-        self, files: Sequence[RegistryFile], rows: Mapping[str, Repository], standing: ContentState, *, take_over: bool
-    ) -> Plan:
-        before = next((each for each in files if each.path == self._path), None)
-        others = [each for each in files if each.path != self._path]
-        # A file that was moved or removed on this machine owns nothing any more.
-        lost = [each for each in others if each.host == self._host and not Path(each.path).exists()]
-        takes = None if take_over else tuple(each.path for each in lost)
-        rivals = [] if take_over else [each for each in others if each not in lost]
-        document, conflicts = _without_conflicts(self._loaded.document, {each.path: each.document for each in rivals})
-        registrations = []
-        servers = {each.what for each in conflicts}
-        for each in self._loaded.registry.resolved():
-            if f"GitLab server {each.gitlab}" in servers:
-                continue
-            target = SyncTarget(each, CONFIG, origin_file=self._path)
-            registration = target.registration()
-            row = rows.get(each.name)
-            if row is not None and belongs_to_another(row, registration, takes):
-                conflicts.append(Conflict(f"repository {each.name}", row.origin_words))
+    async def apply(self, *, instead_of: str | None = None, on_request: bool = False) -> Plan:
+        """Carry out the plan, and return it; `applied`: whether the document is current now. A superseded one is
+        applied only `on_request`, or if `instead_of` is current: the digest from which the file was seen to change.
+        With conflicts, a request changes nothing, and otherwise everything else is applied.
+
+        Safe to repeat and to abandon at any await: the next process that applies the same document does the rest.
+        Raises RegistrySuperseded, and RegistryConflict for a name that was taken meanwhile."""
+        digest, document = self._loaded.digest, self._loaded.document
+        while True:
+            plan = rest = await self.plan()
+            now = None if plan.before is None else plan.before.digest
+            if plan.conflicts if on_request else plan.standing == "superseded" and now != instead_of:
+                return plan
+            if now == digest:
+                break
+            if await self._documents.replace(self._path, digest, document, by=self._by, instead_of=now):
+                # Until this moment, a different process may have written rows for the document before.
+                rest = await self.plan()
+                break
+        guard = partial(self._documents.require_current, digest)
+        await self._repositories.register_all(rest.registrations, guard=guard)
+        for name in rest.gone:
+            await self._repositories.deactivate(name, guard=guard)
+        return replace(plan, applied=True)
+
+    def _planned(self, before: RegistryDocument | None, rows: Mapping[str, Repository]) -> Plan:
+        standing = _standing(before, self._loaded.digest)
+        # Pods may mount the same file at different paths.
+        file = before.path if before is not None and standing == "current" else self._path
+        targets = [SyncTarget(each, CONFIG, origin_file=file) for each in self._loaded.registry.resolved()]
+        registrations, conflicts = [], []
+        for registration in (target.registration() for target in targets):
+            row = rows.get(registration.name)
+            if row is not None and belongs_to_another(row, registration):
+                conflicts.append(row)
             else:
                 registrations.append(registration)
-        claimed = {each.name for each in self._loaded.registry.repositories}
-        mine = {None, self._path, *(each.path for each in lost)}
+        claimed = {target.name for target in targets}
         gone = [
-            row.name
-            for row in rows.values()
-            if row.origin == CONFIG and row.name not in claimed and row.origin_file in mine and not row.has_left
+            row.name for row in rows.values() if row.origin == CONFIG and row.name not in claimed and not row.has_left
         ]
         changes = [change for each in registrations if (change := _change(each, rows.get(each.name))) is not None]
-        # In the order in which they were first applied: the first file decides the defaults.
-        documents = [document if each is before else each.document for each in files if each not in lost]
-        followers = self._followers(rows, claimed, documents if before is not None else [*documents, document])
+        with_defaults = self._with_defaults(row for row in rows.values() if row.name not in claimed)
         return Plan(
             self._path,
-            self._digest,
+            self._loaded.digest,
+            before,
             standing,
-            (
-                *_section_changes(before.document if before else {}, document),
+            changes=(
+                *_section_changes(before.document if before else {}, self._loaded.document),
                 *changes,
                 *(Change("gone", f"repository {name}") for name in gone),
             ),
-            tuple(conflicts),
-            len(registrations) - len(changes),
-            document,
-            [*(each for each in registrations if _differs(each, rows.get(each.name))), *followers],
-            gone,
-            takes,
+            conflicts=conflicts,
+            unchanged=len(registrations) - len(changes),
+            registrations=[each for each in (*registrations, *with_defaults) if _differs(each, rows.get(each.name))],
+            gone=gone,
         )
 
-    async def write(self, plan: Plan, *, instead_of: str | None = None, on_request: bool = False) -> bool:
-        """Returns whether the content is in force; False if a newer one superseded it. Safe to repeat and to abandon at
-        any await: the next process that applies the same content does the rest. Raises RegistrySuperseded."""
-        who = {"host": self._host, "by": self._by}
-        standing = await self._files.put(
-            self._path, self._digest, plan.document, **who, instead_of=instead_of, on_request=on_request
-        )
-        if standing == "superseded":
-            return False
-        await self._take_over(plan)
-        guard = partial(self._files.require_current, self._path, self._digest)
-        await self._repositories.register_all(plan.registrations, takes=plan.takes, guard=guard)
-        for name in plan.gone:
-            await self._repositories.deactivate(name, guard=guard)
-        return True
+    def _with_defaults(self, rows: Iterator[Repository]) -> Iterator[Registration]:
+        """Of repositories registered by command or over HTTP, which have the defaults of the file."""
+        catalog = Catalog(self._loaded.registry, self._repositories)
+        for row in rows:
+            if row.definition is not None and row.group_key is None and not row.has_left:
+                with contextlib.suppress(ConfigError):  # its server left the file; its next run says so
+                    yield catalog.of_definition(row).registration()
 
-    async def _take_over(self, plan: Plan) -> None:
-        """Remove this file's entries from the other files."""
-        for other in await self._files.all():
-            if other.path == self._path:
-                continue
-            if plan.takes is not None and other.path in plan.takes:
-                await self._files.forget(other.path, other.digest)
-            elif plan.takes is None and _left_by(plan, other.document) is not None:
-                await self._files.rewrite(other.path, partial(_left_by, plan), taker=plan.path, digest=plan.digest)
 
-    def _followers(
-        self, rows: Mapping[str, Repository], claimed: set[str], documents: Sequence[Mapping[str, Any]]
-    ) -> list[Registration]:
-        """Repositories registered by command or over HTTP, if the defaults of the files change them."""
-        try:
-            registry = _usable(documents, self._loaded.clear)
-        except ConfigError:  # of a different file; reported by whoever uses that registry
-            return []
-        catalog = Catalog(registry, self._repositories)
-        found = []
-        for row in rows.values():
-            if row.definition is None or row.group_key is not None or row.name in claimed or row.has_left:
-                continue
-            with contextlib.suppress(ConfigError):  # its server left the files; its next run says so
-                registration = catalog.of_definition(row).registration()
-                if _differs(registration, row):
-                    found.append(registration)
-        return found
+def _standing(before: RegistryDocument | None, digest: str) -> ContentState:
+    """A document that an upgrade merged from several files is replaced on request only."""
+    if before is None:
+        return "new"
+    if before.digest == digest:
+        return "current"
+    return "superseded" if digest in before.superseded or not before.digest else "new"
 
 
 async def registry_in_force(database: Database, clear: Clear) -> Registry:
-    """The sections of all applied files, with secrets from this process's environment. Raises ConfigError if this
+    """The sections of the applied document, with secrets from this process's environment. Raises ConfigError if this
     version cannot read what a newer one wrote."""
-    return _usable([each.document for each in await RegistryFiles(database).all()], clear)
-
-
-def _usable(documents: Sequence[Mapping[str, Any]], clear: Clear) -> Registry:
+    current = await RegistryDocuments(database).current()
     try:
-        return registry_of(documents, os.environ, clear)
+        return registry_of({} if current is None else current.document, os.environ, clear)
     except ValidationError as error:
         raise ConfigError(f"The applied registry cannot be used here: {'; '.join(sentences(error))}.") from None
 
 
 def _entries(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The parts of a document that belong to one file, by name: "section embedding", "GitLab server main"."""
+    """The parts of a document by name: "section embedding", "GitLab server main"."""
     found: dict[str, Mapping[str, Any]] = {}
     for section, value in document.items():
         if section in LISTS:
-            found |= {_entry(section, each): each for each in value}
+            found |= {f"{_KINDS[section]} {entry_key(section, entry)}": entry for entry in value}
         else:
             found[f"section {section}"] = value
     return found
-
-
-def _entry(section: str, entry: Mapping[str, Any]) -> str:
-    return f"{_KINDS[section]} {entry_key(section, entry)}"
-
-
-def _without_conflicts(
-    document: Mapping[str, Any], rivals: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, Any], list[Conflict]]:
-    """The document without entries that a rival file defines differently, and these conflicts. `rivals`: documents by
-    path."""
-    theirs = {path: _entries(other) for path, other in rivals.items()}
-    conflicts = []
-    for what, value in _entries(document).items():
-        rival = next((path for path, entries in theirs.items() if entries.get(what, value) != value), None)
-        if rival is not None and what not in _OF_EACH_FILE:
-            conflicts.append(Conflict(what, f"the registry file {rival}"))
-    lost = {each.what for each in conflicts}
-    left: dict[str, Any] = {}
-    for section, value in document.items():
-        if section in LISTS:
-            kept = [each for each in value if _entry(section, each) not in lost]
-            left[section] = [each for each in kept if f"GitLab server {each.get('gitlab')}" not in lost]
-        elif f"section {section}" not in lost:
-            left[section] = value
-    return left, conflicts
-
-
-def _left_by(plan: Plan, theirs: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """A different file's document without what this plan takes over; None if it takes nothing."""
-    left, taken = _without_conflicts(theirs, {plan.path: plan.document})
-    return left if taken else None
 
 
 def _section_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:

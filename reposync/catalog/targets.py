@@ -115,14 +115,14 @@ class SyncTarget:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The registered repositories. `registry`: the sections of the applied registry files; `clear`: plain-text secrets
+    """The registered repositories. `registry`: the sections of the applied document; `clear`: plain-text secrets
     that this process read from its own file."""
 
     registry: Registry
     repositories: Repositories
     clear: Clear = field(default_factory=dict)
     unapplied: Path | None = None
-    """This process's registry file, if it was never applied."""
+    """This process's registry file, if a different one, or none, was applied."""
 
     async def find(self, word: str) -> SyncTarget:
         """A registered name, an https URL, or a path inside a git repository, in this order.

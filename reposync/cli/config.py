@@ -84,10 +84,9 @@ def _report(path: Path | None, errors: Sequence[Problem] = (), warnings: Sequenc
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
-@click.option("--take-over", is_flag=True, help="Also take over names that belong to a different file or person.")
 @prints
-def apply(file: Path | None, dry_run: bool, take_over: bool) -> Result:
-    """Write the registry FILE to the catalogue, which all pods and commands use.
+def apply(file: Path | None, dry_run: bool) -> Result:
+    """Write the registry FILE to the catalogue, which all pods and commands use. It replaces the one before as a whole.
 
     Default for FILE: the file that REPOSYNC_CONFIG names, or repositories.yaml in this folder. Repositories that leave
     the file are deactivated: their index and history stay. `serve` applies its file on start and when it changes; only
@@ -98,22 +97,21 @@ def apply(file: Path | None, dry_run: bool, take_over: bool) -> Result:
     # Before the database: a file with errors changes nothing.
     loaded = load_registry(file or settings().config_path)
 
-    async def act(database: Database) -> tuple[Plan, bool]:
+    async def act(database: Database) -> Plan:
         from reposync.catalog.apply import Applying
 
         applying = Applying(database, loaded, by=current_user())
-        plan = await applying.plan(take_over=take_over)
-        return plan, not dry_run and not plan.conflicts and await applying.write(plan, on_request=True)
+        return await (applying.plan() if dry_run else applying.apply(on_request=True))
 
-    plan, written = run_with_database(act, migrates=None if dry_run else True)
-    document = plan.as_json() | {"applied": written}
+    plan = run_with_database(act, migrates=None if dry_run else True)
+    document = plan.as_json()
     conflict = plan.conflict()
     if conflict is not None:
         conflict.details = document
-    return Result(document, _plan_lines(plan, written), error=conflict)
+    return Result(document, _plan_lines(plan), error=conflict)
 
 
-def _plan_lines(plan: Plan, written: bool) -> Iterator[str]:
+def _plan_lines(plan: Plan) -> Iterator[str]:
     for change in plan.changes:
         sign, colour = _SIGNS[change.kind]
         yield click.style(f"{sign} {escape_unprintable(change.what)}", fg=colour)
@@ -122,14 +120,14 @@ def _plan_lines(plan: Plan, written: bool) -> Iterator[str]:
                 yield f"    {key}: {_shown(before)} -> {_shown(after)}"
             elif after not in (None, [], {}):
                 yield f"    {key}: {_shown(after)}"
-    for conflict in plan.conflicts:
-        what, theirs = escape_unprintable(conflict.what), escape_unprintable(conflict.theirs)
-        yield click.style(f"! {what} belongs to {theirs}", fg="red")
+    for row in plan.conflicts:
+        name, origin = escape_unprintable(row.name), escape_unprintable(row.origin_words)
+        yield click.style(f"! repository {name} belongs to {origin}", fg="red")
     counts = [(kind, sum(each.kind == kind for each in plan.changes)) for kind in _SIGNS]
     found = ", ".join(f"{number:,} {kind}" for kind, number in counts if number) or "no change"
-    done = "applied" if written else "would be applied"
+    done = "applied" if plan.applied else "would be applied"
     yield f"{escape_unprintable(plan.path)} ({plan.digest[:12]}): {done}: {found}; {plan.unchanged:,} unchanged"
-    if plan.standing == "superseded" and not written:
+    if plan.standing == "superseded" and not plan.applied:
         yield "  This content was superseded by a later one; applying it reverts the catalogue."
 
 

@@ -26,7 +26,7 @@ def repos() -> None:
 @repos.command("list")
 @with_database
 async def list_(database: Database) -> Result:
-    """All repositories: those of registry files and groups, and those that were synced by path or URL."""
+    """All repositories: those of the registry file and of groups, and those that were synced by path or URL."""
     from reposync.catalog.overview import overviews
     from reposync.store.manifest import Manifests
     from reposync.store.repositories import Repositories
@@ -60,8 +60,8 @@ async def show(app: Application, name: str) -> Result:
 @click.option("--exclude", metavar="PATTERN", multiple=True, help="No files that match these gitignore patterns.")
 @with_app
 async def add(app: Application, /, name: str, **options: Any) -> Result:
-    """Register the repository NAME in addition to those of registry files. A running `serve` syncs it within seconds,
-    unless its schedule is never: then it is synced on request only."""
+    """Register the repository NAME in addition to those of the registry file. A running `serve` syncs it within
+    seconds, unless its schedule is never: then it is synced on request only."""
     from reposync.catalog.targets import add_repository
 
     given = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items() if value}

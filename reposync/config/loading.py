@@ -1,4 +1,4 @@
-"""Loads the registry from its file, with warnings or all problems at once; and from the documents in the database.
+"""Loads the registry from its file, with warnings or all problems at once; and from the document in the database.
 
 A document holds the sections of a registry file as JSON, with references in place of secrets, and without
 `repositories`: each of those is a row of its own.
@@ -7,12 +7,11 @@ A document holds the sections of a registry file as JSON, with references in pla
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -271,21 +270,13 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 # The registry in the database.
 
 
-def registry_of(documents: Sequence[Mapping[str, Any]], environ: Mapping[str, str], clear: Clear) -> Registry:
-    """The registry made of the documents of all applied files; a section of an earlier one wins.
+def registry_of(document: Mapping[str, Any], environ: Mapping[str, str], clear: Clear) -> Registry:
+    """The registry of an applied document.
 
     A secret that this process lacks becomes a `MissingSecret`. Keys that a newer version of the program wrote are
     dropped. Raises ValidationError for a document that no version could have written.
     """
-    merged: dict[str, Any] = {}
-    for document in copy.deepcopy(list(documents)):
-        for section, value in document.items():
-            if section in LISTS and section in merged:
-                known = {entry_key(section, each) for each in merged[section]}
-                merged[section] += [each for each in value if entry_key(section, each) not in known]
-            else:
-                merged.setdefault(section, value)
-    return Registry.model_validate(merged, extra="ignore", context={"environ": environ, "clear": clear})
+    return Registry.model_validate(document, extra="ignore", context={"environ": environ, "clear": clear})
 
 
 def entry_key(section: str, entry: Mapping[str, Any]) -> str:

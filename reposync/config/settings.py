@@ -91,7 +91,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings, and the sections of all applied registry files. Repositories are rows of the database instead."""
+    """The settings, and the sections of the applied registry. Repositories are rows of the database instead."""
 
     settings: Settings
     registry: Registry

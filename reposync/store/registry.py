@@ -1,4 +1,4 @@
-"""What the registry adds to the repositories: files that were applied, and GitLab groups whose projects register
+"""What the registry adds to the repositories: the document that was applied, and GitLab groups whose projects register
 themselves: when each is due, which worker updates it, and the repositories that it registered."""
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
 from reposync.store.tables import (
     GROUPS,
-    REGISTRY_FILES,
+    REGISTRY_DOCUMENTS,
     REPOSITORIES,
     RUNS,
-    SUPERSEDED_DIGESTS,
     VERSIONS,
     ProjectGroup,
-    RegistryFile,
+    RegistryDocument,
 )
 
 _LONGEST_LEASE_SECONDS = 3600.0
@@ -36,114 +35,55 @@ _DECIDED_BY = ("name", "origin", "group_key", "project_id", "is_active", "paused
 
 
 ContentState = Literal["new", "current", "superseded"]
-"""Of a file's content: never applied (or applied again on request), current, or replaced by a later one."""
+"""Of a document: never applied, applied last, or replaced by a later one."""
 
-
-Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
-"""The new document of a file; None: it is unchanged."""
+_ID = "registry"
+# The oldest are forgotten: a pod does not start with a file that was replaced so often.
+_MOST_SUPERSEDED = 100
 
 
 class RegistrySuperseded(RepoSyncError):
-    """A different process applied a newer content of the same file meanwhile."""
+    """A different process applied a different registry document meanwhile."""
 
     code = "REGISTRY_SUPERSEDED"
     status = 409
 
 
-class RegistryFiles(Stored):
-    async def all(self) -> list[RegistryFile]:
-        """By the time of the first `put`."""
-        query = select(REGISTRY_FILES).order_by(REGISTRY_FILES.c.created_at, REGISTRY_FILES.c.path)
-        return [RegistryFile.of(row) for row in await self._database.rows(query)]
+class RegistryDocuments(Stored):
+    """One row: a document is replaced as a whole."""
 
-    async def stamp(self) -> Sequence[tuple[Any, ...]]:
-        """Changes whenever a file is applied, even with the same content."""
-        columns = REGISTRY_FILES.c
-        query = select(columns.path, columns.digest, columns.applied_at).order_by(columns.path)
-        return [tuple(row) for row in await self._database.rows(query)]
-
-    async def content_state(self, path: str, digest: str) -> ContentState:
+    async def current(self) -> RegistryDocument | None:
+        """None before the first one is applied."""
         async with self._database.read() as connection:
-            return await self._state(connection, path, digest)
+            row = await connection.one_or_none(select(REGISTRY_DOCUMENTS))
+        return None if row is None else RegistryDocument.of(row)
 
-    async def put(
-        self,
-        path: str,
-        digest: str,
-        document: Mapping[str, Any],
-        *,
-        host: str,
-        by: str,
-        instead_of: str | None = None,
-        on_request: bool = False,
-    ) -> ContentState:
-        """Make this the current content of the file. A superseded content is refused, unless a person requests it, or
-        the caller saw the file change from the current content (`instead_of`) to it."""
-        new = {"digest": digest, "document": dict(document), "host": host, "applied_by": by}
+    async def replace(
+        self, path: str, digest: str, document: Mapping[str, Any], *, by: str, instead_of: str | None
+    ) -> bool:
+        """Compare-and-swap: make this the current document if `instead_of` is the digest of the current one (None:
+        there is none). Returns whether it was."""
+        new: dict[str, Any] = {"digest": digest, "document": dict(document), "path": path, "applied_by": by}
         async with self._database.write() as connection:
-            now = self._database.moment()
-            first = self._database.insert(REGISTRY_FILES).values(path=path, applied_at=now, created_at=now, **new)
-            if await connection.change(first.on_conflict_do_nothing()):
+            new["applied_at"] = self._database.moment()
+            if instead_of is None:
+                insert = self._database.insert(REGISTRY_DOCUMENTS).values(id=_ID, superseded=[], **new)
+                is_replaced = bool(await connection.change(insert.on_conflict_do_nothing()))
+            else:
+                row = await connection.one_or_none(select(REGISTRY_DOCUMENTS).with_for_update())
+                if is_replaced := row is not None and row.digest == instead_of:
+                    earlier = [*(each for each in row.superseded if each not in (digest, instead_of)), instead_of]
+                    superseded = earlier[-_MOST_SUPERSEDED:]
+                    await connection.execute(update(REGISTRY_DOCUMENTS).values(superseded=superseded, **new))
+            if is_replaced:
                 await connection.announce(REGISTRATIONS)
-                return "new"
-            row = (
-                await connection.execute(select(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path).with_for_update())
-            ).one()
-            state = await self._state(connection, path, digest)
-            if state == "superseded" and not on_request and instead_of != row.digest:
-                return state
-            if row.digest != digest:
-                replaced = self._database.insert(SUPERSEDED_DIGESTS).values(
-                    path=path, digest=row.digest, superseded_at=now
-                )
-                await connection.execute(replaced.on_conflict_do_nothing())
-                mine = (SUPERSEDED_DIGESTS.c.path == path) & (SUPERSEDED_DIGESTS.c.digest == digest)
-                await connection.execute(delete(SUPERSEDED_DIGESTS).where(mine))
-            if any(getattr(row, key) != value for key, value in new.items() if key in ("digest", "document")):
-                changed = update(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path)
-                await connection.execute(changed.values(applied_at=now, **new))
-                await connection.announce(REGISTRATIONS)
-            return "current" if row.digest == digest else "new"
+            return is_replaced
 
-    async def require_current(self, path: str, digest: str, connection: Connection) -> None:
-        """Raises RegistrySuperseded unless this content is current, and keeps it so until the transaction ends."""
-        query = select(REGISTRY_FILES.c.digest).where(REGISTRY_FILES.c.path == path).with_for_update(read=True)
-        _require_digest(path, digest, await connection.scalar(query))
-
-    async def rewrite(self, path: str, change: Rewrite, *, taker: str, digest: str) -> None:
-        """Remove from the file `path` what a different one, `taker`, took over. Raises RegistrySuperseded unless
-        `digest` is current for that one."""
-        async with self._database.write() as connection:
-            # Both rows in one order: two files may take over from each other at the same time.
-            both = select(REGISTRY_FILES).where(REGISTRY_FILES.c.path.in_((path, taker)))
-            ordered = both.order_by(REGISTRY_FILES.c.path).with_for_update()
-            rows = {row.path: row for row in await connection.rows(ordered)}
-            _require_digest(taker, digest, rows[taker].digest if taker in rows else None)
-            document = change(rows[path].document) if path in rows else None
-            if document is not None:
-                changed = update(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path)
-                await connection.execute(changed.values(document=dict(document), applied_at=self._database.moment()))
-                await connection.announce(REGISTRATIONS)
-
-    async def forget(self, path: str, digest: str) -> None:
-        """The file no longer exists; `digest` was its content. If a different one was applied since, it does."""
-        columns = REGISTRY_FILES.c
-        async with self._database.write() as connection:
-            await connection.execute(delete(REGISTRY_FILES).where(columns.path == path, columns.digest == digest))
-            await connection.announce(REGISTRATIONS)
-
-    async def _state(self, connection: Connection, path: str, digest: str) -> ContentState:
-        current = await connection.scalar(select(REGISTRY_FILES.c.digest).where(REGISTRY_FILES.c.path == path))
-        if current == digest:
-            return "current"
-        columns = SUPERSEDED_DIGESTS.c
-        found = await connection.scalar(select(columns.digest).where(columns.path == path, columns.digest == digest))
-        return "new" if found is None else "superseded"
-
-
-def _require_digest(path: str, digest: str, current: str | None) -> None:
-    if current != digest:
-        raise RegistrySuperseded(f"{path} was applied with a different content meanwhile; nothing more was written.")
+    async def require_current(self, digest: str, connection: Connection) -> None:
+        """Raises RegistrySuperseded unless this document is current, and keeps it so until the transaction ends."""
+        query = select(REGISTRY_DOCUMENTS.c.digest).with_for_update(read=True)
+        if await connection.scalar(query) != digest:
+            raise RegistrySuperseded("A different registry was applied meanwhile; nothing more was written.")
 
 
 # Groups --------------------------------------------------------------------------------------------------------------

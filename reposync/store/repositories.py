@@ -121,11 +121,10 @@ class Repositories(Stored):
         registrations: Sequence[Registration],
         *,
         expected: Repository | None = None,
-        takes: Collection[str] | None = (),
         guard: Guard | None = None,
     ) -> Sequence[Repository]:
         """As `register`, many in a transaction: a thousand durable transactions take a minute. `guard`: of each
-        transaction. `takes`: see `belongs_to_another`."""
+        transaction. Raises RegistryConflict for the name of a repository that does not belong to the registry file."""
         # Existing rows are locked first, and the others inserted, in an order that is the same for every caller.
         ordered = sorted(registrations, key=lambda each: repository_id(each.name))
         registered: Sequence[Repository] = ()
@@ -134,7 +133,7 @@ class Repositories(Stored):
             with suppress(_RegisteredMeanwhile):
                 async with self._database.write(guard) as connection:
                     rows = {row.name: row for row in await lock_repositories(connection, named)}
-                    done = [await self._register(connection, each, rows, expected, takes) for each in batch]
+                    done = [await self._register(connection, each, rows, expected) for each in batch]
                 registered = [*registered, *done]
         return registered
 
@@ -144,7 +143,6 @@ class Repositories(Stored):
         registration: Registration,
         rows: dict[str, Row[Any]],
         expected: Repository | None,
-        takes: Collection[str] | None,
     ) -> Repository:
         """`rows`: those that are registered and locked, by name. Raises _RegisteredMeanwhile."""
         name = _checked_name(registration.name)
@@ -163,8 +161,8 @@ class Repositories(Stored):
             )
         record = Repository.of(row)
         _require_as_expected(record, expected)
-        if belongs_to_another(record, registration, takes):
-            raise conflict_over(name, registration.origin_file, record)
+        if belongs_to_another(record, registration):
+            raise conflict_over([record])
         changes = {key: value for key, value in columns.items() if getattr(row, key) != value}
         if row.origin_host is not None and "location" not in changes:
             changes.pop("origin_host", None)  # the machine that has the folder
@@ -301,9 +299,9 @@ async def lock_repositories(
     """Lock these rows in the order of their ids. A transaction that changes several repositories locks them by one call
     of this: PostgreSQL aborts one of two transactions that lock in different orders.
 
-    The order of all transactions: the fence of a registry file or a group (a guard), repositories, runs (`locked`, in
-    the order of their ids), then what belongs to these: requests, attempts, problems, versions, manifest rows. One that
-    begins with runs locks no repository after them, and does not wait for a second run (SKIP LOCKED)."""
+    The order of all transactions: the fence of the registry document or of a group (a guard), repositories, runs
+    (`locked`, in the order of their ids), then what belongs to these: requests, attempts, problems, versions, manifest
+    rows. One that begins with runs locks no repository after them, and does not wait for a second run (SKIP LOCKED)."""
     # NO KEY UPDATE: an insertion of a version holds a KEY SHARE lock by its foreign key, and need not wait.
     query = select(*columns).where(which).order_by(REPOSITORIES.c.id).with_for_update(key_share=True)
     return await connection.rows(query)
@@ -341,12 +339,13 @@ def _indexed(resolved: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (resolved or {}).items() if key not in _NOT_INDEXED}
 
 
-def conflict_over(name: str, file: str | None, row: Repository) -> RegistryConflict:
+def conflict_over(rows: Sequence[Repository]) -> RegistryConflict:
+    named = "; ".join(f"{row.name!r} comes from {row.origin_words}" for row in rows)
     return RegistryConflict(
-        f"Repository {name!r} is in the registry file {file} and comes from {row.origin_words}; it is unchanged.",
+        f"The registry file has names of repositories that it did not register, and they are unchanged: {named}.",
         remedy=Remedy(
-            "Rename one of the two, or settle it with `reposync apply --take-over`.",
-            "Rename one of the two, or ask the administrator of this server to settle it.",
+            "Rename the entries, or remove these repositories: `reposync repos remove NAME`.",
+            "Rename the entries, or remove these repositories: `DELETE /api/v1/repositories/NAME`.",
         ),
     )
 

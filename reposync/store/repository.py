@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -31,7 +31,7 @@ class Registration(Record):
     or group. `branch` is None for the default branch. A `project_id` of None leaves the stored one unchanged.
     `definition`: the entry as written, without secrets, if it is not in a registry file. `resolved`: the whole
     definition with defaults; None if only a program before 0.2 registered the repository. `group_key`: the group that
-    registered it. `origin_file`: the registry file with its entry or its group. `origin_host`: the machine that
+    registered it. `origin_file`: the registry file with its entry, for people. `origin_host`: the machine that
     registered it, which has the path. `by_hand`: it was synced once by its path or address, and is not registered.
     """
 
@@ -149,18 +149,12 @@ def behind_since(last_commit: str | None, head_commit: str | None, lag_since: da
     return None if head_commit in (None, last_commit) else lag_since
 
 
-def belongs_to_another(row: Repository, registration: Registration, takes: Collection[str] | None) -> bool:
-    """Whether the name that a registry file claims with `registration` belongs to a different origin. `takes`: files
-    that this one takes over; None: all of them. A repository that left its file is free, and so is one that was synced
-    by hand from the same location."""
-    if registration.origin != "config" or takes is None or row.has_left:
+def belongs_to_another(row: Repository, registration: Registration) -> bool:
+    """Whether a command or a request over HTTP registered the repository whose name the registry file claims with
+    `registration`. One that was only synced by hand, from the same location, is free."""
+    if registration.origin != "config" or row.origin in ("config", "group") or row.has_left:
         return False
-    if row.origin == "config":
-        return row.origin_file not in (None, registration.origin_file, *takes)
-    same_place = row.location == registration.location
-    if row.origin == "group":  # an entry in a file has precedence over the group
-        return not same_place and row.origin_file not in (None, registration.origin_file, *takes)
-    return not (same_place and row.by_hand)
+    return not (row.by_hand and row.location == registration.location)
 
 
 def unregistered(registration: Registration) -> Repository:

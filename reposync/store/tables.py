@@ -103,18 +103,19 @@ class ProjectGroup(Record):
     error_message: str | None = Field(default=None, sa_type=SafeText)
 
 
-class RegistryFile(Record):
-    """A row of `registry_files`: a registry file that was applied. `document` has its sections without `repositories`,
-    with secrets as references; `digest` is that of its content. The absolute path, which is the same on all pods of a
-    deployment, identifies a file."""
+class RegistryDocument(Record):
+    """The row of `registry_documents`: the registry file that was applied last. `document` has its sections without
+    `repositories`, with secrets as references; `digest` is that of its meaning, and empty for a document that an
+    upgrade merged from several files. `superseded`: digests of earlier documents, oldest first. `path`: of the file,
+    for people."""
 
-    path: str = Field(primary_key=True, sa_type=SafeText)
+    id: str = Field(primary_key=True, sa_type=SafeText)
     digest: str = Field(sa_type=SafeText)
     document: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
-    host: str = Field(sa_type=SafeText)
+    superseded: list[str] = Field(default_factory=list, sa_type=JsonText)
+    path: str = Field(sa_type=SafeText)
     applied_by: str = Field(sa_type=SafeText)
     applied_at: datetime = Field(sa_type=UTCDateTime)
-    created_at: datetime = Field(sa_type=UTCDateTime)
 
 
 class Worker(Record):
@@ -190,9 +191,17 @@ IDEMPOTENCY_KEYS = _table(
     PrimaryKeyConstraint("key"),
 )
 GROUPS = _table("project_groups", ProjectGroup)
-REGISTRY_FILES = _table("registry_files", RegistryFile)
-# Earlier contents of registry files: a pod that still sees one does not restore it.
-SUPERSEDED_DIGESTS = _table(
+REGISTRY_DOCUMENTS = _table("registry_documents", RegistryDocument)
+# Of 0.2, whose pods use them beside this version; now in `registry_documents`.
+_table(
+    "registry_files",
+    None,
+    *_columns(SafeText, "path", primary_key=True),
+    *_columns(JsonText, "document"),
+    *_columns(SafeText, "digest", "host", "applied_by"),
+    *_columns(UTCDateTime, "applied_at", "created_at"),
+)
+_table(
     "superseded_digests",
     None,
     _owner("path", "registry_files.path"),

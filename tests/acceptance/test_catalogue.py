@@ -63,9 +63,6 @@ def test_a_command_in_a_different_folder_syncs_what_the_daemon_serves(folders: F
         for _ in range(3):
             (run,) = other.asks("sync", "alpha")
             assert (run["status"], run["commit_after"]) == ("completed", folders.alpha.head())
-            refused = other.types("apply", exit_code=4)
-            assert str(person.home / "repositories.yaml") in refused.stderr
-            assert str(other.home / "repositories.yaml") in refused.stderr
         before = len(log.ended("alpha"))
         until(lambda: len(log.ended("alpha")) > before, details=pod.log_tail)
         shown = other.asks("repos", "show", "alpha")
@@ -77,6 +74,28 @@ def test_a_command_in_a_different_folder_syncs_what_the_daemon_serves(folders: F
     assert {run.commit_after for run in log.ended("alpha")} == {folders.alpha.head()}
     assert [hit["path"] for hit in other.asks("search", "alpha")] == ["alpha.py"]
     assert other.asks("search", "beta") == []
+
+
+def test_two_daemons_with_different_documents_do_not_fight_and_a_person_decides(folders: Folders) -> None:
+    person, other = folders.person, folders.other
+
+    def place() -> list[str]:
+        return [row["location"] for row in person.asks("repos", "list")]
+
+    with folders.pod(person, "first") as first:
+        until(lambda: place() == [str(folders.alpha.path)], details=first.log_tail)
+    with folders.pod(other, "second") as second:
+        until(lambda: place() == [str(folders.beta.path)], details=second.log_tail)
+        with folders.pod(person, "restarted") as restarted:
+            assert "a newer one was applied by second" in _conflict(restarted)
+            assert place() == [str(folders.beta.path)]
+            plan = person.asks("apply", "--dry-run")
+            assert (plan["standing"], plan["applied"]) == ("superseded", False)
+            assert person.asks("apply")["applied"] is True
+            assert place() == [str(folders.alpha.path)]
+            assert restarted.terminate() == 0
+        assert place() == [str(folders.alpha.path)]
+        assert second.terminate() == 0
 
 
 def test_an_unapplied_file_is_named_in_errors_about_its_repositories(folders: Folders) -> None:
@@ -119,7 +138,7 @@ def test_a_daemon_continues_if_the_applied_registry_cannot_be_used(folders: Fold
 
     async def rewrite(document: dict[str, object]) -> None:
         async with await Database.open(sqlite_url(folders.state / "reposync.db")) as database:
-            await replace_document(database, person.home / "repositories.yaml", document)
+            await replace_document(database, document)
 
     with folders.pod(person, "daemon") as pod:
         until(lambda: log.ended("alpha"), details=pod.log_tail)

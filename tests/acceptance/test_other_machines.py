@@ -118,7 +118,7 @@ def test_what_only_a_different_machine_has_stops_no_command_that_reads(
 ):
     run = app.asks("sync", str(repository.path))[0]["id"]
     write_registry(app.home, repository)
-    app.types("apply", "--take-over")
+    app.types("apply")
     on_another_machine(app, value)
 
     (app.home / "repositories.yaml").write_text("repositories: []\n")

@@ -17,8 +17,9 @@ from reposync.app.application import Application
 from reposync.app.registry_watcher import RegistryWatcher
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
+from reposync.store.registry import RegistryDocuments
 from reposync.telemetry.health import Health
-from tests.fixtures.applied import apply_registry, open_applied
+from tests.fixtures.applied import open_applied
 from tests.integration.api.serving import eventually
 
 REGISTRY = "embedding: {provider: none}\nrepositories: [{name: app, git: https://git.example.com/app.git}]\n"
@@ -48,12 +49,13 @@ class Daemon:
         return self.health.snapshot().components["registry"].status
 
     async def looks_again(self, times: int = 3) -> None:
-        """Each time another registry is in force, which a look notices."""
-        for number in range(times):
+        """A different document is current for a moment, and a look notices each change."""
+        documents = RegistryDocuments(self.app.database)
+        now = await documents.current()
+        assert now is not None
+        for digest, former in [("another", now.digest), (now.digest, "another")] * times:
             before = self.in_force
-            other = self.folder / "other.yaml"
-            other.write_text(f"repositories: [{{name: other-{before}-{number}, git: https://git.example.com/x.git}}]\n")
-            await apply_registry(self.app.database, load_registry(other))
+            assert await documents.replace(now.path, digest, now.document, by="a person", instead_of=former)
             await eventually(lambda: self.in_force > before)  # noqa: B023
 
     async def said(self) -> None:
@@ -135,3 +137,20 @@ async def test_that_a_change_needs_a_restart_is_said_once(daemon: Daemon, caplog
     await daemon.looks_again()
 
     assert caplog.text.count("after a restart of the daemon") == 1
+
+
+async def test_a_pod_whose_document_was_superseded_says_so_until_it_is_current_again(daemon: Daemon) -> None:
+    documents = RegistryDocuments(daemon.app.database)
+    now = await documents.current()
+    assert now is not None
+    assert await documents.replace(now.path, "newer", {}, by="pod-7", instead_of=now.digest)
+
+    watcher = RegistryWatcher(load_registry(daemon.file), daemon.health, by="pod", on_reload=daemon.reloads.append)
+    await watcher.apply(daemon.app.database)
+
+    reason = str(daemon.health.snapshot().components["registry"].reason)
+    assert "a newer one was applied by pod-7" in reason and "`reposync apply`" in reason
+    assert (daemon.status, daemon.reloads[-1]) == ("degraded", "superseded")
+    assert await documents.replace(now.path, now.digest, now.document, by="a person", instead_of="newer")
+    await watcher.apply(daemon.app.database)
+    assert (daemon.status, daemon.reloads[-1]) == ("ok", "ok")

@@ -1,14 +1,12 @@
-"""A registry file becomes the catalogue, and two of them never fight."""
+"""A registry file becomes the catalogue, as a whole, and pods with different ones never fight."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import text as sql
@@ -16,9 +14,10 @@ from sqlalchemy import text as sql
 from reposync.catalog.apply import Applying, Plan, registry_in_force
 from reposync.catalog.targets import Catalog, add_repository
 from reposync.config.loading import LoadedRegistry, load_registry
+from reposync.config.registry import Registry
 from reposync.errors import RegistryConflict, SecretMissing
 from reposync.store.database import REGISTRATIONS, Database
-from reposync.store.registry import RegistryFiles, RegistrySuperseded
+from reposync.store.registry import RegistryDocuments, RegistrySuperseded
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration
 from tests.fixtures.applied import replace_document
@@ -47,21 +46,18 @@ class Pod:
         former, self.loaded = self.loaded, self.read(text)
         return await self._writes(self.loaded, instead_of=None if former is None else former.digest)
 
-    async def requests(self, text: str, *, take_over: bool = False) -> Plan:
+    async def requests(self, text: str) -> Plan:
         """`reposync apply`."""
-        applying = Applying(self.database, self.read(text), by="person")
-        plan = await applying.plan(take_over=take_over)
+        plan = await Applying(self.database, self.read(text), by="person").apply(on_request=True)
         if conflict := plan.conflict():
             raise conflict
-        await applying.write(plan, on_request=True)
         return plan
 
     async def plans(self, text: str) -> Plan:
         return await Applying(self.database, self.read(text), by="person").plan()
 
     async def _writes(self, loaded: LoadedRegistry, instead_of: str | None = None) -> bool:
-        applying = Applying(self.database, loaded, by=self.name)
-        return await applying.write(await applying.plan(), instead_of=instead_of)
+        return (await Applying(self.database, loaded, by=self.name).apply(instead_of=instead_of)).applied
 
 
 async def active(database: Database) -> dict[str, str]:
@@ -71,9 +67,6 @@ async def active(database: Database) -> dict[str, str]:
 
 async def catalog_of(database: Database) -> Catalog:
     return Catalog(await registry_in_force(database, {}), Repositories(database))
-
-
-ALPHA = "repositories: [{name: alpha, path: %s, schedule: '*/5 * * * *'}]\n"
 
 
 def entries(*names: str) -> str:
@@ -111,66 +104,51 @@ async def test_a_plan_names_what_changes_key_by_key_and_writes_nothing(database:
     assert await Repositories(database).list() == before
 
 
-async def test_two_files_that_claim_one_name_are_a_conflict_that_names_both_and_changes_nothing(
+async def test_what_a_document_leaves_out_has_its_default_whatever_was_in_effect_before(
     database: Database, tmp_path: Path
 ) -> None:
-    mine, theirs = Pod(database, tmp_path / "a/repositories.yaml"), Pod(database, tmp_path / "b/repositories.yaml")
-    await mine.starts(ALPHA % "/srv/alpha")
+    server = "gitlab: [{name: main, url: 'https://gitlab.example.com'}]\n"
+    before = server + "search: {ranking: plain}\ndefaults: {collection: elsewhere}\n" + entries("alpha", "left")
+    await Pod(database, tmp_path / "before/repositories.yaml").requests(before)
 
-    with pytest.raises(RegistryConflict) as refused:
-        await theirs.requests(ALPHA % "/srv/beta")
-    assert str(tmp_path / "a/repositories.yaml") in str(refused.value)
-    assert str(tmp_path / "b/repositories.yaml") in str(refused.value)
+    await Pod(database, tmp_path / "after/repositories.yaml").requests(entries("alpha"))
 
-    # Daemons on both files, started again and again: what is not in conflict is applied, and nothing flips.
-    for _ in range(3):
-        await theirs.starts(ALPHA % "/srv/beta" + "  # and:\n" + "")
-        await theirs.starts("repositories: [{name: alpha, path: /srv/beta}, {name: other, path: /srv/other}]\n")
-        await mine.starts(ALPHA % "/srv/alpha")
-        assert await active(database) == {"alpha": "/srv/alpha", "other": "/srv/other"}
-        assert (await Repositories(database).get("alpha")).cron_expression == "*/5 * * * *"
-
-
-async def test_sections_and_servers_of_two_files_are_in_conflict_where_they_differ(
-    database: Database, tmp_path: Path
-) -> None:
-    server = "gitlab: [{name: main, url: 'https://%s'}]\n"
-    project = "repositories: [{name: %s, gitlab: main, project: a/%s}]\n"
-    mine, theirs = Pod(database, tmp_path / "a.yaml"), Pod(database, tmp_path / "b.yaml")
-    await mine.starts(server % "one.example.com" + "embedding: {provider: none}\n" + project % ("one", "one"))
-
-    same = server % "one.example.com" + "embedding: {provider: none}\n" + project % ("two", "two")
-    assert (await theirs.plans(same)).conflicts == ()
-    other = server % "two.example.com" + "embedding: {provider: local}\n" + project % ("two", "two")
-    assert {each.what for each in (await theirs.plans(other)).conflicts} == {"GitLab server main", "section embedding"}
-
-    await theirs.starts(other)
-    catalog = await catalog_of(database)
-    assert catalog.registry.embedding.provider == "none"
-    assert set(await active(database)) == {"one"}, "a project is not looked for on another server of the same name"
-
-
-async def test_a_file_that_was_moved_on_this_machine_leaves_its_claims_behind(
-    database: Database, tmp_path: Path
-) -> None:
-    await Pod(database, tmp_path / "before/repositories.yaml").starts(entries("alpha", "left"))
-    (tmp_path / "before/repositories.yaml").unlink()
-
-    await Pod(database, tmp_path / "after/repositories.yaml").starts(entries("alpha"))
-
+    registry = (await catalog_of(database)).registry
+    assert (registry.search, registry.gitlab) == (Registry().search, ())
+    assert (await Repositories(database).get("alpha")).collection == Registry().defaults.collection
     assert set(await active(database)) == {"alpha"}
-    assert [each.path for each in await RegistryFiles(database).all()] == [str(tmp_path / "after/repositories.yaml")]
 
 
-async def test_a_document_of_another_file_that_cannot_be_used_here_keeps_no_file_from_being_applied(
+async def test_a_name_that_a_person_registered_is_a_conflict_that_a_request_refuses_and_a_pod_leaves(
     database: Database, tmp_path: Path
 ) -> None:
-    await Pod(database, tmp_path / "a.yaml").starts(entries("alpha"))
-    await replace_document(database, tmp_path / "a.yaml", {"daemon": {"concurrency": "plenty"}})
+    await add_repository(await catalog_of(database), {"name": "mine", "git": "https://git.example.com/other.git"})
+    pod = Pod(database, tmp_path / "repositories.yaml")
 
-    assert await Pod(database, tmp_path / "b.yaml").starts(entries("beta"))
+    with pytest.raises(RegistryConflict, match="'mine' comes from a command on"):
+        await pod.requests(entries("alpha", "mine"))
+    assert set(await active(database)) == {"mine"}
 
-    assert set(await active(database)) == {"alpha", "beta"}
+    for _ in range(2):
+        assert await pod.starts(entries("alpha", "mine"))
+        assert await active(database) == {
+            "alpha": "https://git.example.com/alpha.git",
+            "mine": "https://git.example.com/other.git",
+        }
+    await pod.requests(entries("alpha"))
+    assert set(await active(database)) == {"alpha", "mine"}, "what a file does not name is a person's own"
+
+
+async def test_a_current_document_that_cannot_be_used_here_keeps_no_file_from_being_applied(
+    database: Database, tmp_path: Path
+) -> None:
+    pod = Pod(database, tmp_path / "repositories.yaml")
+    await pod.starts(entries("alpha"))
+    await replace_document(database, {"daemon": {"concurrency": "plenty"}})
+
+    assert await pod.sees_change(entries("beta"))
+
+    assert set(await active(database)) == {"beta"}
 
 
 async def test_a_file_of_a_program_before_0_2_becomes_the_first_applied_one(database: Database, tmp_path: Path) -> None:
@@ -188,6 +166,58 @@ async def test_a_file_of_a_program_before_0_2_becomes_the_first_applied_one(data
 # Roll-outs ----------------------------------------------------------------------------------------------------------
 
 OLD, NEW = entries("old", "both"), entries("new", "both")
+
+
+async def test_pods_that_mount_one_document_in_different_places_do_nothing_after_the_first(
+    database: Database, tmp_path: Path
+) -> None:
+    """As two containers with the network of their host: it has one name, and neither sees the file of the other."""
+    pods = [Pod(database, tmp_path / f"mount-{number}/repositories.yaml") for number in range(3)]
+    await pods[0].starts(NEW)
+    before = await Repositories(database).list(), await RegistryDocuments(database).current()
+    pods[0].path.unlink()
+
+    for pod in (*pods[1:], *pods):
+        assert await pod.starts(NEW)
+        assert (await Repositories(database).list(), await RegistryDocuments(database).current()) == before
+
+
+async def test_old_pods_of_a_rolling_update_bring_nothing_back(database: Database, tmp_path: Path) -> None:
+    old, new = Pod(database, tmp_path / "old.yaml"), Pod(database, tmp_path / "new.yaml")
+    for text in (entries("first"), OLD):
+        await old.requests(text)
+    assert await new.starts(NEW)
+
+    for text in (OLD, entries("first"), OLD):
+        assert not await old.starts(text)
+        assert set(await active(database)) == {"new", "both"}
+        assert (await old.plans(text)).standing == "superseded"
+    assert (await old.requests(OLD)).applied, "a person says so"
+    assert set(await active(database)) == {"old", "both"}
+    assert not await new.starts(NEW)
+
+
+async def test_of_documents_that_are_applied_at_once_one_wins_with_all_its_rows(
+    database: Database, tmp_path: Path
+) -> None:
+    texts = [entries(*(f"of-{number}-{entry}" for entry in range(60))) for number in range(3)]
+    pods = [Pod(database, tmp_path / f"{number}.yaml") for number in range(3)]
+
+    writes = (pod.starts(text) for pod, text in zip(pods, texts, strict=True))
+    results = await asyncio.gather(*writes, return_exceptions=True)
+
+    assert {type(each) for each in results} <= {bool, RegistrySuperseded}
+    current = await RegistryDocuments(database).current()
+    assert current is not None
+    names = {pod.loaded.digest: {each.name for each in pod.loaded.registry.repositories} for pod in pods if pod.loaded}
+    assert set(await active(database)) == names[current.digest]
+
+
+async def test_other_pods_hear_at_once_of_a_document(database: Database, tmp_path: Path) -> None:
+    heard = list[str]()
+    database.subscribe(heard.append)
+    await Pod(database, tmp_path / "repositories.yaml").starts("embedding: {provider: none}\n")
+    assert heard == [REGISTRATIONS]
 
 
 async def test_a_rollback_of_the_file_under_running_pods_is_applied(database: Database, tmp_path: Path) -> None:
@@ -231,7 +261,7 @@ async def everything(database: Database) -> str:
     """What the database holds, all tables."""
     found = []
     async with database.read() as connection:
-        for table in ("repositories", "registry_files", "superseded_digests", "project_groups"):
+        for table in ("repositories", "registry_documents", "project_groups"):
             rows = await connection.execute(sql(f"SELECT * FROM {table}"))
             found += [json.dumps(dict(row._mapping), default=str) for row in rows]
     return "\n".join(found)
@@ -302,18 +332,6 @@ async def test_defaults_of_the_file_reach_what_was_registered_by_command(databas
     assert (await Repositories(database).get("added")).collection == "elsewhere"
 
 
-async def test_defaults_of_the_first_file_count_for_what_was_added_in_any_order(
-    database: Database, tmp_path: Path
-) -> None:
-    mine, theirs = Pod(database, tmp_path / "a.yaml"), Pod(database, tmp_path / "b.yaml")
-    texts = ["defaults: {collection: first}\n" + entries("alpha"), "defaults: {collection: second}\n" + entries("beta")]
-    await mine.starts(texts[0])
-    await add_repository(await catalog_of(database), {"name": "added", "git": "https://git.example.com/added.git"})
-    for pod, text in ((theirs, texts[1]), (mine, texts[0]), (theirs, texts[1])):
-        await pod.starts(text)
-        assert (await Repositories(database).get("added")).collection == "first"
-
-
 async def test_only_what_the_index_is_made_of_is_another_generation(database: Database, tmp_path: Path) -> None:
     pod = Pod(database, tmp_path / "repositories.yaml")
     entry = "repositories: [{name: alpha, git: 'https://git.example.com/alpha.git'%s}]\n"
@@ -328,48 +346,12 @@ async def test_a_document_of_a_newer_program_is_read_without_what_is_not_known_h
     database: Database, tmp_path: Path
 ) -> None:
     await Pod(database, tmp_path / "repositories.yaml").starts(entries("alpha") + "embedding: {provider: none}\n")
-    file = (await RegistryFiles(database).all())[0]
+    file = await RegistryDocuments(database).current()
+    assert file is not None
     document = {**file.document, "embedding": {"provider": "none", "warmth": 3}, "telepathy": {"on": True}}
-    await replace_document(database, Path(file.path), document)
+    await replace_document(database, document)
 
     catalog = await catalog_of(database)
 
     assert catalog.registry.embedding.provider == "none"
     assert (await catalog.find("alpha")).name == "alpha"
-
-
-async def test_a_file_that_changes_while_a_different_one_takes_it_over_keeps_its_change(database: Database) -> None:
-    files = RegistryFiles(database)
-    who: dict[str, str] = {"host": "node-1", "by": "pod-1"}
-    await files.put("/etc/b.yaml", "digest-b", {"gitlab": [{"name": "main"}]}, **who)
-
-    def without_main(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        left = [server for server in document["gitlab"] if server["name"] != "main"]
-        return {"gitlab": left} if left != document["gitlab"] else None
-
-    for number in range(10):
-        servers = [{"name": "main"}, {"name": f"server-{number}"}]
-        await asyncio.gather(
-            files.put("/etc/a.yaml", f"digest-{number}", {"gitlab": servers}, **who),
-            files.rewrite("/etc/a.yaml", without_main, taker="/etc/b.yaml", digest="digest-b"),
-        )
-        await files.rewrite("/etc/a.yaml", without_main, taker="/etc/b.yaml", digest="digest-b")
-        (row,) = [file for file in await files.all() if file.path == "/etc/a.yaml"]
-        assert (row.digest, row.document) == (f"digest-{number}", {"gitlab": [{"name": f"server-{number}"}]})
-
-    await files.put("/etc/b.yaml", "digest-c", {}, **who)
-    with pytest.raises(RegistrySuperseded):
-        await files.rewrite("/etc/a.yaml", lambda _: {}, taker="/etc/b.yaml", digest="digest-b")
-    await files.forget("/etc/a.yaml", "digest-0")
-    assert len(await files.all()) == 2, "it was applied again since: it exists"
-
-
-async def test_other_pods_hear_at_once_of_what_a_file_took_over(database: Database) -> None:
-    files, heard = RegistryFiles(database), list[str]()
-    for path in ("/etc/a.yaml", "/etc/b.yaml"):
-        await files.put(path, path, {"embedding": {"provider": "none"}}, host="node-1", by="pod-1")
-    database.subscribe(heard.append)
-
-    await files.rewrite("/etc/a.yaml", lambda _: {}, taker="/etc/b.yaml", digest="/etc/b.yaml")
-
-    assert heard == [REGISTRATIONS]

@@ -24,7 +24,7 @@ import reposync.store
 from reposync.store import index_queries
 from reposync.store.database import Database
 from reposync.store.manifest import ManifestRow
-from reposync.store.registry import GroupRepositories, ProjectGroups, RegistryFiles, RepositoryChange
+from reposync.store.registry import GroupRepositories, ProjectGroups, RegistryDocuments, RepositoryChange
 from reposync.store.repository import Repository
 from reposync.store.run import YIELDING, Run, RunFigures, RunProblem
 from reposync.store.run_queue import keyed_request
@@ -35,7 +35,7 @@ from reposync.store.workers import StoredEndedSessions, Workers
 from tests.integration.store.conftest import COMMIT, TICK, Store, registration
 
 LEASE_SECONDS = 3_000.0
-A, B, DIGEST = "/etc/a.yaml", "/etc/b.yaml", "digest-1"
+FILE, DIGEST = "/etc/reposync/repositories.yaml", "digest-1"
 KEY = keyed_request("token 1", "credential", "key-1")
 BRAKE = {"commit": COMMIT, "planned": {"vanished": 9}, "losses": {"vanished": 9}, "indexed": 10}
 
@@ -46,7 +46,7 @@ class Installation:
     process, waiting, `blocked`, `failed`. `other`: one whose running run has lost its worker."""
 
     store: Store
-    files: RegistryFiles
+    documents: RegistryDocuments
     groups: ProjectGroups
     members: GroupRepositories
     workers: Workers
@@ -64,17 +64,16 @@ class Installation:
 
     @classmethod
     async def make(cls, database: Database) -> Installation:
-        store, files, groups, workers = (
+        store, documents, groups, workers = (
             Store(database),
-            RegistryFiles(database),
+            RegistryDocuments(database),
             ProjectGroups(database),
             Workers(database),
         )
         await workers.join("worker-1", host="node-1", version="0.2.0")
         await groups.declare(["gitlab.example.com/due", "gitlab.example.com/team"])
         claim = await groups.claim("gitlab.example.com/team", "worker-1", LEASE_SECONDS)
-        for path in (A, B):
-            await files.put(path, DIGEST, {"embedding": {"model": path}}, host="node-1", by="worker-1")
+        await documents.replace(FILE, DIGEST, {"embedding": {"model": "first"}}, by="worker-1", instead_of=None)
         lost = await store.running("other", lease_seconds=-1.0)
         for name in ("abandoned", "abandoned too", "from the future", "from the future too"):
             run = await store.running(name, lease_seconds=-1.0 if name.startswith("abandoned") else 1e7)
@@ -94,7 +93,7 @@ class Installation:
         await store.runs.enqueue("payments", RunTrigger.HTTP, request_id=KEY, fingerprint="fingerprint")
         return cls(
             store,
-            files,
+            documents,
             groups,
             GroupRepositories(database),
             workers,
@@ -265,18 +264,12 @@ def _repositories() -> dict[str, Call]:
 
 def _registry() -> dict[str, Call]:
     document: Mapping[str, Any] = {"embedding": {"model": "new"}}
-    put: dict[str, str] = {"host": "node-1", "by": "worker-1"}
     return {
-        "RegistryFiles.all": lambda it: it.files.all(),
-        "RegistryFiles.stamp": lambda it: it.files.stamp(),
-        "RegistryFiles.content_state": lambda it: it.files.content_state(A, DIGEST),
-        "RegistryFiles.put": lambda it: it.files.put(A, "digest-2", document, **put),
-        "RegistryFiles.require_current": lambda it: it.in_transaction(it.files.require_current, A, DIGEST),
-        "RegistryFiles.rewrite": lambda it: it.files.rewrite(A, lambda _: document, taker=B, digest=DIGEST),
-        "RegistryFiles.rewrite the other way": lambda it: it.files.rewrite(
-            B, lambda _: document, taker=A, digest=DIGEST
+        "RegistryDocuments.current": lambda it: it.documents.current(),
+        "RegistryDocuments.replace": lambda it: it.documents.replace(
+            FILE, "digest-2", document, by="worker-1", instead_of=DIGEST
         ),
-        "RegistryFiles.forget": lambda it: it.files.forget(B, DIGEST),
+        "RegistryDocuments.require_current": lambda it: it.in_transaction(it.documents.require_current, DIGEST),
         "ProjectGroups.declare": lambda it: it.groups.declare(["gitlab.example.com/due", it.claim.key]),
         "ProjectGroups.claim_due": lambda it: it.groups.claim_due("w", 9.0, among=["gitlab.example.com/due"]),
         "ProjectGroups.claim": lambda it: it.groups.claim(it.claim.key, "worker-2", LEASE_SECONDS),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -12,10 +14,14 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
+from reposync.catalog.apply import Applying, registry_in_force
+from reposync.catalog.targets import SyncTarget
+from reposync.config.loading import LoadedRegistry, load_registry
 from reposync.errors import DatabaseForeign, RunStateConflict, StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.index_queries import search_scope, searched_versions
 from reposync.store.indexes import SCHEMA
+from reposync.store.repositories import Repositories
 from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures
 from reposync.store.schema import HEAD, OLDEST_PROGRAM, REVISIONS, VERSION_TABLE, alembic_config
@@ -217,6 +223,67 @@ async def test_a_migration_only_adds(empty: Database, empty_database_url: str) -
     tables = {each.split()[0] for each in before}
     assert [each for each in after - before if each.split()[0] in tables and REQUIRED.fullmatch(each)] == []
     assert [each for each in before if REQUIRED.fullmatch(each)], "those of the first release are recognized"
+
+
+async def test_the_one_registry_file_of_an_earlier_version_is_the_current_document(
+    empty: Database, empty_database_url: str, tmp_path: Path
+) -> None:
+    await make_tables(empty_database_url, "0010", is_postgresql=empty.is_postgresql)
+    loaded = await registry_file(empty_database_url, tmp_path / "a.yaml", "main")
+    await execute(
+        empty_database_url,
+        f"INSERT INTO superseded_digests VALUES ('{loaded.path}', 'older', '2026-03-01 08:00:00.000000')",
+    )
+
+    await empty.upgrade()
+
+    plan = await Applying(empty, loaded, by="pod").apply()
+    assert (plan.standing, plan.applied, [change.what for change in plan.changes]) == (
+        "current",
+        True,
+        ["repository main"],
+    )
+    assert plan.before is not None and plan.before.superseded == ["older"]
+
+
+async def test_several_registry_files_become_one_document_that_a_person_replaces(
+    empty: Database, empty_database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make_tables(empty_database_url, "0010", is_postgresql=empty.is_postgresql)
+    files = [await registry_file(empty_database_url, tmp_path / f"{name}.yaml", name) for name in ("a", "b")]
+    await empty.upgrade()
+    for file in files:
+        for repository in file.registry.resolved():
+            target = SyncTarget(repository, "config", origin_file=str(file.path))
+            await Repositories(empty).register(target.registration())
+    before = await Repositories(empty).list()
+
+    for file in files:
+        plan = await Applying(empty, file, by="pod").apply()
+        assert (plan.standing, plan.applied) == ("superseded", False), "a file that was in force does not replace both"
+        assert str(file.path) in caplog.text
+    assert await Repositories(empty).list() == before
+    assert [server.name for server in (await registry_in_force(empty, {})).gitlab] == ["a", "b"]
+
+    plan = await Applying(empty, files[0], by="person").apply(on_request=True)
+    assert [(row.name, row.is_active) for row in await Repositories(empty).list()] == [("a", True), ("b", False)]
+    assert not (await Applying(empty, files[1], by="pod").apply()).applied
+
+
+async def registry_file(url: str, path: Path, name: str) -> LoadedRegistry:
+    """One that a program of 0.2.1 applied."""
+    path.write_text(
+        f"gitlab: [{{name: {name}, url: 'https://{name}.example.com'}}]\n"
+        f"repositories: [{{name: {name}, gitlab: {name}, project: group/{name}}}]\n"
+    )
+    loaded = load_registry(path)
+    await execute(
+        url,
+        f"""INSERT INTO registry_files (path, digest, document, host, applied_by, applied_at, created_at)
+        VALUES ('{path}', '{loaded.digest}', '{json.dumps(loaded.document)}', 'node-1', 'pod-1',
+            '2026-03-01 08:00:00.000000', '2026-02-01 08:00:00.000000')""",
+    )
+    return loaded
 
 
 # Databases of other programs -----------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Pods with different registry files, people and workers, in any order: a repository has one definition at a time, the
-one that the rule of decision 0011 gives it, and after a sync its index holds the files of that definition."""
+"""Pods with different registry documents, people and workers, in any order: a repository has one definition at a time,
+the one that the rule of decision 0011 gives it, and after a sync its index holds the files of that definition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from reposync.app.application import Application, open_application
 from reposync.catalog.apply import registry_in_force
 from reposync.config.database_url import sqlite_url
 from reposync.config.settings import Settings
-from reposync.errors import RegistryConflict
 from reposync.runs.execution import ExecutionPolicy
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
@@ -52,41 +51,30 @@ class Model:
     """What decision 0011 says becomes of the rows."""
 
     def __init__(self) -> None:
-        self.in_force: dict[str, Content] = {}
-        self.superseded: dict[str, list[Content]] = {file: [] for file in FILES}
-        self.owner: dict[str, str] = {}
+        self.in_force: Content | None = None
+        self.applied_from = ""
+        self.superseded: list[Content] = []
+        self.origin: dict[str, str] = {}
         self.place: dict[str, str] = {}
         self.left: set[str] = set()
         self.paused: set[str] = set()
 
-    def conflicts(self, file: str, content: Content) -> set[str]:
-        return {name for name in content if name not in self.left and self.owner.get(name, file) != file}
-
     def applies(
         self, file: str, content: Content, *, instead_of: Content | None = None, on_request: bool = False
     ) -> bool:
-        now = self.in_force.get(file)
-        if (
-            content in self.superseded[file]
-            and now != content
-            and not on_request
-            and (now is None or instead_of != now)
-        ):
-            return False
-        if now is not None and now != content:
-            self.superseded[file] = [each for each in self.superseded[file] if each != content] + [now]
-        self.in_force[file] = content
-        return True
-
-    def registers(self, file: str, content: Content, *, take_over: bool) -> None:
-        taken = set() if take_over else self.conflicts(file, content)
-        for name in content.keys() - taken:
-            self.owner[name], self.place[name] = file, content[name]
+        now = self.in_force
+        if content != now:
+            if content in self.superseded and not on_request and (now is None or instead_of != now):
+                return False
+            self.superseded = [each for each in self.superseded if each != content] + ([] if now is None else [now])
+            self.in_force, self.applied_from = content, file
+        for name, place in content.items():
+            self.origin[name], self.place[name] = self.applied_from, place
             self.left.discard(name)
-        for name, owner in self.owner.items():
-            if owner == file and name not in content:
-                self.left.add(name)
-                self.paused.discard(name)
+        for name in self.origin.keys() - content.keys():
+            self.left.add(name)
+            self.paused.discard(name)
+        return True
 
 
 class Catalogue(RuleBasedStateMachine):
@@ -153,8 +141,6 @@ class Catalogue(RuleBasedStateMachine):
     def pod_starts(self, file: str, content: Content) -> None:
         in_force = self.do(self.pod(file).starts(self.text(content)))
         assert in_force == self.model.applies(file, content)
-        if in_force:
-            self.model.registers(file, content, take_over=False)
         self.contents_seen[file] = content
         self.adopt()
 
@@ -164,21 +150,13 @@ class Catalogue(RuleBasedStateMachine):
         file = data.draw(st.sampled_from(sorted(self.contents_seen)))
         in_force = self.do(self.pod(file).sees_change(self.text(content)))
         assert in_force == self.model.applies(file, content, instead_of=self.contents_seen[file])
-        if in_force:
-            self.model.registers(file, content, take_over=False)
         self.contents_seen[file] = content
         self.adopt()
 
-    @rule(file=files, content=contents, take_over=st.booleans())
-    def person_applies(self, file: str, content: Content, take_over: bool) -> None:
-        if not take_over and self.model.conflicts(file, content):
-            with contextlib.suppress(RegistryConflict):
-                self.do(self.pod(file).requests(self.text(content)))
-                raise AssertionError("a conflict was not refused")
-            return
-        self.do(self.pod(file).requests(self.text(content), take_over=take_over))
+    @rule(file=files, content=contents)
+    def person_applies(self, file: str, content: Content) -> None:
+        assert self.do(self.pod(file).requests(self.text(content))).applied
         self.model.applies(file, content, on_request=True)
-        self.model.registers(file, content, take_over=take_over)
         self.adopt()
 
     # People, clocks and pushes ---------------------------------------------------------------------------------------
@@ -188,7 +166,7 @@ class Catalogue(RuleBasedStateMachine):
         self.repositories[place].commit({f"{place}-{next(self.numbers)}.py": b"x = 1\n"})
 
     def registered(self) -> list[str]:
-        return sorted(name for name in self.model.owner if name not in self.model.left)
+        return sorted(name for name in self.model.origin if name not in self.model.left)
 
     @precondition(lambda self: self.registered())
     @rule(data=st.data(), trigger=st.sampled_from(list(RunTrigger)), full=st.booleans())
@@ -263,11 +241,11 @@ class Catalogue(RuleBasedStateMachine):
     @invariant()
     def each_name_has_the_one_definition_that_the_rule_gives_it(self) -> None:
         rows = {row.name: row for row in self.do(self.app.repositories.list())}
-        assert rows.keys() == self.model.owner.keys()
+        assert rows.keys() == self.model.origin.keys()
         for name, row in rows.items():
             assert row.location == str(self.repositories[self.model.place[name]].path)
             assert row.resolved is not None and row.resolved["path"] == row.location
-            assert row.origin_file == str(self.home / self.model.owner[name] / "repositories.yaml")
+            assert row.origin_file == str(self.home / self.model.origin[name] / "repositories.yaml")
             assert row.has_left == (name in self.model.left)
             assert (row.paused_reason is not None) == (name in self.model.paused)
 
