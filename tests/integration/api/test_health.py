@@ -27,7 +27,8 @@ from tests.integration.api.rest import opened
 
 TOKEN = "glpat-Xk3vTq9sLmN2pRw7"
 QUICK = Pace(every_seconds=0.05, timeout_seconds=5.0)
-IMPATIENT = Pace(every_seconds=0.05, timeout_seconds=0.2)
+# Long enough that a healthy server answers within it on a busy machine.
+IMPATIENT = Pace(every_seconds=0.05, timeout_seconds=2.0)
 
 
 @dataclass
@@ -182,6 +183,6 @@ async def test_a_server_that_never_answers_holds_up_neither_a_probe_nor_any_othe
             await watched.is_("database", "ok")
             assert "gitlab:slow" not in watched.seen["components"] or watched.seen["status"] == "degraded"
             said = await watched.is_("gitlab:slow", "degraded")
-            assert "0.2 s" in said["reason"] or "no answer within the time-out" in said["reason"]
+            assert "2 s" in said["reason"] or "no answer within the time-out" in said["reason"]
             proxy.resume()
             await watched.is_("gitlab:slow", "ok")
