@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
 from benchmarks.filling import START, Row, address, bulk, ended_runs, name, repositories
 from benchmarks.measure import machine
@@ -41,7 +41,7 @@ from reposync.embedding.sparse import document_vector
 from reposync.store.index_queries import search_scope, version_states
 from reposync.store.repository import repository_id
 from reposync.store.status import WAITING
-from reposync.store.tables import RUNS
+from reposync.store.tables import REPOSITORIES, RUNS
 from reposync.store.ticks import Ticks
 from reposync.sync.index_versions import VersionSettings
 from reposync.sync.prepare import ContentSettings
@@ -89,7 +89,6 @@ class Installation:
     app: Application
     count: int
     client: httpx.AsyncClient
-    ticks: int = 0
     pushes: count[int] = field(default_factory=count)
 
     async def search_reads(self) -> None:
@@ -119,9 +118,10 @@ class Installation:
         assert outcome.repository == name(7)
 
     async def tick(self) -> None:
-        self.ticks += 1
-        due = {repository_id(name(number)): START + timedelta(milliseconds=self.ticks) for number in range(DUE)}
-        outcome = await Ticks(self.app.database).enqueue(due, grace_seconds=1e9, max_attempts=3)
+        some = REPOSITORIES.c.id.in_([repository_id(name(number)) for number in range(DUE)])
+        due = {"cron_expression": "* * * * *", "next_due_at": START, "last_tick_at": START}
+        await self.app.database.change(update(REPOSITORIES).where(some).values(**due))
+        outcome = await Ticks(self.app.database).take(grace_seconds=60.0)
         assert outcome.queued == DUE
 
     async def api_page(self) -> None:
@@ -211,7 +211,7 @@ async def fill(url: str, number: int, collection: str, settings: str) -> None:
     lines = (line * (HOSTILE_CHARS // len(line) + 1))[:HOSTILE_CHARS]
     hostile = {f"{each}/.gitattributes": ["d" * 40, lines] for each in range(HOSTILE_FILES)}
     created = START - timedelta(days=100)
-    common = {"source": "gitlab", "collection": collection, "scheduled_since": created, "created_at": created}
+    common = {"source": "gitlab", "collection": collection, "created_at": created}
     rows = repositories(number, **common, generation=1, last_commit=COMMIT)
     async with bulk(url) as write:
         await write("repositories", [row | of_project(row, at) for at, row in enumerate(rows)])

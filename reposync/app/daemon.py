@@ -161,7 +161,7 @@ class Daemon:
         if app.database.connect is not None:
             tasks["news"] = news.listen
         if self._roles.scheduler:
-            cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
+            cron = CronScheduler(Ticks(app.database), self._config, on_ticks=self._count_ticks)
             tasks |= {
                 "cron": cron.run,
                 "groups": lambda: _every(DISCOVERY_SECONDS, lambda: discovery.run_due(app.configuration.registry)),
@@ -201,7 +201,7 @@ class Daemon:
         return registry.daemon
 
     def _count_ticks(self, outcome: TickOutcome) -> None:
-        for name in ("queued", "joined", "handled", "missed", "rejected", "failed"):
+        for name in ("queued", "joined", "missed", "failed"):
             if count := getattr(outcome, name):
                 self._metrics.count("ticks", name, by=count)
         if outcome.missed:

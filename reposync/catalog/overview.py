@@ -24,7 +24,7 @@ from reposync.store.ticks import Ticks
 class Overview:
     """`project_id`: GitLab's number of the project, known after the first sync. `schedule` in words; None if it was
     synced by hand and is not registered. `state`: active, paused (with a reason) or inactive (it left its registry
-    file). `next_due_at`: None without a schedule. `head_commit`: the newest head of its source that a run or a push
+    file). `next_due_at`: None if it is not scheduled. `head_commit`: the newest head of its source that a run or a push
     reported; `behind_since`: since when the index has not held it completely. `meaning_indexed`: the share (0 to 1) of
     its chunks with dense vectors, if its first sync has not ended and only words are searched; else None.
     `next_attempt_at`: see `Run`."""
@@ -107,9 +107,9 @@ async def overviews(
     versions = {row.id: row.live_version or row.id for row in rows}
     latest = await runs.latest(None if names is None else list(versions))
     counts = await manifests.counts(None if names is None else list(versions.values()))
-    meaning, now = await manifests.meaning_indexed(list(versions.values())), runs.now()
+    meaning = await manifests.meaning_indexed(list(versions.values()))
     return [
-        _overview(row, counts.get(version, ManifestCounts()), meaning.get(version), latest.get(row.id), now)
+        _overview(row, counts.get(version, ManifestCounts()), meaning.get(version), latest.get(row.id))
         for row, version in zip(rows, versions.values(), strict=True)
     ]
 
@@ -122,22 +122,18 @@ async def repository_detail(
     version = row.live_version or row.id
     counts, latest = await manifests.counts([version]), await runs.latest([row.id])
     meaning = (await manifests.meaning_indexed([version])).get(version)
-    found = _overview(row, counts.get(version, ManifestCounts()), meaning, latest.get(row.id), runs.now())
+    found = _overview(row, counts.get(version, ManifestCounts()), meaning, latest.get(row.id))
     return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=await ticks.missed(row.id)), row
 
 
-def _overview(
-    row: Repository, counts: ManifestCounts, meaning: float | None, run: Run | None, now: datetime
-) -> Overview:
-    schedule, words = _schedule(row)
+def _overview(row: Repository, counts: ManifestCounts, meaning: float | None, run: Run | None) -> Overview:
     return Overview(
         **known_fields(Overview, dict(row)),
         **known_fields(Overview, asdict(counts)),
         behind_since=row.behind_since,
         meaning_indexed=meaning,
-        schedule=words,
+        schedule=_schedule(row),
         state="active" if row.is_active else "paused" if row.paused_reason else "inactive",
-        next_due_at=schedule.next_after(now) if schedule and row.is_active else None,
         last_run=run.id if run else None,
         last_status=run.status if run else None,
         last_error=run.error_message if run else None,
@@ -145,12 +141,11 @@ def _overview(
     )
 
 
-def _schedule(row: Repository) -> tuple[Schedule | None, str | None]:
-    """The schedule, and in words. A schedule of a newer version of reposync is shown unchanged."""
+def _schedule(row: Repository) -> str | None:
+    """In words. A schedule of a newer version of reposync is shown unchanged."""
     if row.cron_expression is None:
-        return None, None if row.by_hand else NEVER_WORDS
+        return None if row.by_hand else NEVER_WORDS
     try:
-        schedule = Schedule.parse(row.cron_expression, row.timezone)
+        return Schedule.parse(row.cron_expression, row.timezone).words()
     except ScheduleError:
-        return None, row.cron_expression
-    return schedule, schedule.words()
+        return row.cron_expression

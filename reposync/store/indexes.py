@@ -48,14 +48,15 @@ _NEWEST = (RUNS.c.queued_at.desc(), RUNS.c.id.desc())
 _UNVERSIONED = "live_version IS NULL AND last_sync_at IS NOT NULL"
 
 INDEXES = (
-    # These enforce the promises "never synced twice at a time", "one already queued is returned" and "a tick never runs
-    # twice", whatever the code does.
+    # These enforce the promises "never synced twice at a time" and "one already queued is returned", whatever the code
+    # does.
     Index("uq_sync_runs_running", RUNS.c.repository_id, unique=True, **_while({RunStatus.RUNNING})),
     Index("uq_sync_runs_queued", RUNS.c.repository_id, unique=True, **_while({RunStatus.QUEUED})),
-    Index("uq_sync_runs_tick", RUNS.c.repository_id, RUNS.c.scheduled_for, unique=True),
+    Index("ix_sync_runs_repository_id", RUNS.c.repository_id),
     # The pages of the history.
     Index("ix_sync_runs_newest", *_NEWEST),
     Index("ix_repositories_group_key", REPOSITORIES.c.group_key),
+    Index("ix_repositories_next_due_at", REPOSITORIES.c.next_due_at),
     # The queue: these two hold only unfinished runs, however long the history is.
     Index("ix_sync_runs_queue", *CLAIM_ORDER, **_while(ACTIVE)),
     Index("ix_sync_runs_active", RUNS.c.repository_id, **_while(ACTIVE)),

@@ -16,7 +16,7 @@ from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import truncate
 from reposync.store.database import REGISTRATIONS, Connection, Guard, Stored
 from reposync.store.database_clock import AHEAD_SECONDS
-from reposync.store.repositories import Repositories, change_repository, lock_repositories
+from reposync.store.repositories import Repositories, change_repository, lock_repositories, scheduled
 from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
 from reposync.store.tables import (
@@ -251,11 +251,12 @@ class GroupRepositories(Repositories):
             renamed = [change for change in changes if change.name != change.before.name]
             for change in renamed:  # first to temporary names; no valid name has a line break
                 await change_repository(connection, change.before.id, {"name": f"\n{change.before.id}"})
-            now = self._database.moment()
+            now = await connection.now()
             for change in changes:
                 values = {**change.values, "updated_at": now}
-                if values.get("is_active"):  # ticks during the pause are not missed
-                    values["scheduled_since"] = now
+                if (is_active := values.get("is_active")) is not None:
+                    begins = scheduled(change.before, now, change.before.last_sync_at)
+                    values |= begins if is_active else {"next_due_at": None}
                 await change_repository(connection, change.before.id, values)
             for change in renamed:
                 runs = update(RUNS).where(RUNS.c.repository_id == change.before.id)

@@ -7,10 +7,12 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
 
+from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import RegistryConflict, Remedy, RepositoryChanged, RepositoryNotFound, UsageError
 from reposync.store.attempts import REPOSITORY_REMOVED, cancel_attempts, require_held
 from reposync.store.columns import sanitize_text
@@ -133,7 +135,8 @@ class Repositories(Stored):
             with suppress(_RegisteredMeanwhile):
                 async with self._database.write(guard) as connection:
                     rows = {row.name: row for row in await lock_repositories(connection, named)}
-                    done = [await self._register(connection, each, rows, expected) for each in batch]
+                    now = await connection.now()
+                    done = [await self._register(connection, each, rows, now, expected) for each in batch]
                 registered = [*registered, *done]
         return registered
 
@@ -142,6 +145,7 @@ class Repositories(Stored):
         connection: Connection,
         registration: Registration,
         rows: dict[str, Row[Any]],
+        now: datetime,
         expected: Repository | None,
     ) -> Repository:
         """`rows`: those that are registered and locked, by name. Raises _RegisteredMeanwhile."""
@@ -152,10 +156,9 @@ class Repositories(Stored):
         }
         if registration.project_id is None:
             del columns["project_id"]
-        now = self._database.moment()
         row = rows.get(sanitize_text(name))
         if is_new := row is None:
-            since = {"scheduled_since": now, "created_at": now, "updated_at": now}
+            since = {"created_at": now, "updated_at": now, **scheduled(registration, now)}
             row = await self._insert(
                 connection, name, {"is_active": True, "epoch": 0, "attributes": {}} | since | columns
             )
@@ -178,9 +181,9 @@ class Repositories(Stored):
         if "location" in changes and registration.project_id is None:
             changes["project_id"] = None  # the number belongs to a different project
         if record.has_left:
-            changes |= {"is_active": True, "scheduled_since": now}
-        if changes.keys() & {"cron_expression", "timezone"}:
-            changes["scheduled_since"] = now
+            changes["is_active"] = True
+        if "is_active" in changes or (row.is_active and changes.keys() & {"cron_expression", "timezone"}):
+            changes |= scheduled(registration, now, row.last_sync_at)
         if changes:
             row = await change_repository(connection, row.id, changes | {"updated_at": now})
         if changes or is_new:
@@ -244,12 +247,13 @@ class Repositories(Stored):
             _require_as_expected(before, expected)
             if active or paused_reason is not None:  # not if it leaves, which may be repeated
                 before.require_registered()
-            now = self._database.moment()
+            now = await connection.now()
             changes = {"is_active": active, "paused_reason": paused_reason, "updated_at": now}
             if not active:
                 await self._withdraw_automatic(connection, [row.id], by)
+                changes["next_due_at"] = None
             elif not row.is_active:
-                changes["scheduled_since"] = now  # ticks during the pause are not missed
+                changes |= scheduled(before, now, row.last_sync_at)
             row = await change_repository(connection, row.id, changes)
             await connection.announce(REGISTRATIONS)
             return Repository.of(row)
@@ -332,6 +336,18 @@ async def unknown_repository(connection: Connection, name: str) -> RepositoryNot
 async def change_repository(connection: Connection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
     query = update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes).returning(*REPOSITORY_COLUMNS)
     return await connection.one(query)
+
+
+def scheduled(definition: Registration, now: datetime, last_sync_at: datetime | None = None) -> dict[str, Any]:
+    """Columns of a repository whose schedule begins now: earlier ticks are not missed. One that was never synced is due
+    at once."""
+    next_due_at: datetime | None = None
+    if definition.cron_expression is not None:
+        next_due_at = now
+        if last_sync_at is not None:
+            with suppress(ScheduleError):  # of a newer program, which takes it and knows the next moment
+                next_due_at = Schedule.parse(definition.cron_expression, definition.timezone).next_after(now)
+    return {"next_due_at": next_due_at, "last_tick_at": now}
 
 
 def _indexed(resolved: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -58,12 +58,11 @@ class Repository(Registration):
     `last_commit` is the commit that the live version of the index holds completely. `content_fingerprint`: of an index
     of 0.1, until a run publishes. `head_commit`: the newest head of its source that a run or a push reported;
     `lag_since`: see `behind_since`. `generation` counts changes of the definition. `live_version`: the id of the live
-    index version. `index_hold`: why other settings are not built (see `IndexHold`). `last_tick_at`: the latest tick of
-    its schedule that was handled.
+    index version. `index_hold`: why other settings are not built (see `IndexHold`). `next_due_at`: when a scheduler
+    takes it next; None if it is not scheduled. `last_tick_at`: when its schedule was last looked at, see `Ticks`.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
-    scheduled_since: datetime | None = Field(default=None, sa_type=UTCDateTime)
     is_active: bool = True
     paused_reason: str | None = Field(default=None, sa_type=SafeText)
     last_sync_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
@@ -76,6 +75,7 @@ class Repository(Registration):
     generation: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
     live_version: str | None = Field(default=None, sa_type=SafeText)
     index_hold: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    next_due_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     last_tick_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     created_at: datetime = Field(sa_type=UTCDateTime)
     updated_at: datetime = Field(sa_type=UTCDateTime)
@@ -163,7 +163,6 @@ def unregistered(registration: Registration) -> Repository:
     return Repository(
         **registration.model_dump(),
         id=repository_id(registration.name),
-        scheduled_since=now,
         created_at=now,
         updated_at=now,
     )

@@ -117,6 +117,7 @@ class RunQueue(RunHistory):
             if removal and not repair:
                 if registered.is_active:  # no tick comes in between
                     paused = {"is_active": False, "paused_reason": "It is being removed.", "updated_at": now}
+                    paused["next_due_at"] = None
                     await change_repository(connection, identity, paused)
                     await connection.announce(REGISTRATIONS)
                 by = f"the removal by {request.asked_by}"

@@ -1,106 +1,113 @@
-"""Ticks of schedules: each leads to one queued run at most, however many pods report it and however late."""
+"""Schedules to queued runs. `next_due_at` of a repository is when its next run is due, by the database's clock.
+
+What is due is taken in one transaction: `next_due_at` moves on and the runs are queued, so that a tick leads to one
+run, however many pods look at it and however late. `last_tick_at` is when the schedule was last looked at; all ticks
+until then are settled."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, exists, func, or_, select, tuple_, update
+from sqlalchemy import Row, and_, bindparam, exists, or_, select, update
 
+from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import StatementRefused, StoreUnavailable
-from reposync.store.database import QUEUE, Connection, Stored
+from reposync.store.database import QUEUE, Connection, Database, Stored
 from reposync.store.database_clock import AHEAD_SECONDS, DatabaseClock
 from reposync.store.repositories import lock_repositories
 from reposync.store.run import MissedTick, RunRequest
-from reposync.store.run_state import (
-    MAX_ATTEMPTS,
-    add_requests,
-    derive,
-    new_request,
-    new_run,
-    read_requests,
-)
+from reposync.store.run_state import MAX_ATTEMPTS, add_requests, derive, new_request, new_run, read_requests
 from reposync.store.status import WAITING, RunTrigger
 from reposync.store.tables import CLAIM_ORDER, MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is_active, status_is
 from reposync.supervision import log_defect
 
+log = logging.getLogger(__name__)
+
 # Locked together, by a fixed number of statements; small enough that a sync which publishes its commit hardly waits.
 _BATCH = 200
-_AHEAD = timedelta(seconds=AHEAD_SECONDS)
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledRepository:
-    """`since`: no tick before it counts as missed."""
-
-    id: str
-    name: str
-    cron_expression: str
-    timezone: str
-    since: datetime
+_ROW = REPOSITORIES.c
+_IS_SCHEDULED = and_(_ROW.is_active, _ROW.cron_expression.is_not(None))
+# What a turn is decided by: if one of these differs by now, a different pod or a person was faster.
+_DECIDED_BY = (
+    *(_ROW.id, _ROW.name, _ROW.cron_expression, _ROW.timezone),
+    *(_ROW.next_due_at, _ROW.last_tick_at, _ROW.scheduled_since),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
-    """How many ticks queued a new run, joined a waiting one, were handled before (by a different pod) or belong to a
-    repository that was paused meanwhile, came too late, were rejected because they are in the database's future, or
-    failed: the log has the defect."""
+    """How many ticks queued a new run, joined a waiting one, came too late, or failed: the log has the defect.
+    `first_runs`: how many new repositories were queued before their first tick."""
 
     queued: int = 0
     joined: int = 0
-    handled: int = 0
     missed: int = 0
-    rejected: int = 0
     failed: int = 0
+    first_runs: int = 0
 
     def __add__(self, other: TickOutcome) -> TickOutcome:
         return TickOutcome(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A repository whose `next_due_at` has come."""
+
+    row: Row[Any]
+    tick: datetime | None
+    """The latest one that is not settled; None if only `next_due_at` has to be set."""
+    next_due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    now: datetime
+    grace: timedelta
+    max_attempts: int
+
+
 class Ticks(Stored):
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._unreadable: set[tuple[str, str]] = set()
+
     @property
     def clock(self) -> DatabaseClock:
-        """The clock that decides when a tick is due."""
+        """The clock that decides what is due."""
         return self._database.clock
 
-    async def scheduled(self) -> list[ScheduledRepository]:
-        """The active repositories that have a schedule."""
-        columns = REPOSITORIES.c
-        since = func.coalesce(columns.scheduled_since, columns.created_at, type_=columns.created_at.type)
-        query = select(columns.id, columns.name, columns.cron_expression, columns.timezone, since)
-        query = query.where(columns.is_active, columns.cron_expression.is_not(None))
-        return [ScheduledRepository(*row) for row in await self._database.rows(query)]
-
-    async def latest(self, identities: Collection[str]) -> dict[str, datetime]:
-        """The latest handled tick of each of these repositories that had one, by id."""
-        found: dict[str, datetime] = {}
-        for batch in _batches(identities):
+    async def take(self, *, grace_seconds: float, max_attempts: int = MAX_ATTEMPTS) -> TickOutcome:
+        """Request a run of each repository that is due. Of several ticks since its last turn, the latest counts. If
+        that is older than the grace, it is recorded as missed, without a run. A waiting run takes it over. A new
+        repository is due at once, and has a run without a tick: it should be searchable before its first one."""
+        outcome, after = TickOutcome(), ""
+        # An expression: SQLite would read all repositories in the order of their ids, to save sorting those few.
+        identity = _ROW.id.concat("")
+        due = select(*_DECIDED_BY).where(_IS_SCHEDULED, _ROW.next_due_at <= self._database.moment())
+        while True:
             async with self._database.read() as connection:
-                found |= await _latest(connection, batch, await connection.now())
-        return found
+                rows = await connection.rows(due.where(identity > after).order_by(identity).limit(_BATCH))
+                if not rows:
+                    return outcome
+                turn = _Turn(await connection.now(), timedelta(seconds=grace_seconds), max_attempts)
+            after = rows[-1].id
+            outcome += await self._settle(await self._due(rows, turn.now), turn)
 
-    async def enqueue(self, due: Mapping[str, datetime], *, grace_seconds: float, max_attempts: int) -> TickOutcome:
-        """Request a run for each tick (by repository id). A tick that is not later than the latest handled one is
-        ignored; a waiting run takes the tick over; a tick older than the grace is recorded as missed, without a run. A
-        future tick is rejected, and counts when it is due."""
-        outcome = TickOutcome()
-        for batch in _batches(due):
-            async with self._database.read() as connection:
-                now = await connection.now()
-                present = {identity: due[identity] for identity in batch if due[identity] <= now + _AHEAD}
-                fresh = await _unhandled(connection, present, now)
-            queue = partial(self._enqueue, fresh, timedelta(seconds=grace_seconds), max_attempts)
-            done = await self._each(queue, sorted(fresh))
-            outcome = sum((each for _, each in done), outcome)
-            failed = len(fresh) - sum(len(identities) for identities, _ in done)
-            handled, rejected = len(present) - len(fresh), len(batch) - len(present)
-            outcome += TickOutcome(handled=handled, rejected=rejected, failed=failed)
-        return outcome
+    async def reschedule(self) -> None:
+        """A schedule whose `next_due_at` may be wrong is due at once, which sets it anew: the clock was set back since
+        its last turn; or a pod of 0.2 registered, resumed or changed it, which sets `scheduled_since` only."""
+        now, later = self._database.moment(), self._database.moment(AHEAD_SECONDS)
+        is_wrong = or_(_ROW.last_tick_at > later, _ROW.scheduled_since.is_not(None))
+        # Locked in the order of all transactions, see `lock_repositories`.
+        which = select(_ROW.id).where(_IS_SCHEDULED, is_wrong).order_by(_ROW.id)
+        locked = which.with_for_update(key_share=True)
+        await self._database.change(update(REPOSITORIES).where(_ROW.id.in_(locked)).values(next_due_at=now))
 
     async def missed(self, identity: str, limit: int = 20) -> list[MissedTick]:
         """The latest missed ticks of the repository, newest first."""
@@ -108,79 +115,80 @@ class Ticks(Stored):
         query = query.order_by(MISSED_TICKS.c.scheduled_for.desc()).limit(limit)
         return [MissedTick.of(row) for row in await self._database.rows(query)]
 
-    async def first_runs(self, identities: Collection[str], *, max_attempts: int = MAX_ATTEMPTS) -> int:
-        """Queue a run of those active repositories that never had one: a new repository should be searchable before its
-        first tick. Returns how many."""
-        queued = 0
-        for batch in _batches(identities):
-            async with self._database.read() as connection:
-                candidates = await _never_ran(connection, batch)
-            done = await self._each(partial(self._queue_first, max_attempts), candidates)
-            queued += sum(number for _, number in done)
-        return queued
+    async def _due(self, rows: Sequence[Row[Any]], now: datetime) -> list[_Due]:
+        due: list[_Due] = []
+        ticks: dict[tuple[str, str], tuple[datetime, datetime] | None] = {}
+        for row in rows:
+            schedule = row.cron_expression, row.timezone
+            if schedule not in ticks:
+                ticks[schedule] = self._ticks_around(row, now)
+                await asyncio.sleep(0)  # that took up to some milliseconds
+            if (around := ticks[schedule]) is not None:
+                last, following = around
+                settled = max(filter(None, (row.last_tick_at, row.scheduled_since)), default=now)
+                due.append(_Due(row, last if last > settled else None, following))
+        return due
 
-    async def _each(
-        self, work: Callable[[Connection, Sequence[str]], Awaitable[T]], identities: Sequence[str]
-    ) -> list[tuple[Sequence[str], T]]:
-        """Results of `work` for these repositories, in one transaction. If it fails, in two, and so on: a defect in the
-        rows of one repository is logged, and does not stop the schedules of the others."""
-        if not identities:
-            return []
+    def _ticks_around(self, row: Row[Any], now: datetime) -> tuple[datetime, datetime] | None:
+        """The last tick until `now`, and the next one; None if a newer program wrote the schedule, which takes it."""
+        try:
+            schedule = Schedule.parse(row.cron_expression, row.timezone)
+        except ScheduleError as error:
+            if (row.id, row.cron_expression) not in self._unreadable:
+                self._unreadable.add((row.id, row.cron_expression))
+                log.error("a schedule in the database cannot be read: repository %s: %s", row.name, error)
+            return None
+        return schedule.last_before(now), schedule.next_after(now)
+
+    async def _settle(self, due: Sequence[_Due], turn: _Turn) -> TickOutcome:
+        """In one transaction. If it fails, in two, and so on: a defect in the rows of one repository is logged, and
+        does not stop the schedules of the others."""
+        if not due:
+            return TickOutcome()
         try:
             async with self._database.write() as connection:
-                return [(identities, await work(connection, identities))]
+                return await self._queue_due(connection, due, turn)
         except Exception as error:
             if isinstance(error, StoreUnavailable) and not isinstance(error, StatementRefused):
                 raise
-            if len(identities) == 1:
-                log_defect(f"a run of repository {identities[0]} could not be queued", error)
-                return []
-        half = len(identities) // 2
-        return [*await self._each(work, identities[:half]), *await self._each(work, identities[half:])]
+            if len(due) == 1:
+                log_defect(f"a run of repository {due[0].row.id} could not be queued", error)
+        if len(due) == 1:
+            async with self._database.write() as connection:
+                await _move_on(connection, due, turn.now)
+            return TickOutcome(failed=1)
+        half = len(due) // 2
+        return await self._settle(due[:half], turn) + await self._settle(due[half:], turn)
 
-    async def _queue_first(self, max_attempts: int, connection: Connection, candidates: Sequence[str]) -> int:
-        names = await _lock_active(connection, candidates)
-        now = await connection.now()
-        new = {
-            identity: new_request(RunTrigger.SCHEDULE, now, asked_by="first run", max_attempts=max_attempts)
-            for identity in await _never_ran(connection, names)
-        }
-        return await self._queue(connection, names, now, new)
-
-    async def _enqueue(
-        self,
-        ticks: Mapping[str, datetime],
-        grace: timedelta,
-        max_attempts: int,
-        connection: Connection,
-        identities: Sequence[str],
-    ) -> TickOutcome:
-        due = {identity: ticks[identity] for identity in identities}
-        names = await _lock_active(connection, identities)
-        now = await connection.now()
-        fresh = await _unhandled(connection, {key: tick for key, tick in due.items() if key in names}, now)
-        waiting = await _waiting(connection, fresh)
+    async def _queue_due(self, connection: Connection, due: Sequence[_Due], turn: _Turn) -> TickOutcome:
+        which = and_(_IS_SCHEDULED, _ROW.id.in_([each.row.id for each in due]))
+        unchanged = {tuple(row) for row in await lock_repositories(connection, which, _DECIDED_BY)}
+        won = [each for each in due if tuple(each.row) in unchanged]
+        names = {each.row.id: each.row.name for each in won}
+        ticks = {each.row.id: each.tick for each in won if each.tick is not None}
+        waiting = await _waiting(connection, ticks)
         requests = {
-            identity: new_request(RunTrigger.SCHEDULE, now, scheduled_for=tick, max_attempts=max_attempts)
-            for identity, tick in fresh.items()
-            if identity in waiting or now - tick <= grace
+            identity: new_request(RunTrigger.SCHEDULE, turn.now, scheduled_for=tick, max_attempts=turn.max_attempts)
+            for identity, tick in ticks.items()
+            if identity in waiting or turn.now - tick <= turn.grace
         }
         joined = await _join(connection, waiting, {key: requests[key] for key in requests if key in waiting})
-        new = {key: request for key, request in requests.items() if key not in waiting}
-        queued = await self._queue(connection, names, now, new)
+        first = await _never_ran(connection, [identity for identity in names if identity not in requests])
+        new = {key: request for key, request in requests.items() if key not in waiting} | {
+            identity: new_request(RunTrigger.SCHEDULE, turn.now, asked_by="first run", max_attempts=turn.max_attempts)
+            for identity in first
+        }
+        queued = await self._queue(connection, names, turn.now, new)
         missed = [
-            MissedTick(scheduled_for=tick, noticed_at=now, late_seconds=(now - tick).total_seconds()).model_dump()
-            | {"repository_id": identity}
-            for identity, tick in fresh.items()
+            {"repository_id": identity, "scheduled_for": tick, "noticed_at": turn.now}
+            | {"late_seconds": (turn.now - tick).total_seconds()}
+            for identity, tick in ticks.items()
             if identity not in requests
         ]
         if missed:
             await connection.execute(self._database.insert(MISSED_TICKS).on_conflict_do_nothing(), missed)
-        if fresh:
-            handled = update(REPOSITORIES).where(REPOSITORIES.c.id == bindparam("identity"))
-            latest = [{"identity": identity, "tick": tick} for identity, tick in fresh.items()]
-            await connection.execute(handled.values(last_tick_at=bindparam("tick")), latest)
-        return TickOutcome(queued, joined, len(due) - queued - joined - len(missed), len(missed))
+        await _move_on(connection, won, turn.now)
+        return TickOutcome(queued - len(first), joined, len(missed), first_runs=len(first))
 
     async def _queue(
         self, connection: Connection, names: Mapping[str, str], now: datetime, requests: Mapping[str, RunRequest]
@@ -203,27 +211,23 @@ class Ticks(Stored):
         return len(runs)
 
 
-async def _lock_active(connection: Connection, identities: Collection[str]) -> dict[str, str]:
-    """The names of those that are active, by id."""
-    which = and_(REPOSITORIES.c.id.in_(identities), REPOSITORIES.c.is_active)
-    rows = await lock_repositories(connection, which, (REPOSITORIES.c.id, REPOSITORIES.c.name))
-    return {row.id: row.name for row in rows}
+async def _move_on(connection: Connection, due: Sequence[_Due], now: datetime) -> None:
+    if not due:
+        return
+    taken = update(REPOSITORIES).where(_ROW.id == bindparam("identity"), _ROW.next_due_at == bindparam("was_due_at"))
+    moved = taken.values(next_due_at=bindparam("due_at"), last_tick_at=now, scheduled_since=None)
+    rows = [{"identity": each.row.id, "was_due_at": each.row.next_due_at, "due_at": each.next_due_at} for each in due]
+    await connection.execute(moved, rows)
 
 
 async def _join(connection: Connection, waiting: Mapping[str, Row[Any]], requests: Mapping[str, RunRequest]) -> int:
-    """Waiting runs, by repository id, take these ticks over, in place of earlier ticks. A tick that a different run had
-    is ignored: the clock was set back since. Returns how many were taken over."""
-    ticks = [(identity, request.scheduled_for) for identity, request in requests.items()]
-    tick = tuple_(RUNS.c.repository_id, RUNS.c.scheduled_for)
-    taken = await connection.rows(select(RUNS.c.id, RUNS.c.repository_id).where(tick.in_(ticks))) if ticks else ()
-    known = {row.repository_id for row in taken if row.id != waiting[row.repository_id].id}
-    fresh = {identity: request for identity, request in requests.items() if identity not in known}
-    if not fresh:
+    """Waiting runs, by repository id, take these ticks over, in place of earlier ticks. Returns how many did."""
+    if not requests:
         return 0
     # A statement for all of them, and not for each: 200 runs would be locked for a second.
-    present = await read_requests(connection, [waiting[identity].id for identity in fresh])
+    present = await read_requests(connection, [waiting[identity].id for identity in requests])
     changed, added, runs = [], [], []
-    for identity, request in fresh.items():
+    for identity, request in requests.items():
         row = waiting[identity]
         live = [each for each in present.get(row.id, []) if each.is_live]
         if earlier := next((each for each in live if each.is_tick), None):
@@ -237,19 +241,7 @@ async def _join(connection: Connection, waiting: Mapping[str, Row[Any]], request
         await connection.execute(update(REQUESTS).where(REQUESTS.c.id == bindparam("request")), changed)
     await add_requests(connection, added)
     await connection.execute(update(RUNS).where(RUNS.c.id == bindparam("run")), runs)
-    return len(fresh)
-
-
-async def _latest(connection: Connection, identities: Collection[str], now: datetime) -> dict[str, datetime]:
-    """Ignores ticks in the future."""
-    row = REPOSITORIES.c
-    query = select(row.id, row.last_tick_at).where(row.id.in_(identities), row.last_tick_at <= now + _AHEAD)
-    return {row.id: row.last_tick_at for row in await connection.rows(query)}
-
-
-async def _unhandled(connection: Connection, due: Mapping[str, datetime], now: datetime) -> dict[str, datetime]:
-    latest = await _latest(connection, due, now) if due else {}
-    return {key: tick for key, tick in due.items() if key not in latest or latest[key] < tick}
+    return len(requests)
 
 
 async def _never_ran(connection: Connection, identities: Collection[str]) -> list[str]:
@@ -271,8 +263,3 @@ async def _waiting(connection: Connection, identities: Collection[str]) -> dict[
     for row in await connection.rows(query.order_by(*CLAIM_ORDER).with_for_update()):
         found.setdefault(row.repository_id, row)
     return found
-
-
-def _batches(identities: Collection[str]) -> list[list[str]]:
-    ordered = sorted(identities)
-    return [ordered[start : start + _BATCH] for start in range(0, len(ordered), _BATCH)]

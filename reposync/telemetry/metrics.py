@@ -49,7 +49,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _FIRST_VALUES = {
     "files": ("processed", "deleted", "skipped"),
     "chunks": ("embedded", "reused"),
-    "ticks": ("queued", "joined", "handled", "missed", "rejected", "failed"),
+    "ticks": ("queued", "joined", "missed", "failed"),
     "registry_reloads": ("ok", "invalid"),
 }
 _RUN_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 150, 300, 600, 1200, 1800, 3600, 7200)

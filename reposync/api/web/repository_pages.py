@@ -209,14 +209,14 @@ async def show_repository(page: Page) -> Response:
 
 
 def _ticks(row: Repository, now: datetime) -> list[datetime]:
-    """The next ones of its schedule."""
-    ticks: list[datetime] = []
+    """When it is due next, and the ticks of its schedule after that."""
+    ticks = [] if row.next_due_at is None else [row.next_due_at]
     # A newer program may have schedules that this one cannot read.
     with contextlib.suppress(ScheduleError):
-        if row.is_active and row.cron_expression is not None:
+        if ticks and row.cron_expression is not None:
             schedule = Schedule.parse(row.cron_expression, row.timezone)
             while len(ticks) < TICKS:
-                ticks.append(schedule.next_after(ticks[-1] if ticks else now))
+                ticks.append(schedule.next_after(max(ticks[-1], now)))
     return ticks
 
 

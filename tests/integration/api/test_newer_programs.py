@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from reposync.app.daemon import Daemon, Roles
 from reposync.config.loading import load_registry
 from reposync.store.index_queries import version_states
@@ -39,9 +41,11 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
     assert (await rest.get("/repositories/payments"))["last_status"] == STATUS
     for path in ("/runs", "/runs?repository=payments", "/repositories/payments", f"/runs/{run.id}", "/"):
         assert STATUS in await page(rest, path), path
-    await newer(database, REPOSITORIES.c.name, "payments", cron_expression="@full-moon")
+    full_moon = datetime(2126, 3, 1, 12, tzinfo=UTC)
+    moon = {"cron_expression": "@full-moon", "next_due_at": full_moon}
+    await newer(database, REPOSITORIES.c.name, "payments", **moon)
     shown = await rest.get("/repositories/payments")
-    assert (shown["schedule"], shown["next_due_at"]) == ("@full-moon", None)
+    assert (shown["schedule"], shown["next_due_at"]) == ("@full-moon", "2126-03-01T12:00:00Z")
     for path in ("/", "/repositories/payments"):
         assert "@full-moon" in await page(rest, path), path
     assert OUTCOME in await page(rest, f"/runs/{run.id}")

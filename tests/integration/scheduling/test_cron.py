@@ -9,8 +9,6 @@ import pytest
 
 from reposync.config.sections import DaemonConfig
 from reposync.scheduling import CronScheduler
-from reposync.store.notifications import Notifications
-from reposync.store.status import RunTrigger
 from reposync.store.ticks import TickOutcome
 from tests.fixtures.clocks import DatabaseTime, database_time  # noqa: F401
 from tests.integration.store.conftest import Store
@@ -42,14 +40,14 @@ async def test_a_pod_whose_clock_is_a_day_off_fires_at_the_right_moments_also_wh
         store = Store(database)
         await store.repository(cron_expression="@every 1s")
         began = store.runs.now()
-        cron = CronScheduler(store.ticks, Notifications(database), DaemonConfig, on_ticks=outcomes.append)
+        cron = CronScheduler(store.ticks, DaemonConfig, on_ticks=outcomes.append)
         scheduling = tasks.create_task(cron.run())
 
         tolerance = timedelta(minutes=1)
         for _ in range(2):
             tick = await ticked(store)
             assert began - tolerance <= tick <= store.runs.now() + tolerance
-        assert not any(outcome.rejected or outcome.missed for outcome in outcomes)
+        assert not any(outcome.missed for outcome in outcomes)
 
         await database_time.set(off + seconds)
         while not timedelta(0) < await ticked(store) - tick - timedelta(seconds=seconds) < timedelta(hours=1):
@@ -70,19 +68,19 @@ async def test_of_the_ticks_of_a_pause_the_last_one_runs_late_or_is_listed_as_mi
     async with await database_time.open() as database:
         store = Store(database)
         repository = await store.repository(cron_expression="@hourly")
-        await store.runs.enqueue(repository.name, RunTrigger.COMMAND)
+        assert await store.take() == TickOutcome(first_runs=1)
         await store.ended()
     await database_time.set(7 * 3_600.0)
     async with await database_time.open() as database, asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         store = Store(database)
-        cron = CronScheduler(store.ticks, Notifications(database), lambda: config, on_ticks=outcomes.append)
+        cron = CronScheduler(store.ticks, lambda: config, on_ticks=outcomes.append)
         scheduling = tasks.create_task(cron.run())
-        while not outcomes:
+        while expected not in outcomes:
             await asyncio.sleep(0.05)
         scheduling.cancel()
 
         last = store.runs.now().replace(minute=0, second=0, microsecond=0)
-        assert outcomes == [expected]
+        assert sum(outcomes, TickOutcome()) == expected
         late = [run.scheduled_for for run in await store.runs.history() if run.scheduled_for is not None]
         missed = [each.scheduled_for for each in await store.ticks.missed(repository.id)]
         assert (late, missed) == (([last], []) if expected.queued else ([], [last]))

@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 import reposync.store
 from reposync.store import index_queries
@@ -29,7 +29,7 @@ from reposync.store.repository import Repository
 from reposync.store.run import YIELDING, Run, RunFigures, RunProblem
 from reposync.store.run_queue import keyed_request
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import IndexVersion, ProjectGroup, VersionState
+from reposync.store.tables import REPOSITORIES, IndexVersion, ProjectGroup, VersionState
 from reposync.store.versions import IndexHold, Published
 from reposync.store.workers import StoredEndedSessions, Workers
 from tests.integration.store.conftest import COMMIT, TICK, Store, registration
@@ -91,6 +91,9 @@ class Installation:
         await store.runs.add_problems(running, [RunProblem("a.py", "failed", "It is empty.")])
         await store.manifests.record(running, live.id, [row_of("a.py"), row_of("folder/b.py")])
         await store.runs.enqueue("payments", RunTrigger.HTTP, request_id=KEY, fingerprint="fingerprint")
+        await store.due(TICK, "payments", "other")
+        await database.change(update(REPOSITORIES).values(scheduled_since=TICK))
+        await store.repository("new", cron_expression="0 3 * * *")
         return cls(
             store,
             documents,
@@ -291,11 +294,9 @@ def _rest() -> dict[str, Call]:
     one = text("SELECT 1")
     due = {"grace_seconds": 1e10, "max_attempts": 3}
     return {
-        "Ticks.scheduled": lambda it: it.store.ticks.scheduled(),
-        "Ticks.latest": lambda it: it.store.ticks.latest([it.row.id]),
-        "Ticks.enqueue": lambda it: it.store.ticks.enqueue({it.row.id: TICK, it.other.id: TICK}, **due),
+        "Ticks.take": lambda it: it.store.ticks.take(**due),
+        "Ticks.reschedule": lambda it: it.store.ticks.reschedule(),
         "Ticks.missed": lambda it: it.store.ticks.missed(it.row.id),
-        "Ticks.first_runs": lambda it: it.store.ticks.first_runs([it.row.id, it.other.id]),
         "Workers.join": lambda it: it.workers.join("worker-2", host="node-2", version="0.2.0"),
         "Workers.beat": lambda it: it.workers.beat("worker-1"),
         "Workers.leave": lambda it: it.workers.leave("worker-1"),

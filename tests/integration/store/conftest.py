@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
@@ -13,7 +14,7 @@ from reposync.store.repository import Registration, Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import IndexVersion, VersionState
+from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
 from reposync.store.ticks import TickOutcome, Ticks
 from reposync.store.versions import Published, Versions
 from tests.fixtures.clocks import database_time  # noqa: F401
@@ -36,7 +37,8 @@ ON_EVERY_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite", "postgre
 ANY_GRACE_SECONDS = 1e10
 
 COMMIT = "c" * 40
-TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+# Less than a year ago: each tick of a test is the latest of a yearly schedule.
+TICK = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=200)
 WHEN = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 
@@ -59,9 +61,20 @@ class Store:
     async def tick(
         self, when: datetime, *names: str, grace_seconds: float = ANY_GRACE_SECONDS, max_attempts: int = 3
     ) -> TickOutcome:
-        """The clock of a pod reached `when`, which is a tick of the schedules of these repositories."""
-        due = {(await self.repositories.get(name)).id: when for name in names or ("payments",)}
-        return await self.ticks.enqueue(due, grace_seconds=grace_seconds, max_attempts=max_attempts)
+        """`when` was the latest tick of these repositories; nobody has looked at their schedules since it came."""
+        await self.due(when, *names)
+        return await self.take(grace_seconds, max_attempts)
+
+    async def take(self, grace_seconds: float = ANY_GRACE_SECONDS, max_attempts: int = 3) -> TickOutcome:
+        """A pod looks at what is due."""
+        return await self.ticks.take(grace_seconds=grace_seconds, max_attempts=max_attempts)
+
+    async def due(self, when: datetime, *names: str) -> None:
+        yearly = f"{when.minute} {when.hour} {when.day} {when.month} *"
+        those = update(REPOSITORIES).where(REPOSITORIES.c.name.in_(names or ("payments",)))
+        before = when - timedelta(seconds=1)
+        schedule = {"cron_expression": yearly, "timezone": "UTC", "next_due_at": when, "last_tick_at": before}
+        await self.database.change(those.values(**schedule))
 
     async def repository(self, name: str = "payments", **changes: Any) -> Repository:
         return await self.repositories.register(registration(name, **changes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select, update
@@ -17,7 +17,7 @@ from reposync.store.tables import ENDED_SESSIONS, REPOSITORIES, REQUESTS, RUNS, 
 from reposync.store.ticks import TickOutcome
 from reposync.store.workers import ALIVE_SECONDS, SESSIONS_KEPT_SECONDS, StoredEndedSessions, Workers
 from tests.fixtures.clocks import DatabaseTime, ShiftedClock
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import TICK, Store
 
 HOUR = 3600.0
 A_YEAR = timedelta(days=365)
@@ -43,60 +43,71 @@ async def synced(store: Store) -> None:
 # Ticks -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_tick_that_is_to_come_is_rejected_and_runs_when_it_comes(store: Store, time: DatabaseTime) -> None:
+async def test_a_tick_runs_when_it_comes_and_not_before(store: Store, time: DatabaseTime) -> None:
+    tick = (store.runs.now() + timedelta(hours=1)).replace(second=0, microsecond=0)
     await store.repository()
-    tick = store.runs.now() + timedelta(hours=1)
+    await store.due(tick)
 
-    assert await store.tick(tick) == TickOutcome(rejected=1)
+    assert await store.take() == TickOutcome()
 
-    await time.set(HOUR)
-    assert await store.tick(tick) == TickOutcome(queued=1)
+    await time.set(HOUR + 60.0)
+    assert await store.take() == TickOutcome(queued=1)
+    assert (await store.claimed()).scheduled_for == tick
 
 
-async def test_a_run_that_waits_while_the_clock_is_set_back_stops_no_schedule(store: Store, time: DatabaseTime) -> None:
+async def test_schedules_go_on_when_the_clock_is_set_back_whatever_waits(store: Store, time: DatabaseTime) -> None:
     names = ("payments", "innocent")
     for name in names:
-        await store.repository(name)
-    began = store.runs.now()
-    ticks = [began + timedelta(minutes=minutes) for minutes in (10, 20, 30)]
-    for minutes, tick in zip((10, 20, 30), ticks, strict=True):
-        await time.set(minutes * 60.0 + 1.0)
+        await store.repository(name, cron_expression="*/10 * * * *")
+    hour = store.runs.now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+
+    async def at(minute: int) -> TickOutcome:
+        """The clock is set to a few seconds after that minute of the next hour."""
+        await time.set((hour - datetime.now(UTC)).total_seconds() + minute * 60.0 + 5.0)
         await store.database.clock.measure()
-        assert await store.tick(tick, *names) == TickOutcome(queued=2)
+        await store.ticks.reschedule()
+        return await store.take(grace_seconds=300.0)
+
+    assert await at(1) == TickOutcome(queued=2)
+    for minute in (10, 20, 30, 40):
         for _ in names:
             await store.ended()
+        assert await at(minute) == TickOutcome(queued=2)
+    for _ in names:
+        await store.ended()
 
-    await time.set(ticks[1].timestamp() - began.timestamp() - 60.0)
-    await store.database.clock.measure()
+    assert await at(18) == TickOutcome(), "set back to before a tick"
     waits, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
-    await time.set(ticks[1].timestamp() - began.timestamp() + 1.0)
-    await store.database.clock.measure()
 
-    assert await store.tick(ticks[1], *names) == TickOutcome(handled=2), "these runs were executed"
-    assert (await store.claimed()).id == waits.id
-    await time.set(3_600.0)
-    await store.database.clock.measure()
-    assert await store.tick(began + timedelta(hours=1), *names) == TickOutcome(queued=2)
+    assert await at(20) == TickOutcome(queued=1, joined=1), "it comes again"
+    runs = {run.repository: run for run in [await store.ended() for _ in names]}
+    assert runs["payments"].id == waits.id
+    assert {run.scheduled_for for run in runs.values()} == {hour + timedelta(minutes=20)}
+    assert await at(30) == TickOutcome(queued=2)
 
 
 @pytest.mark.parametrize("wrote", ["the repository's row", "a run that waits"])
 async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wrote(store: Store, wrote: str) -> None:
-    row = await store.repository()
-    now = store.runs.now()
+    await store.repository()
     waits = wrote == "a run that waits"
-    await store.tick(now - timedelta(minutes=1))
+    await store.tick(TICK)
     if not waits:
         await synced(store)
+    a_year_ahead = store.runs.now() + A_YEAR
+    minutely = {"cron_expression": "* * * * *", "next_due_at": a_year_ahead, "last_tick_at": a_year_ahead}
     async with store.database.write() as connection:
-        await connection.execute(update(REPOSITORIES).values(last_tick_at=now + A_YEAR))
+        await connection.execute(update(REPOSITORIES).values(**minutely))
         if waits:
-            await connection.execute(update(RUNS).values(scheduled_for=now + A_YEAR))
-            await connection.execute(update(REQUESTS).values(scheduled_for=now + A_YEAR))
+            await connection.execute(update(RUNS).values(scheduled_for=a_year_ahead))
+            await connection.execute(update(REQUESTS).values(scheduled_for=a_year_ahead))
 
-    outcome = TickOutcome(joined=1) if waits else TickOutcome(queued=1)
-    assert await store.tick(now) == outcome
-    assert await store.tick(now) == TickOutcome(handled=1)
-    assert await store.ticks.latest([row.id]) == {row.id: now}
+    await store.ticks.reschedule()
+    assert await store.take() == TickOutcome()
+    row = await store.repositories.get("payments")
+    assert row.next_due_at is not None and row.next_due_at <= store.runs.now() + timedelta(minutes=1)
+
+    assert await store.tick(TICK) == (TickOutcome(joined=1) if waits else TickOutcome(queued=1))
+    assert (await store.claimed()).scheduled_for == TICK
 
 
 # The queue ---------------------------------------------------------------------------------------------------------
@@ -169,8 +180,8 @@ async def test_a_run_and_a_missed_tick_of_the_future_are_not_kept_until_then(sto
     row = await store.repository()
     await time.set(A_YEAR.total_seconds())
     await store.database.clock.measure()
-    assert await store.tick(store.runs.now() - timedelta(hours=2), grace_seconds=300.0) == TickOutcome(missed=1)
-    await store.runs.enqueue("payments", RunTrigger.HTTP)
+    late = (store.runs.now() - timedelta(hours=2)).replace(second=0, microsecond=0)
+    assert await store.tick(late, grace_seconds=300.0) == TickOutcome(missed=1, first_runs=1)
     await synced(store)
     await time.set(0)
     await store.database.clock.measure()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import update
 
 from reposync.errors import DefinitionChanged, LeaseLost, UsageError
 from reposync.store.database import Database
@@ -17,8 +18,8 @@ from reposync.store.manifest import ManifestRow
 from reposync.store.registry import RegistrationsChanged
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import IndexVersion, VersionState
-from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store, registration
+from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
+from tests.integration.store.conftest import TICK, Store, registration
 
 pytestmark = pytest.mark.full
 
@@ -38,14 +39,17 @@ class Pod:
 
     def tasks(self) -> list[Callable[[int], Awaitable[object]]]:
         people = [self.click, self.pause, self.rename, self.roll_back, self.tidy]
-        return [self.tick, self.begin, self.register, self.apply, self.work, self.work, *people]
+        return [self.tick, self.reschedule, self.register, self.apply, self.work, self.work, *people]
 
     async def tick(self, turn: int) -> None:
-        due = {identity: TICK + turn * timedelta(minutes=1) for identity in self.identities}
-        await self.store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+        for name in NAMES:
+            await self.store.due(TICK + turn * timedelta(minutes=1), name)
+        await self.store.take()
 
-    async def begin(self, _: int) -> None:
-        await self.store.ticks.first_runs(self.identities)
+    async def reschedule(self, _: int) -> None:
+        of_one = update(REPOSITORIES).where(REPOSITORIES.c.name == self.chance.choice(NAMES))
+        await self.store.database.change(of_one.values(scheduled_since=self.store.runs.now()))
+        await self.store.ticks.reschedule()
 
     async def register(self, turn: int) -> None:
         await self.store.repository(self.chance.choice(NAMES), cron_expression=f"{turn} * * * *")
@@ -158,8 +162,9 @@ async def test_pods_that_do_everything_at_once_neither_deadlock_nor_break_a_prom
         assert active[RunStatus.RUNNING] <= 1 and active[RunStatus.QUEUED] <= 1
     for row in await store.repositories.list():
         await store.repositories.resume(row.name)  # who was renamed in the middle of a pause
-    await pods[0].tick(TURNS)
-    assert set((await store.ticks.latest(identities)).values()) == {TICK + TURNS * timedelta(minutes=1)}
+    await store.database.change(update(REPOSITORIES).values(next_due_at=TICK))
+    await store.take()
+    assert all(row.next_due_at > store.runs.now() for row in await store.repositories.list())
     # Whatever is left can be worked off.
     for run in [each for each in runs if each.status == "running"]:
         await store.runs.expire(run)

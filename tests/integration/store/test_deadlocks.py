@@ -34,7 +34,7 @@ SOME = [
     "Versions.publish",
     "Repositories.remove",
     "GroupRepositories.apply_changes",
-    "Ticks.enqueue",
+    "Ticks.take",
 ]
 
 

@@ -36,8 +36,10 @@ async def test_a_changed_schedule_keeps_what_was_synced(store: Store) -> None:
     changed = await store.repository(cron_expression="0 3 * * *")
 
     assert changed.cron_expression == "0 3 * * *"
-    assert changed.scheduled_since > synced.scheduled_since, "no tick of the new one can have been missed before"
-    before = {"cron_expression": None, "updated_at": synced.updated_at, "scheduled_since": synced.scheduled_since}
+    assert changed.last_tick_at > synced.last_tick_at, "no tick of the new one can have been missed before"
+    assert synced.next_due_at is None and changed.next_due_at > changed.last_tick_at
+    before = {"cron_expression": None, "updated_at": synced.updated_at}
+    before |= {"last_tick_at": synced.last_tick_at, "next_due_at": None}
     assert changed.model_copy(update=before) == synced
 
 

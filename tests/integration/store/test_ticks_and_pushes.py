@@ -7,13 +7,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, event, text, update
 
+from reposync.config.schedule import Schedule
 from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repository import Repository, repository_id
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
+from reposync.store.tables import REPOSITORIES
+from reposync.store.ticks import TickOutcome, Ticks
 from tests.integration.store.conftest import ANY_GRACE_SECONDS, ON_EVERY_DATABASE, TICK, Store, registration
 
 # Once --------------------------------------------------------------------------------------------------------------
@@ -24,38 +26,67 @@ async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store:
 
     assert await store.tick(TICK) == TickOutcome(joined=1)
     joined = await store.ended()
-    for moment in (TICK, TICK - timedelta(hours=1)):
-        assert await store.tick(moment) == TickOutcome(handled=1), "by a pod that is late"
+    assert await store.take() == TickOutcome(), "by a pod that is late"
 
     assert (joined.id, joined.trigger, joined.scheduled_for) == (clicked.id, RunTrigger.COMMAND, TICK)
     assert await store.runs.history() == [joined]
     assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
-    assert await store.tick(TICK) == TickOutcome(handled=1), "also if the history does not know it any more"
+    assert await store.take() == TickOutcome(), "also if the history does not know it any more"
+    row = await store.repositories.get("payments")
+    assert row.next_due_at == TICK.replace(year=TICK.year + 1), "a year later"
 
 
 async def test_ticks_of_what_was_removed_or_paused_meanwhile_are_dropped_and_the_others_run(store: Store) -> None:
-    paused, there = await store.repository("paused"), await store.repository("there")
+    for name in ("paused", "removed", "there"):
+        await store.repository(name)
+    await store.due(TICK, "paused", "removed", "there")
     await store.repositories.pause("paused", "being moved")
-    due = dict.fromkeys((repository_id("removed"), paused.id, there.id), TICK)
+    await store.repositories.remove("removed")
 
-    outcome = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+    assert await store.take() == TickOutcome(queued=1)
 
-    assert outcome == TickOutcome(queued=1, handled=2)
     assert [run.repository for run in await store.runs.history()] == ["there"]
+    assert (await store.repositories.get("paused")).next_due_at is None
+
+
+async def test_ticks_that_passed_together_are_one_run_of_the_latest(store: Store) -> None:
+    await store.repository()
+    await store.due(TICK - timedelta(days=1))
+    hourly = update(REPOSITORIES).values(cron_expression="0 * * * *")
+    await store.database.change(hourly)
+
+    assert await store.take() == TickOutcome(queued=1)
+
+    run = await store.claimed()
+    now = store.runs.now()
+    assert run.scheduled_for == now.replace(minute=0, second=0, microsecond=0)
+    assert (await store.repositories.get("payments")).next_due_at == run.scheduled_for + timedelta(hours=1)
 
 
 async def test_hundreds_of_ticks_of_one_moment_are_hundreds_of_runs(store: Store) -> None:
     names = [f"repository-{number}" for number in range(450)]
     await store.repositories.register_all([registration(name) for name in names])
-    due = {repository_id(name): TICK for name in names}
 
-    first = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
-    second = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+    first = await store.tick(TICK, *names)
+    second = await store.take()
 
-    assert (first, second) == (TickOutcome(queued=450), TickOutcome(handled=450))
+    assert (first, second) == (TickOutcome(queued=450), TickOutcome())
     runs = await store.runs.history(limit=1_000)
     assert {run.repository for run in runs} == set(names)
-    assert await store.ticks.latest(due) == due
+    assert {run.scheduled_for for run in runs} == {TICK}
+
+
+async def test_pods_that_look_at_the_same_moment_queue_each_tick_once(store: Store, open_database) -> None:
+    names = [f"repository-{number}" for number in range(250)]
+    await store.repositories.register_all([registration(name) for name in names])
+    pods = [Ticks(await open_database()) for _ in range(4)]
+    await store.due(TICK, *names)
+
+    outcomes = await asyncio.gather(*(pod.take(grace_seconds=ANY_GRACE_SECONDS) for pod in pods))
+
+    assert sum(outcome.queued for outcome in outcomes) == 250
+    assert sum(outcome.joined for outcome in outcomes) == 0
+    assert len(await store.runs.history(limit=1_000)) == 250
 
 
 _REFUSED = {
@@ -86,7 +117,8 @@ async def test_a_repository_whose_run_the_database_refuses_stops_no_schedule_of_
             await connection.execute(text(statement))
     try:
         if first:
-            assert await store.ticks.first_runs([repository_id(name) for name in names]) == 9
+            await store.repositories.register_all([registration(name, cron_expression="@daily") for name in names])
+            assert await store.take() == TickOutcome(first_runs=9, failed=1)
         else:
             assert await store.tick(TICK, *names) == TickOutcome(queued=9, failed=1)
     finally:
@@ -95,7 +127,7 @@ async def test_a_repository_whose_run_the_database_refuses_stops_no_schedule_of_
 
     assert {run.repository for run in await store.runs.history()} == set(names) - {"broken"}
     assert f"a run of repository {repository_id('broken')} could not be queued" in caplog.text
-    assert await store.tick(TICK, *names[:9]) == TickOutcome(**{"joined" if first else "handled": 9})
+    assert await store.take() == TickOutcome(), "the defect is not repeated at each turn"
 
 
 # Too late ----------------------------------------------------------------------------------------------------------
@@ -103,65 +135,115 @@ async def test_a_repository_whose_run_the_database_refuses_stops_no_schedule_of_
 
 async def test_a_tick_that_comes_too_late_is_not_run_and_is_recorded_as_missed(store: Store) -> None:
     repository = await store.repository()
+    await store.queued()
+    synced = await store.ended()
 
     assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(missed=1)
 
     (missed,) = await store.ticks.missed(repository.id)
     assert missed.scheduled_for == TICK
     assert missed.late_seconds == (missed.noticed_at - TICK).total_seconds()
-    assert await store.runs.history() == [], "it is no run"
+    assert await store.runs.history() == [synced], "it is no run"
     assert await store.runs.claim("worker-1", 60.0) is None
-    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(handled=1), "said once, by whichever pod"
+    assert await store.take(grace_seconds=300.0) == TickOutcome(), "noted once, by whichever pod"
     await store.runs.purge(datetime.now(UTC) + timedelta(days=1))
     assert await store.ticks.missed(repository.id) == [], "it goes with the history"
-    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(handled=1), "and is not noticed again"
+    assert await store.take(grace_seconds=300.0) == TickOutcome(), "and is not noticed again"
 
 
 # Whose ticks -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_schedules_are_those_of_active_repositories_that_have_one(store: Store) -> None:
-    scheduled = await store.repository("scheduled", cron_expression="0 3 * * *", timezone="Europe/Zurich")
-    await store.repository("without")
-    await store.repository("paused", cron_expression="0 3 * * *")
-    await store.repositories.pause("paused", "being moved")
-    await store.repository("gone", cron_expression="0 3 * * *")
-    await store.repositories.deactivate("gone")
+NIGHTLY = {"cron_expression": "0 3 * * *", "timezone": "Europe/Zurich"}
 
-    assert await store.ticks.scheduled() == [
-        ScheduledRepository(scheduled.id, "scheduled", "0 3 * * *", "Europe/Zurich", scheduled.scheduled_since)
-    ]
+
+async def unattended(store: Store) -> None:
+    """No scheduler has been running since TICK, and all repositories were synced before."""
+    await store.database.change(update(REPOSITORIES).values(last_tick_at=TICK, last_sync_at=TICK))
+
+
+async def test_active_repositories_with_a_schedule_are_due_at_its_next_moment(store: Store) -> None:
+    zurich = Schedule.parse(*NIGHTLY.values())
+    for name in ("scheduled", "paused", "gone"):
+        await store.repository(name, **NIGHTLY)
+    await store.repository("without")
+    await store.repositories.pause("paused", "being moved")
+    await store.repositories.deactivate("gone")
+    before = store.runs.now()
+    assert await store.take() == TickOutcome(first_runs=1)
+
+    rows = {row.name: row for row in await store.repositories.list()}
+    due_at = rows.pop("scheduled").next_due_at
+    assert due_at in (zurich.next_after(before), zurich.next_after(store.runs.now()))
+    assert {row.next_due_at for row in rows.values()} == {None}
+    assert await store.take() == TickOutcome()
 
 
 @pytest.mark.parametrize("by", ["a person", "its group"])
 async def test_ticks_during_a_pause_are_not_missed(store: Store, by: str) -> None:
-    row = await store.repository(cron_expression="0 3 * * *")
+    row = await store.repository(**NIGHTLY)
+    await unattended(store)
     if by == "a person":
         await store.repositories.pause("payments", "being moved")
-        back = await store.repositories.resume("payments")
+        await store.repositories.resume("payments")
     else:
         group = GroupRepositories(store.database)
         await group.apply_changes([RepositoryChange(row, {"is_active": False, "paused_reason": "gone"})])
         paused = await group.by_id(row.id)
         await group.apply_changes([RepositoryChange(paused, {"is_active": True, "paused_reason": None})])
-        back = await group.by_id(row.id)
 
-    assert row.scheduled_since is not None and back.scheduled_since is not None
-    assert back.is_active and back.scheduled_since > row.scheduled_since
+    back = await store.repositories.get("payments")
+    assert back.is_active
+    assert back.next_due_at is not None and back.next_due_at > store.runs.now()
+    assert await store.take() == TickOutcome()
 
 
-async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_not_missed(store: Store) -> None:
-    moments = []
-    zurich = {"cron_expression": "0 4 * * *", "timezone": "Europe/Zurich"}
-    for schedule in ({"cron_expression": "0 3 * * *"}, {"cron_expression": "0 4 * * *"}, zurich, zurich):
-        if len(moments) == 3:
-            await store.repositories.deactivate("payments")
-        await store.repository(**schedule)
-        moments.append((await store.ticks.scheduled())[0].since)
-    await store.repository(**zurich, collection="other")
-    assert (await store.ticks.scheduled())[0].since == moments[-1], "the schedule is as it was"
+@pytest.mark.parametrize("change", ["its hour", "its time zone", "it came back"])
+async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_not_missed(
+    store: Store, change: str
+) -> None:
+    await store.repository(**NIGHTLY)
+    await unattended(store)
+    if change == "it came back":
+        await store.repositories.deactivate("payments")
+    new = {"its hour": {"cron_expression": "0 4 * * *"}, "its time zone": {"timezone": "UTC"}}
 
-    assert moments == sorted(set(moments))
+    row = await store.repository(**NIGHTLY | new.get(change, {}))
+
+    assert row.next_due_at is not None and row.next_due_at > store.runs.now()
+    assert await store.take() == TickOutcome()
+    await unattended(store)
+    await store.due(TICK)
+    assert (await store.repositories.get("payments")).next_due_at == TICK
+    changed = await store.repositories.get("payments")
+    await store.repository(cron_expression=changed.cron_expression, timezone=changed.timezone, collection="other")
+    assert await store.take() == TickOutcome(queued=1), "a change of anything else skips none"
+
+
+async def test_a_schedule_that_a_pod_of_0_2_changed_is_followed(store: Store) -> None:
+    """Such a pod knows no `next_due_at`, and says when a schedule was set."""
+    await store.repository(**NIGHTLY)
+    await unattended(store)
+    assert await store.take(grace_seconds=60.0) in (TickOutcome(missed=1), TickOutcome(queued=1))
+    changes = {"cron_expression": "*/5 * * * *", "scheduled_since": store.runs.now()}
+    await store.database.change(update(REPOSITORIES).values(**changes))
+
+    await store.ticks.reschedule()
+
+    assert await store.take() == TickOutcome()
+    row = await store.repositories.get("payments")
+    assert row.next_due_at is not None and row.next_due_at <= store.runs.now() + timedelta(minutes=5)
+
+
+async def test_a_tick_that_a_pod_of_0_2_took_is_not_taken_again(store: Store) -> None:
+    await store.repository()
+    await store.due(TICK)
+    await store.database.change(update(REPOSITORIES).values(last_tick_at=TICK))
+
+    assert await store.take() == TickOutcome(first_runs=1), "the run of the other pod is not in this test"
+
+    assert (await store.claimed()).scheduled_for is None
+    assert await store.take() == TickOutcome()
 
 
 # The first run -----------------------------------------------------------------------------------------------------
@@ -170,12 +252,15 @@ async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_n
 async def test_a_new_repository_is_synced_before_its_first_tick_however_many_pods_see_it(
     store: Store, open_database
 ) -> None:
-    identities = [(await store.repository(name)).id for name in ("a", "b", "c")]
+    for name in ("a", "b", "c"):
+        await store.repository(name, **NIGHTLY)
     pods = [Ticks(await open_database()) for _ in range(4)]
 
-    counts = await asyncio.gather(*(pod.first_runs(identities, max_attempts=5) for pod in pods for _ in range(2)))
+    outcomes = await asyncio.gather(
+        *(pod.take(grace_seconds=ANY_GRACE_SECONDS, max_attempts=5) for pod in pods for _ in range(2))
+    )
 
-    assert sum(counts) == 3
+    assert sum(outcome.first_runs for outcome in outcomes) == 3
     runs = await store.runs.history()
     assert {(run.repository, run.trigger, run.scheduled_for) for run in runs} == {
         (name, RunTrigger.SCHEDULE, None) for name in ("a", "b", "c")
@@ -188,19 +273,20 @@ async def test_who_ever_ran_or_waits_is_no_beginner(store: Store) -> None:
     await store.publishes(run)
     await store.ended(run)
     assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
-    ran = await store.queued("ran")
+    await store.queued("ran")
     await store.ended()
-    failed = await store.queued("failed")
+    await store.queued("failed")
     await store.ended(status=RunStatus.FAILED)
     cancelled = await store.queued("cancelled")
     await store.runs.request_cancel(cancelled.id)
     await store.queued("queued")
-    identities = [each.repository_id for each in (run, ran, failed, cancelled)] + [repository_id("queued")]
+    for name in ("forgotten", "ran", "failed", "cancelled", "queued"):
+        await store.repository(name, **NIGHTLY)
 
-    assert await store.ticks.first_runs(identities) == 0
+    assert await store.take() == TickOutcome()
     await store.repositories.remove("ran")
-    await store.repository("ran")
-    assert await store.ticks.first_runs(identities) == 1, "what came back is new"
+    await store.repository("ran", **NIGHTLY)
+    assert await store.take() == TickOutcome(first_runs=1), "what came back is new"
 
 
 # Pushes ---------------------------------------------------------------------------------------------------------------
@@ -318,10 +404,9 @@ async def test_a_tick_takes_no_more_statements_for_many_waiting_runs_than_for_fe
     event.listen(Engine, "before_cursor_execute", executed)
     try:
         for moment, few in ((TICK, names[:2]), (TICK + timedelta(hours=1), names), (TICK + timedelta(hours=2), names)):
-            due = {(await store.repositories.get(name)).id: moment for name in few}
+            await store.due(moment, *few)
             statements.clear()
-            outcome = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
-            assert outcome == TickOutcome(joined=len(few))
+            assert await store.take() == TickOutcome(joined=len(few))
             counts.append(len(statements))
     finally:
         event.remove(Engine, "before_cursor_execute", executed)

@@ -82,7 +82,7 @@ def test_counters_histograms_and_gauges_are_set_by_name(metrics: Metrics) -> Non
     assert value(metrics, "lock_losses_total", reason="expired") == 1
     assert value(metrics, "lock_unavailable_total") == 1
     assert value(metrics, "rate_limit_wait_seconds_total") == 2.5
-    outcomes = {"queued": 0, "joined": 0, "handled": 0, "missed": 3, "rejected": 0, "failed": 0}
+    outcomes = {"queued": 0, "joined": 0, "missed": 3, "failed": 0}
     assert series(metrics, "ticks_total") == outcomes
     assert series(metrics, "registry_reloads_total") == {"ok": 0, "invalid": 1}
     assert (value(metrics, "workers_busy"), value(metrics, "workers_slots")) == (2, 4)
