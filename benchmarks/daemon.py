@@ -29,6 +29,7 @@ from benchmarks.filling import address
 from benchmarks.measure import machine, spread
 from benchmarks.storm.pods import Pod, running
 from reposync.store.database import Database
+from reposync.store.run import Ask
 from reposync.store.runs import Runs
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import RUNS, is_active, status_is
@@ -76,7 +77,7 @@ async def enqueue_to_start(url: str, folder: Path, requests: int) -> None:
         await pod.ready()
         async with await Database.open(url) as database:
             runs = Runs(database)
-            first, _ = await runs.enqueue("small", RunTrigger.COMMAND)  # or the one that the daemon itself queued
+            first, _ = await runs.enqueue("small", Ask(RunTrigger.COMMAND))  # or the one that the daemon itself queued
             await ended(runs, first.id)
             dice = random.Random(1)
             waited, lasted = [], []
@@ -92,7 +93,7 @@ async def enqueue_to_start(url: str, folder: Path, requests: int) -> None:
 
 
 async def ask(runs: Runs) -> str:
-    run, new = await runs.enqueue("small", RunTrigger.COMMAND)
+    run, new = await runs.enqueue("small", Ask(RunTrigger.COMMAND))
     assert new
     return run.id
 

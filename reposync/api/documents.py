@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +23,16 @@ _BEFORE_ALL = "\1"
 
 DETAIL_KEYS = ("max_attempts", "handed_back", "not_before", "cancel_requested", "removal", "repair")
 """Columns of a run that only its detail shows."""
-REQUEST_KEYS = (
-    *("id", "trigger", "asked_by", "asked_at", "scheduled_for"),
-    *("full", "repair", "removal", "approval", "withdrawn_at", "withdrawn_by"),
-)
 
 
-async def run_documents(runs: Runs, found: Collection[Run]) -> list[dict[str, Any]]:
-    """The runs as items of the history. Raises StoreUnavailable."""
-    askers = await runs.askers([run.id for run in found])
-    return [{**_document(runs, run), "asked_by": askers.get(run.id, [])} for run in found]
+def run_documents(runs: Runs, found: Iterable[Run]) -> list[dict[str, Any]]:
+    """The runs as items of the history."""
+    return [run_document(runs, run) for run in found]
 
 
-def _document(runs: Runs, run: Run) -> dict[str, Any]:
+def run_document(runs: Runs, run: Run) -> dict[str, Any]:
     """A run that nobody has reported on for the time of its lease says so: its process is gone, or cannot write."""
-    document = run.document
+    document = {**run.document, "asked_by": run.askers}
     if run.status == "running" and run.lease_until is not None and run.lease_until < runs.now():
         document["error_message"] = (
             f"Its worker has not reported; its lease ended at {run.lease_until:%H:%M:%S} UTC. The process is gone, or "
@@ -46,31 +41,26 @@ def _document(runs: Runs, run: Run) -> dict[str, Any]:
     return document
 
 
-async def run_document(runs: Runs, run: Run) -> dict[str, Any]:
-    """Raises StoreUnavailable."""
-    return (await run_documents(runs, [run]))[0]
-
-
 async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[str, Any]:
     """Everything known of the run, with its first `limit` problems by path. Raises StoreUnavailable."""
     # Imported here: `reposync history` uses this module and needs no part of a sync.
     from reposync.runs.reporting import current_progress
+    from reposync.store.run import shown_attempts
     from reposync.sync.brake import read_brake
 
-    requests = (await runs.requests([run.id])).get(run.id, [])
     attempts, counts = await runs.attempts(run.id), await runs.count_problems(run.id)
     problems = await runs.problems(run.id, limit)
     brake, progress = read_brake(run.brake), current_progress(run)
     is_all = len(problems) >= sum(counts.values())
     return {
-        **_document(runs, run),
-        "asked_by": list(dict.fromkeys(each.asked_by for each in requests)),
+        **run_document(runs, run),
+        "asked_by": list(dict.fromkeys(request.asked_by for request in run.requests)),
         **{key: getattr(run, key) for key in DETAIL_KEYS},
         "max_attempts": run.max_attempts - run.handed_back,
         "brake": None if brake is None else asdict(brake),
         "progress": None if progress is None else dict(progress),
-        "requests": [{key: getattr(each, key) for key in REQUEST_KEYS} for each in requests],
-        "attempts": [each.model_dump() for each in attempts],
+        "requests": [asdict(request) for request in run.requests],
+        "attempts": [attempt.model_dump() for attempt in shown_attempts(attempts)],
         "problems": [asdict(each) for each in problems],
         "problem_counts": counts,
         "problems_cursor": None if is_all else cursor_after(problems[-1].path if problems else _BEFORE_ALL),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_type_hints
 
@@ -22,12 +23,12 @@ from pydantic import (
     create_model,
 )
 
-from reposync.api.documents import DETAIL_KEYS, MAX_CURSOR_CHARS, REQUEST_KEYS
+from reposync.api.documents import DETAIL_KEYS, MAX_CURSOR_CHARS
 from reposync.catalog.overview import Overview
 from reposync.config.registry import Repository
 from reposync.content.model import Skip
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.run import RUN_KEYS, Run, RunAttempt, RunProblem, RunRequest
+from reposync.store.run import RUN_KEYS, Run, RunProblem, RunRequest, ShownAttempt
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.brake import BrakeFacts
 
@@ -139,8 +140,8 @@ RunOut = create_model(
 )
 RequestOut = create_model(
     "RunRequest",
-    __doc__="A request for the run, which does what all its requests that are not withdrawn ask for.",
-    **_fields(RunRequest, REQUEST_KEYS),
+    __doc__="A request for the run. One that came while it was queued joined it: it does what all of them ask for.",
+    **_fields(RunRequest, [field.name for field in fields(RunRequest)]),
 )
 RunDetail = create_model(
     "RunDetail",
@@ -152,7 +153,7 @@ RunDetail = create_model(
     brake=(BrakeFacts | None, ...),
     progress=(dict[str, Any] | None, ...),
     requests=(list[RequestOut], ...),
-    attempts=(list[RunAttempt], ...),
+    attempts=(list[ShownAttempt], ...),
     problems=(list[RunProblem], ...),
     problem_counts=(dict[str, int], Field(description="How many files for each reason.", examples=[{"binary": 12}])),
     problems_cursor=(str | None, ...),

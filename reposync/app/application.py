@@ -46,7 +46,8 @@ from reposync.vectors.port import IndexSettings
 if TYPE_CHECKING:
     import httpx
 
-    from reposync.runs.execution import Execution, ExecutionPolicy
+    from reposync.runs.endings import ExecutionPolicy
+    from reposync.runs.execution import Execution
     from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
@@ -250,7 +251,7 @@ class Application:
     async def claim(self, repository_id: str, run_id: str | None = None) -> Run | None:
         """Claim the first run of this repository, or only the one with `run_id`. A run whose worker was killed on this
         machine is claimed without waiting for the lease."""
-        from reposync.runs.execution import ExecutionPolicy
+        from reposync.runs.endings import ExecutionPolicy
 
         for run in await self.runs.active(repository_id):
             if run_id not in (None, run.id):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from reposync.app.application import Application
 from reposync.catalog.targets import SyncTarget, request_removal, syncable
 from reposync.clock import elapsed_seconds
-from reposync.errors import CANNOT_HERE, RepositoryNotFound, RepoSyncError
-from reposync.runs.execution import LAST_WRITE_SECONDS, ExecutionPolicy
+from reposync.errors import CANNOT_HERE, DefinitionChanged, RepositoryNotFound, RepoSyncError
+from reposync.runs.endings import ExecutionPolicy
+from reposync.runs.execution import LAST_WRITE_SECONDS
 from reposync.runs.reporting import displayed_progress
 from reposync.store.repository import Repository
-from reposync.store.run import Run
+from reposync.store.run import IN_ADVANCE, Ask, Run
 from reposync.store.status import WAITING, RunStatus, RunTrigger
 from reposync.sync.progress import Watch
 
@@ -28,12 +28,8 @@ Report = Callable[[str], None]
 
 @dataclass
 class CommandRun:
-    """`request_id`: the command's request, which is withdrawn if the command is interrupted; the run continues if it
-    has other requests."""
-
     app: Application
     run: Run
-    request_id: str
 
     @property
     def repository(self) -> str:
@@ -41,7 +37,7 @@ class CommandRun:
 
     async def ended(self, watch: Watch = lambda _: None, report: Report = lambda _: None) -> Run:
         """Wait until the run has ended, wherever it is executed, and return it. It has not ended if it failed here and
-        continues for other requests.
+        continues because somebody else asked for it too.
 
         Raises LeaseLost, StoreUnavailable, CancelledError."""
         try:
@@ -50,19 +46,19 @@ class CommandRun:
                     return self.run
                 watch(displayed_progress(self.run))
                 await asyncio.sleep(FOLLOW_SECONDS)
-                self._note(await self._look(), report)
+                self._note(await self.app.runs.get(self.run.id), report)
         except asyncio.CancelledError:
-            await self.withdraw()
+            await self.interrupt()
             raise
         return self.run
 
-    async def withdraw(self) -> None:
-        """The command is interrupted."""
+    async def interrupt(self) -> None:
+        """The command ends: it takes its run with it, or only stops waiting if somebody else asked for the run too."""
         if self.run.is_final:
             return
         with contextlib.suppress(RepoSyncError, TimeoutError):
             async with asyncio.timeout(LAST_WRITE_SECONDS):
-                await self.app.runs.withdraw(self.request_id, by="an interrupt")
+                await self.app.runs.interrupt(self.run.id)
 
     async def _executed(self, watch: Watch) -> bool:
         """Execute a run here: without workers any run of the repository, else only the requested run, after a worker
@@ -77,23 +73,15 @@ class CommandRun:
             return False
         if claimed is None:
             return False
-        policy = ExecutionPolicy(request_id=self.request_id, elsewhere=bool(workers))
+        policy = ExecutionPolicy(own_requests=int(claimed.id == run.id), elsewhere=bool(workers))
         ended = await app.execute(app.execution(claimed, policy, claimed_since=since), watch)
         if ended.id != run.id or (workers and ended.error_code in CANNOT_HERE):
             return False
-        if not ended.is_final:
-            await app.runs.withdraw(self.request_id, by="the command, whose attempt failed")
         self.run = ended
-        return True
-
-    async def _look(self) -> Run:
-        """A different run may have taken over the request, after a change of the definition."""
-        return await self.app.runs.of_request(self.request_id) or await self.app.runs.get(self.run.id)
+        return ended.is_final or ended.error_code != DefinitionChanged.code
 
     def _note(self, run: Run, report: Report) -> None:
-        if run.id != self.run.id:
-            report(f"run {run.id} continues it")
-        elif run.status is RunStatus.RETRYING and run.failures > self.run.failures:
+        if run.status is RunStatus.RETRYING and run.failures > self.run.failures:
             report(f"attempt {run.attempt} failed and will be retried: {run.error_message}")
         self.run = run
 
@@ -120,18 +108,10 @@ async def request_run(
     # Opened before the run begins, so that its duration does not include the imports.
     app.index(target.repository.collection)
     row = await _registered(app, target)
-    request_id = str(uuid.uuid4())
-    run, _ = await app.runs.enqueue(
-        row.name,
-        RunTrigger.COMMAND,
-        asked_by=asked_by,
-        request_id=request_id,
-        full=full,
-        approved=approved,
-        repair=repair,
-        max_attempts=app.configuration.registry.daemon.max_attempts,
-    )
-    return CommandRun(app, run, request_id)
+    approval = IN_ADVANCE if approved else None
+    attempts = app.configuration.registry.daemon.max_attempts
+    ask = Ask(RunTrigger.COMMAND, asked_by, full=full, repair=repair, approval=approval, max_attempts=attempts)
+    return CommandRun(app, (await app.runs.enqueue(row.name, ask))[0])
 
 
 async def _registered(app: Application, target: SyncTarget) -> Repository:
@@ -152,8 +132,5 @@ async def remove_repository(app: Application, name: str, *, asked_by: str = "") 
 
     Raises RepositoryNotFound, and RepositoryReadOnly if it would be registered again.
     """
-    request_id = str(uuid.uuid4())
-    run = await request_removal(
-        app.repositories, app.runs, name, RunTrigger.COMMAND, asked_by=asked_by, request_id=request_id
-    )
-    return await CommandRun(app, run, request_id).ended()
+    run = await request_removal(app.repositories, app.runs, name, Ask(RunTrigger.COMMAND, asked_by, removal=True))
+    return await CommandRun(app, run).ended()

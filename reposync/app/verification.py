@@ -12,7 +12,7 @@ from reposync.app.application import Application
 from reposync.app.command_runs import FOLLOW_SECONDS, sync
 from reposync.clock import elapsed_seconds
 from reposync.errors import RepoSyncError, StoreUnavailable
-from reposync.runs.execution import ExecutionPolicy
+from reposync.runs.endings import ExecutionPolicy
 from reposync.sources.port import CommitRewritten
 from reposync.store.repository import MAX_NAME_CHARS, Repository
 from reposync.store.run import Run

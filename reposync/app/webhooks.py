@@ -21,7 +21,8 @@ from reposync.config.references import known_text
 from reposync.config.registry import GitLabInstance, signing_key
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.store.repository import Repository
-from reposync.store.status import RunStatus
+from reposync.store.run import Ask
+from reposync.store.status import RunStatus, RunTrigger
 
 log = logging.getLogger(__name__)
 
@@ -319,9 +320,8 @@ async def _trigger(app: Application, repository: Repository, push: Push, asked_b
         return ignored(Reason.BRANCH_DELETED, deleted)
     attempts = app.configuration.registry.daemon.max_attempts
     try:
-        asked = await app.runs.enqueue_for_push(
-            repository, commit, is_head=branch is not None, asked_by=asked_by, max_attempts=attempts
-        )
+        ask = Ask(RunTrigger.WEBHOOK, asked_by, max_attempts=attempts)
+        asked = await app.runs.enqueue_for_push(repository, commit, ask, is_head=branch is not None)
     except RepositoryNotFound:
         return ignored(Reason.INACTIVE, "It was removed a moment ago.")
     if not isinstance(asked, Repository):

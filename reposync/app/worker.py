@@ -15,10 +15,12 @@ from reposync import __version__
 from reposync.app.application import Application
 from reposync.clock import elapsed_seconds
 from reposync.config.sections import DaemonConfig
-from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable
-from reposync.runs.execution import LAST_WRITE_SECONDS, Execution, ExecutionPolicy
+from reposync.errors import LeaseLost, RepoSyncError, RunDefect, StoreUnavailable
+from reposync.runs.endings import ExecutionPolicy, ending_of
+from reposync.runs.execution import LAST_WRITE_SECONDS, Execution
 from reposync.store.database import QUEUE
-from reposync.store.run import STOPPING, YIELDING, Run, RunFigures
+from reposync.store.endings import STOPPING, YIELDING
+from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.workers import BEAT_SECONDS
 from reposync.supervision import Backoff, Report, keep, log_defect
@@ -153,10 +155,9 @@ class WorkerPool:
                 log.error("the end of the run could not be written", reason=str(error))
                 self._unexplained.append((run, error.code, str(error)))
             except Exception as error:  # noqa: BLE001 - a defect outside of the attempt's own guard
-                message = log_defect(f"a defect ended run {run.id} of {run.repository}", error)
-                pause = self._policy().pause_after(run.failures) or 0.0
+                defect = RunDefect(log_defect(f"a defect ended run {run.id} of {run.repository}", error))
                 with contextlib.suppress(RepoSyncError):  # LeaseLost: its end was written before that
-                    await self._app.runs.retry_later(run, pause, RepoSyncError.code, message)
+                    await self._app.runs.end(run, ending_of(defect, run, self._policy(), random.random()))  # noqa: S311
             else:
                 _log_end(run, ended, execution.figures)
 

@@ -30,9 +30,8 @@ from reposync.errors import (
 from reposync.sources.port import Commit, GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
-from reposync.store.run import Run
+from reposync.store.run import Ask, Run
 from reposync.store.runs import Runs
-from reposync.store.status import RunTrigger
 from reposync.words import nearest
 
 if TYPE_CHECKING:
@@ -289,15 +288,7 @@ def _changed(catalog: Catalog, row: Repository, changes: Mapping[str, Any]) -> S
     return SyncTarget(resolved, row.origin, by_hand, definition, origin_host=row.origin_host)
 
 
-async def request_removal(
-    repositories: Repositories,
-    runs: Runs,
-    name: str,
-    trigger: RunTrigger,
-    *,
-    asked_by: str = "",
-    request_id: str | None = None,
-) -> Run:
+async def request_removal(repositories: Repositories, runs: Runs, name: str, ask: Ask) -> Run:
     """Queue the run that removes the repository, whose active run is requested to end. A repeated request returns the
     same run.
 
@@ -312,8 +303,7 @@ async def request_removal(
             f"{row.name!r} belongs to the group {row.group_key}, {again}",
             remedy="Add its path to the group's `exclude` in the registry file first.",
         )
-    run, _ = await runs.enqueue(row.name, trigger, asked_by=asked_by, request_id=request_id, removal=True)
-    return run
+    return (await runs.enqueue(row.name, ask))[0]
 
 
 async def syncable(repositories: Repositories, name: str) -> Repository:

@@ -89,7 +89,7 @@ def remove(name: str, yes: bool) -> Result:
         is_done = run.status == "completed"
         what = f"removed, with {run.files_deleted:,} indexed files" if is_done else run.status
         message = f". {escape_unprintable(run.error_message)}" if run.error_message else ""
-        return Result(await run_document(app.runs, run), [f"{shown}: {what}{message}"], failed=not is_done)
+        return Result(run_document(app.runs, run), [f"{shown}: {what}{message}"], failed=not is_done)
 
     return run_with_app(act, with_engine=True)
 

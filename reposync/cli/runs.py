@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reposync.cli.commands import Group, current_user, with_database
 from reposync.cli.output import Result, field_lines, open_display, reason, short, summary, table, table_console
-from reposync.store.status import WAITING, RunStatus
+from reposync.store.status import WAITING, RunStatus, RunTrigger
 from reposync.words import duration, escape_unprintable, next_attempt
 
 if TYPE_CHECKING:
@@ -47,16 +47,17 @@ async def history(database: Database, repository: str | None, status: str | None
     found = await log.history(repository=repository, status=RunStatus(status) if status else None, limit=limit)
     if not found and repository is not None:
         await log.require_known(repository)
-    documents = await run_documents(log, found)
+    documents = run_documents(log, found)
     if found:
-        return Result(documents, _history(found, {each["id"]: each["asked_by"] for each in documents}))
+        return Result(documents, _history(found))
     of = "" if repository is None else f" of {escape_unprintable(repository)}"
     start = " `reposync sync .` starts the first one." if repository is None else ""
     return Result([], [f"No run{of} is {status}." if status else f"No run{of} yet.{start}"])
 
 
-def _row(run: Run, askers: Sequence[str]) -> dict[str, Any]:
+def _row(run: Run) -> dict[str, Any]:
     # The first one, and the number of others: `reposync runs show` lists all of them.
+    askers = run.askers
     asked_by = f"{askers[0][:30]}{f' +{len(askers) - 1}' if askers[1:] else ''}" if askers else None
     return {
         "run": run.id[:8],
@@ -73,9 +74,9 @@ def _row(run: Run, askers: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _history(found: list[Run], askers: dict[str, list[str]]) -> Iterator[str | Table]:
+def _history(found: list[Run]) -> Iterator[str | Table]:
     width = table_console().width
-    rows = (_row(run, askers.get(run.id, [])) for run in found)
+    rows = map(_row, found)
     yield table([{key: row[key] for key in row if LEAST_WIDTHS.get(key, 0) <= width} for row in rows])
     explained = [run for run in found if run.error_message or run.next_attempt_at]
     if explained:
@@ -123,7 +124,7 @@ async def show(database: Database, run_id: str, limit: int) -> Result:
 @with_database
 async def cancel(database: Database, run_id: str) -> Result:
     """Request the run ID to stop. What it stored stays, and the next run continues from there."""
-    run, document = await _changed(database, run_id, "request_cancel")
+    run, document = await _changed(database, run_id, "cancel")
     return Result(document, [f"{run.id}: {'requested to stop' if run.status == 'running' else run.status}"])
 
 
@@ -146,12 +147,17 @@ async def approve(database: Database, run_id: str) -> Result:
 async def _changed(database: Database, run_id: str, action: str) -> tuple[Run, dict[str, Any]]:
     from reposync.api.documents import run_detail
     from reposync.catalog.apply import registry_in_force
+    from reposync.store.run import Ask
     from reposync.store.runs import Runs
 
-    log, more = Runs(database), {}
-    if action != "request_cancel":
-        more["max_attempts"] = (await registry_in_force(database, {})).daemon.max_attempts
-    run: Run = await getattr(log, action)((await log.get(run_id)).id, by=current_user(), **more)
+    log = Runs(database)
+    found = await log.get(run_id)
+    if action == "cancel":
+        run = await log.cancel(found.id, by=current_user())
+    else:
+        attempts = (await registry_in_force(database, {})).daemon.max_attempts
+        ask = Ask(RunTrigger.COMMAND, current_user(), max_attempts=attempts)
+        run = await (log.approve if action == "approve" else log.retry)(found.id, ask)
     return run, await run_detail(log, run)
 
 
@@ -194,4 +200,4 @@ async def watch(database: Database, run_id: str) -> Result:
         click.echo(f"The run continues. `reposync runs cancel {run.id}` stops it.", err=True)
         raise
     failed = run.status != "completed" or run.files_failed > 0
-    return Result(await run_document(log, run), [summary(run)], failed=failed)
+    return Result(run_document(log, run), [summary(run)], failed=failed)

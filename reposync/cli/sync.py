@@ -109,7 +109,7 @@ async def _sync(app: Application, words: tuple[str, ...], *, full: bool, approve
 
         async def request(target: SyncTarget) -> CommandRun:
             requested = await request_run(app, target, full=full, approved=approved, asked_by=current_user())
-            unfinished.push_async_callback(requested.withdraw)
+            unfinished.push_async_callback(requested.interrupt)
             return requested
 
         # Workers execute several runs at a time. Without workers, request each run when its turn comes, so that an
@@ -123,7 +123,7 @@ async def _sync(app: Application, words: tuple[str, ...], *, full: bool, approve
             runs.append(run)
             say(summary(run), *await _problem_lines(app, run))
         all_ok = all_ok and all(run.status == "completed" and not run.files_failed for run in runs)
-        return Result(await run_documents(app.runs, runs), [], failed=not all_ok)
+        return Result(run_documents(app.runs, runs), [], failed=not all_ok)
 
 
 async def _problem_lines(app: Application, run: Run) -> list[str]:

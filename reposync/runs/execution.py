@@ -8,34 +8,17 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
-from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from reposync.clock import elapsed_seconds
-from reposync.config.sections import DaemonConfig
-from reposync.errors import (
-    CANNOT_HERE,
-    LOCKED,
-    DefinitionChanged,
-    DeletionBlocked,
-    GateClosed,
-    IndexHeld,
-    LeaseLost,
-    LockHeld,
-    LockLost,
-    RepositoryLeft,
-    RepoSyncError,
-    RunCancelled,
-    RunDefect,
-    StoreUnavailable,
-)
-from reposync.outgoing import IN_PLACE_SECONDS, LONGEST_WAIT_SECONDS
+from reposync.errors import LeaseLost, LockLost, RepoSyncError, RunCancelled, RunDefect, StoreUnavailable
+from reposync.runs.endings import ExecutionPolicy, ending_after, ending_of
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer, report_progress
-from reposync.store.run import STOPPING, Released, Run, RunFigures
+from reposync.store.endings import STOPPING, Ending, HandBack
+from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
-from reposync.store.status import RELEASED, RunStatus
 from reposync.supervision import Backoff, EndedByItself, end, log_defect
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome, RunProgress
@@ -44,54 +27,6 @@ log = logging.getLogger(__name__)
 
 # Timeout of the last write about a run while its process shuts down.
 LAST_WRITE_SECONDS = 5.0
-# Pauses before the next try while a different worker holds the lock.
-_LOCK_PAUSES_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
-# Pause before a different worker tries a run that this process cannot execute, and when it fails because none can.
-CANNOT_HERE_SECONDS = 5.0
-NOBODY_CAN_SECONDS = 900.0
-# Pause before a worker retries a run that failed in a command.
-_ELSEWHERE_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionPolicy:
-    """`retry_seconds` None: a failure is final, because a person watches and decides. `request_id`: the request of a
-    command; if the run has other requests too, a failure here does not end it. `elsewhere`: there are other workers,
-    which may be able to execute what this process cannot."""
-
-    lease_seconds: float = DaemonConfig().lease_seconds
-    retry_seconds: float | None = None
-    retry_max_seconds: float = 600.0
-    request_id: str | None = None
-    elsewhere: bool = True
-
-    def pause_after(self, failures: int) -> float | None:
-        """Exponential back-off; half of it is random, so that runs that failed together are not retried together."""
-        if self.retry_seconds is None:
-            return None
-        longest = min(self.retry_max_seconds, self.retry_seconds * 2.0 ** min(max(failures, 1) - 1, 30))
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311
-
-
-Ending = Callable[[], Awaitable[Run]]
-"""Writes the end of an attempt."""
-
-
-async def release_to_others(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
-    """Other workers may execute what this process cannot; the run fails if none could for NOBODY_CAN_SECONDS."""
-    now = since = run.started_at or run.queued_at
-    unlocked: datetime | None = None
-    for attempt in reversed([each for each in await runs.attempts(run.id) if each.attempt < run.attempt]):
-        if attempt.error_code in LOCKED and attempt.outcome == RELEASED:
-            unlocked = max(attempt.ended_at or now, unlocked or run.queued_at)
-        elif attempt.error_code in CANNOT_HERE:
-            since = attempt.started_at
-        else:
-            break
-    since = max(since, unlocked or since)
-    if (now - since).total_seconds() > NOBODY_CAN_SECONDS:
-        return await runs.finish(run, RunStatus.FAILED, RunFigures(), reason.code, str(reason))
-    return await runs.release(run, how=Released(delay_seconds=CANNOT_HERE_SECONDS, reason=reason))
 
 
 class Work(Protocol):
@@ -120,8 +55,7 @@ class Execution:
     _lease: Lease = field(init=False)
     _work: Work | None = None
     _body: asyncio.Task[Ending] | None = None
-    _reason: RepoSyncError | Released | None = None
-    _released: str | None = None
+    _reason: RepoSyncError | HandBack | None = None
 
     def __post_init__(self, claimed_since: float | None) -> None:
         self._lease = Lease(self.policy.lease_seconds, since=claimed_since)
@@ -130,7 +64,7 @@ class Execution:
     def figures(self) -> RunFigures:
         return self._work.figures if self._work is not None else RunFigures()
 
-    def interrupt(self, reason: RepoSyncError | Released) -> None:
+    def interrupt(self, reason: RepoSyncError | HandBack) -> None:
         """End the attempt; the first reason counts."""
         if self._reason is None:
             self._reason = reason.without_traceback() if isinstance(reason, RepoSyncError) else reason
@@ -162,17 +96,17 @@ class Execution:
             raise
         finally:
             await end(heartbeat, reporting, self._body)
-        self.observer.attempt_ended(run, self._released or str(run.status), self.figures)
+        outcome = ending.outcome if isinstance(ending, HandBack) and not run.is_final else str(run.status)
+        self.observer.attempt_ended(run, outcome, self.figures)
         return run
 
     async def _write_last(self, ending: Ending | None) -> None:
-        """During shutdown: write the ending, or release the run."""
+        """During shutdown: write the ending, or hand the run back."""
         with contextlib.suppress(RepoSyncError, TimeoutError):
             async with asyncio.timeout(LAST_WRITE_SECONDS):
-                if ending is None and self.policy.request_id is not None:
-                    await self.runs.withdraw(self.policy.request_id, by="an interrupt")
-                released = self._reason if isinstance(self._reason, Released) else STOPPING
-                await self._write(ending or self._release(released))
+                if ending is None and self.policy.own_requests:
+                    await self.runs.interrupt(self.run.id)
+                await self._write(ending or (self._reason if isinstance(self._reason, HandBack) else STOPPING))
 
     async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ending:
         self.observer.observe("queue_wait_seconds", self.run.waited_seconds)
@@ -186,11 +120,7 @@ class Execution:
                 outcome = await self._work.execute()
             finally:
                 await end(watchdog)
-        # Files that could not be read are tried again while attempts are left.
-        pause = self.policy.pause_after(run.failures) if outcome.files_failed else None
-        if pause is None or outcome.code is None:
-            return self._finish(RunStatus.COMPLETED, outcome.code, outcome.notice)
-        return self._retry(pause, outcome.code, outcome.notice or "", at_last=RunStatus.COMPLETED)
+        return ending_after(outcome, self.run, self.policy, self._chance())
 
     async def _outcome(self, body: asyncio.Task[Ending]) -> Ending:
         await asyncio.wait({body})
@@ -198,82 +128,33 @@ class Execution:
             return body.result()
         except asyncio.CancelledError as error:
             if self._reason is not None:
-                return self._ending_of(self._reason)
+                return self._ending(self._reason)
             stray = EndedByItself("it was cancelled from within")
             stray.__cause__ = error
-            return self._defect(stray)
+            return self._ending(self._defect(stray))
         except RepoSyncError as error:
-            return self._ending_of(self._reason or error.without_traceback())
+            return self._ending(self._reason or error.without_traceback())
         except Exception as error:  # noqa: BLE001 - a defect ends this attempt, not the daemon
-            return self._defect(error)
+            return self._ending(self._defect(error))
 
-    def _defect(self, error: Exception) -> Ending:
-        message = log_defect(f"a defect ended run {self.run.id} of {self.run.repository}", error)
-        return self._failure(RepoSyncError.code, message, may_pass=True)
+    def _defect(self, error: Exception) -> RunDefect:
+        return RunDefect(log_defect(f"a defect ended run {self.run.id} of {self.run.repository}", error))
 
-    def _ending_of(self, reason: RepoSyncError | Released) -> Ending:
+    def _ending(self, reason: RepoSyncError | HandBack) -> Ending:
         """Raises `reason` if it is LeaseLost: a run that a different worker has gets no ending from here."""
-        if isinstance(reason, Released):
-            return self._release(reason)
-        why = reason.code, str(reason)
-        retry_after = min(reason.retry_after_seconds or 0.0, LONGEST_WAIT_SECONDS)
-        has_retries = self.policy.retry_seconds is not None
-        match reason:
-            case LeaseLost():
-                raise reason
-            case DeletionBlocked() | GateClosed():
-                return self._finish(RunStatus.BLOCKED, *why, brake=reason.facts)
-            case IndexHeld():
-                return self._finish(RunStatus.BLOCKED, *why)
-            case DefinitionChanged():  # a different run takes its place
-                return self._finish(RunStatus.CANCELLED, *why, followed_up=True)
-            case RunCancelled() | RepositoryLeft():
-                return self._finish(RunStatus.CANCELLED, *why)
-            case LockHeld() | LockLost() if has_retries:
-                # The run did not fail, its turn has not come.
-                pause = _LOCK_PAUSES_SECONDS[min(self.run.attempt, len(_LOCK_PAUSES_SECONDS)) - 1]
-                return self._release(Released(delay_seconds=pause, reason=reason))
-            case _ if reason.code in CANNOT_HERE and self.policy.elsewhere:
-                self._released = RELEASED
-                return lambda: release_to_others(self.runs, self.run, reason)
-            case _ if retry_after > IN_PLACE_SECONDS and has_retries:
-                # Random, so that runs that failed together are not retried together.
-                longer, longest = random.uniform(1.0, 1.1), random.uniform(0.9, 1.0)  # noqa: S311
-                pause = min(retry_after * longer, LONGEST_WAIT_SECONDS * longest)
-                pause = max(pause, self.policy.pause_after(self.run.failures) or 0.0)
-                return self._release(Released(delay_seconds=pause, reason=reason))
-            case _:
-                return self._failure(*why, may_pass=reason.retryable, retry_after=retry_after)
+        if isinstance(reason, LeaseLost):
+            raise reason
+        return reason if isinstance(reason, HandBack) else ending_of(reason, self.run, self.policy, self._chance())
 
-    def _failure(self, code: str, message: str, *, may_pass: bool, retry_after: float = 0.0) -> Ending:
-        if self.policy.request_id is not None:
-            # A daemon may reach a source that this machine cannot.
-            return self._retry(max(_ELSEWHERE_SECONDS, retry_after), code, message)
-        pause = self.policy.pause_after(self.run.failures) if may_pass else None
-        if pause is None:
-            return self._finish(RunStatus.FAILED, code, message)
-        return self._retry(max(pause, retry_after), code, message)
-
-    def _finish(self, status: RunStatus, code: str | None, message: str | None, **more: Any) -> Ending:
-        return lambda: self.runs.finish(self.run, status, self.figures, code, message, **more)
-
-    def _retry(self, seconds: float, code: str, message: str, *, at_last: RunStatus = RunStatus.FAILED) -> Ending:
-        """After a failure that may pass. `at_last`: the status after the last attempt."""
-        mine = self.policy.request_id
-        return lambda: self.runs.retry_later(
-            self.run, seconds, code, message, self.figures, at_last=at_last, final_unless_others=mine
-        )
-
-    def _release(self, released: Released) -> Ending:
-        self._released = released.outcome
-        return lambda: self.runs.release(self.run, self.figures, released)
+    def _chance(self) -> float:
+        return random.random()  # noqa: S311
 
     async def _write(self, ending: Ending) -> Run:
         """Retried until the lease is over: the database may be available again before that."""
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
-                return await ending()
+                return await self.runs.end(self.run, ending, self.figures)
             except StoreUnavailable:
                 pause = backoff.next_seconds()
                 if self._lease.remaining_seconds() <= pause:

@@ -225,7 +225,7 @@ async def release_lock(
         )
     if alive and lock.run_id is not None:
         # First, because a run that continues would take the lock again.
-        await runs.request_cancel(lock.run_id, by=by)
+        await runs.cancel(lock.run_id, by=by)
     is_in_redis = lock.state is not LockState.DATABASE
     if is_in_redis and not await locks.release(lock.record.repository_id, lock.record.value):
         changed = f"The lock of {name!r} got a different holder at this moment, and was not removed."

@@ -7,18 +7,19 @@ the unique index over running runs ensure that one of them gets it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, exists, func, or_, select, update
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
-from reposync.errors import CANNOT_HERE, LOCKED, LeaseLost
+from reposync.errors import LeaseLost
 from reposync.outgoing import LONGEST_WAIT_SECONDS
 from reposync.store.database import Connection, Guard
 from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
-from reposync.store.run_state import Event, attempt_end, locked, move, with_now
-from reposync.store.status import LOST, RELEASED, WAITING, RunStatus
+from reposync.store.run_state import TRANSITIONS, Event, attempt_end, move, with_now
+from reposync.store.status import LOST, WAITING, RunStatus
 from reposync.store.tables import ATTEMPTS, CLAIM_ORDER, PROBLEMS, REPOSITORIES, RUNS, is_active, status_is
 
 REPOSITORY_REMOVED = "REPOSITORY_REMOVED"
@@ -71,20 +72,27 @@ async def change_attempt(
     await connection.execute(update(ATTEMPTS).where(is_attempt(run)).values(**counts, **columns))
 
 
-async def total_counts(connection: Connection, run_id: str, *, is_over: bool = True) -> dict[str, int]:
-    """The counts of all attempts of the run, which its own row repeats. Skipped files, of which there may be many, are
-    counted if the attempt `is_over`: they are those that the run lists."""
-    mine = ATTEMPTS.c.run_id == run_id
-    latest = select(ATTEMPTS.c[_LATEST]).where(mine).order_by(ATTEMPTS.c.attempt.desc()).limit(1).scalar_subquery()
-    sums = {name: func.sum(ATTEMPTS.c[name]) for name in COUNTS} | {_LATEST: latest}
-    totals = select(*(func.coalesce(total, 0).label(name) for name, total in sums.items()))
-    counts = _counts(await connection.one(totals.where(mine)))
-    if is_over:
-        listed = select(func.count()).where(PROBLEMS.c.run_id == run_id, PROBLEMS.c.reason != "failed")
-        counts[_LISTED] = await connection.scalar(listed)
-    else:
-        del counts[_LISTED]
-    return {name: int(value) for name, value in counts.items()}
+def total_counts(run_id: str, *, is_over: bool = True) -> dict[str, ColumnElement[int]]:
+    """The counts of all attempts of the run, for its own row. Skipped files, of which there may be many, are counted if
+    the attempt `is_over`: they are those that the run lists."""
+    of_run = ATTEMPTS.c.run_id == run_id
+
+    def total(value: Any) -> ColumnElement[int]:
+        return func.coalesce(select(value).where(of_run).scalar_subquery(), 0)
+
+    latest = select(ATTEMPTS.c[_LATEST]).where(of_run).order_by(ATTEMPTS.c.attempt.desc()).limit(1).scalar_subquery()
+    counts = {name: total(func.sum(ATTEMPTS.c[name])) for name in COUNTS} | {_LATEST: func.coalesce(latest, 0)}
+    listed = select(func.count()).where(PROBLEMS.c.run_id == run_id, PROBLEMS.c.reason != "failed")
+    counts[_LISTED] = listed.scalar_subquery() if is_over else RUNS.c[_LISTED]
+    return counts
+
+
+async def end_attempt(
+    connection: Connection, row: Row[Any], outcome: str, figures: RunFigures | None, **reason: Any
+) -> dict[str, ColumnElement[int]]:
+    """The running attempt ends now. Returns the counts of its run."""
+    await change_attempt(connection, row, figures, outcome=outcome, ended_at=attempt_end(row), **reason)
+    return total_counts(row.id)
 
 
 async def lose_attempt(connection: Connection, run: Row[Any]) -> list[RunFigures]:
@@ -99,33 +107,6 @@ async def cancel_attempts(
     """End the unfinished attempts of these runs; returns their rows."""
     go_on = update(ATTEMPTS).where(ATTEMPTS.c.run_id.in_(run_ids), ATTEMPTS.c.ended_at.is_(None))
     return await connection.rows(go_on.values(outcome=outcome, ended_at=now, **reason).returning(*ATTEMPTS.c))
-
-
-async def fold_attempt(connection: Connection, run: Run | Row[Any]) -> None:
-    """The attempt was just handed back for a reason: if it did nothing, merge its row with an earlier one of the same
-    reason, unless an attempt in between did more than wait for a lock or for a process that can execute the run. A lock
-    that is held for a day causes 1,440 attempts."""
-    rows = await connection.rows(
-        select(ATTEMPTS)
-        .where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt <= run.attempt)
-        .order_by(ATTEMPTS.c.attempt.desc())
-    )
-    mine = rows[0]
-    if any(_counts(mine).values()):
-        return
-    for earlier in rows[1:]:
-        if earlier.outcome != RELEASED or any(_counts(earlier).values()):
-            return
-        if earlier.error_code == mine.error_code:
-            break
-        if earlier.error_code not in CANNOT_HERE | LOCKED:
-            return
-    else:
-        return
-    last = {"worker": mine.worker, "ended_at": mine.ended_at, "error_message": mine.error_message}
-    same = and_(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == earlier.attempt)
-    await connection.execute(update(ATTEMPTS).where(same).values(times=ATTEMPTS.c.times + 1, **last))
-    await connection.execute(delete(ATTEMPTS).where(is_attempt(run)))
 
 
 def is_attempt(run: Run | Row[Any]) -> ColumnElement[bool]:
@@ -154,14 +135,6 @@ def _unbelievable(connection: Connection) -> ColumnElement[bool]:
     return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until > longest)
 
 
-def _exhausted_or_cancelled() -> ColumnElement[bool]:
-    return or_(RUNS.c.cancel_requested, RUNS.c.attempt >= RUNS.c.max_attempts)
-
-
-def _orphaned(connection: Connection) -> ColumnElement[bool]:
-    return and_(_expired(connection), ~_exhausted_or_cancelled())
-
-
 def _due(connection: Connection) -> ColumnElement[bool]:
     """A run from the future was queued, or began its last attempt, before the database's clock was set back: the rest
     of its pause is unknown. If its attempt took longer than the clock was set back, it waits for that time at most."""
@@ -180,18 +153,97 @@ def _paused_too_long(connection: Connection, status: RunStatus) -> ColumnElement
     )
 
 
-async def anything_to_claim(connection: Connection, run_id: str | None) -> bool:
-    """Whether a claim would do anything. Takes no lock: most polls find nothing."""
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """`due`: a run waits that can be executed now. `expired`: leases ended, or times have to be corrected."""
+
+    due: bool
+    expired: bool
+
+
+async def claimable(connection: Connection, run_id: str | None = None) -> Claimable:
+    """What a claim would find. Takes no lock: most polls find nothing."""
     too_long = (_paused_too_long(connection, status) for status in _LONGEST_PAUSES_SECONDS)
-    expired = or_(_expired(connection), _unbelievable(connection), *too_long)
-    query = select(RUNS.c.id).where(is_active(), or_(_due(connection), expired))
-    if run_id is not None:
-        # An expired run of the same repository blocks this one, so it counts as well.
-        query = query.where(or_(RUNS.c.id == run_id, expired))
+    which = _due(connection) if run_id is None else and_(_due(connection), RUNS.c.id == run_id)
+    blocks = or_(_expired(connection), _unbelievable(connection), *too_long)
+    found = select(
+        exists(select(RUNS.c.id).where(which)).label("due"),
+        # Also of other runs: an expired one of the same repository blocks this one.
+        exists(select(RUNS.c.id).where(is_active(), blocks)).label("expired"),
+    )
+    return Claimable(**(await connection.one(found))._mapping)
+
+
+async def others_claimable(connection: Connection, identity: str) -> bool:
+    """Whether a run of a different repository than this one could be claimed."""
+    orphaned = and_(_expired(connection), ~RUNS.c.cancel_requested, RUNS.c.attempt < RUNS.c.max_attempts)
+    query = select(RUNS.c.id).where(is_active(), or_(_due(connection), orphaned), RUNS.c.repository_id != identity)
     return await connection.scalar(query.limit(1)) is not None
 
 
-async def shorten_waits(connection: Connection) -> None:
+async def take(connection: Connection, worker: str, lease_seconds: float, run_id: str | None) -> Run | None:
+    """Claim the first run that waits and can be executed now. IntegrityError: a different worker claimed a run of the
+    same repository at the same time."""
+    first = select(RUNS.c.id).where(_due(connection)).order_by(*CLAIM_ORDER).limit(1)
+    if run_id is not None:
+        first = first.where(RUNS.c.id == run_id)
+    first = first.with_for_update(skip_locked=True)
+    status, columns = TRANSITIONS[RunStatus.QUEUED, Event.CLAIM]
+    begun = {**columns, **_begun(connection, worker, lease_seconds)}
+    # One statement: between a look and a claim a different worker could claim it.
+    query = update(RUNS).where(RUNS.c.id == first.correlate(None).scalar_subquery()).values(status=status, **begun)
+    row = await connection.one_or_none(query.returning(*RUNS.c))
+    return None if row is None else await _attempt(connection, row)
+
+
+async def take_over(
+    connection: Connection, worker: str, lease_seconds: float, run_id: str | None
+) -> tuple[Run | None, list[LostAttempt]]:
+    """Claim a run whose worker died, and end those that are not taken over: they were to be cancelled, or killed their
+    worker so often that the next one would die as well. Returns their last attempts, too."""
+    await _shorten_waits(connection)
+    expired = with_now(connection, is_active(), _expired(connection)).order_by(*CLAIM_ORDER)
+    taken: Run | None = None
+    lost: list[LostAttempt] = []
+    for row in await connection.rows(expired.with_for_update(skip_locked=True)):
+        if row.cancel_requested or row.attempt >= row.max_attempts:
+            run, figures = await _end_abandoned(connection, row)
+        elif taken is None and run_id in (None, row.id):
+            figures = await lose_attempt(connection, row)
+            # It has waited since its lease ended, and not since it was queued.
+            begun = _begun(connection, worker, lease_seconds) | {"not_before": min(row.lease_until, row.now)}
+            row = await move(connection, row, Event.CLAIM, **begun)
+            run = taken = await _attempt(connection, row)
+        else:
+            continue
+        lost += [LostAttempt(run, of_attempt) for of_attempt in figures]
+    return taken, lost
+
+
+def _begun(connection: Connection, worker: str, lease_seconds: float) -> dict[str, Any]:
+    """The columns of a run whose next attempt begins."""
+    now, columns = connection.moment(), RUNS.c
+    last_commit = select(REPOSITORIES.c.last_commit).where(REPOSITORIES.c.id == columns.repository_id)
+    # At the start of a later attempt it would be a commit that an earlier one has published.
+    before = case((columns.first_started_at.is_(None), last_commit.scalar_subquery()), else_=columns.commit_before)
+    return {
+        "worker": worker,
+        "attempt": columns.attempt + 1,
+        "lease_until": connection.moment(lease_seconds),
+        "started_at": now,
+        "first_started_at": func.coalesce(columns.first_started_at, columns.started_at, now),
+        "commit_before": before,
+    }
+
+
+async def _attempt(connection: Connection, row: Row[Any]) -> Run:
+    """Record that it begins. Returns its run."""
+    begun = {"attempt": row.attempt, "worker": row.worker, "started_at": row.started_at}
+    await connection.execute(ATTEMPTS.insert().values(run_id=row.id, **begun, **dict.fromkeys(COUNTS, 0)))
+    return Run.of(row)
+
+
+async def _shorten_waits(connection: Connection) -> None:
     """A living worker renews its lease at the next heartbeat; that of a dead one ends after the longest possible. So do
     pauses."""
     cut = update(RUNS).where(is_active(), _unbelievable(connection))
@@ -201,62 +253,17 @@ async def shorten_waits(connection: Connection) -> None:
         await connection.execute(cut.values(not_before=connection.moment(longest_seconds)))
 
 
-async def others_claimable(connection: Connection, identity: str) -> bool:
-    """Whether `take` would find a run of a different repository than this one."""
-    claimable = or_(_due(connection), _orphaned(connection))
-    query = select(RUNS.c.id).where(is_active(), claimable, RUNS.c.repository_id != identity)
-    return await connection.scalar(query.limit(1)) is not None
-
-
-async def end_abandoned(connection: Connection) -> list[LostAttempt]:
-    """End the runs whose worker died and that are not taken over: they were to be cancelled, or killed their worker so
-    often that the next one would die as well. Returns their last attempts."""
-    lost: list[LostAttempt] = []
-    query = locked(connection, _expired(connection), _exhausted_or_cancelled()).with_for_update(skip_locked=True)
-    for row in await connection.rows(query):
-        figures = await lose_attempt(connection, row)
-        counts = await total_counts(connection, row.id)
-        registered = select(REPOSITORIES.c.id).where(REPOSITORIES.c.id == row.repository_id)
-        if row.removal and not row.repair and await connection.scalar(registered) is None:
-            ended = await move(connection, row, Event.COMPLETE, **counts, error_message=REMOVED_BEFORE)
-        elif row.cancel_requested:
-            ended = await move(connection, row, Event.STOP, **counts)
-        else:
-            message = (
-                f"The worker died, or froze past its lease, and no attempt is left after {row.attempt} (the last "
-                f"worker was {row.worker}). See its log: common causes are a lack of memory and a killed container."
-            )
-            why = {"error_code": "RUN_ABANDONED", "error_message": message}
-            ended = await move(connection, row, Event.FAIL, **counts, **why)
-        lost += [LostAttempt(Run.of(ended), each) for each in figures]
-    return lost
-
-
-async def take(
-    connection: Connection, worker: str, lease_seconds: float, run_id: str | None
-) -> tuple[Run | None, list[LostAttempt]]:
-    """Claim the first run that can be executed now, and return it with the lost attempt before it. Runs whose worker
-    died go first: waiting runs may depend on them. IntegrityError: a different worker claimed a run of the same
-    repository at the same time."""
-    # Separate queries, each with its index: one condition for both would sort the whole queue.
-    for which in (_orphaned(connection), _due(connection)):
-        query = with_now(connection, which) if run_id is None else with_now(connection, which, RUNS.c.id == run_id)
-        query = query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True)
-        if (chosen := await connection.one_or_none(query)) is not None:
-            break
-    else:
-        return None, []
-    claimed: dict[str, Any] = {
-        "worker": worker,
-        "attempt": RUNS.c.attempt + 1,
-        "lease_until": connection.moment(lease_seconds),
-        "started_at": chosen.now,
-    }
-    if chosen.status == RunStatus.RUNNING:
-        # It has waited since its lease ended, and not since it was queued.
-        claimed["not_before"] = min(chosen.lease_until, chosen.now)
-    figures = await lose_attempt(connection, chosen) if chosen.status == RunStatus.RUNNING else []
-    row = await move(connection, chosen, Event.CLAIM, **claimed)
-    begun = {"attempt": row.attempt, "worker": row.worker, "started_at": row.started_at}
-    await connection.execute(ATTEMPTS.insert().values(run_id=row.id, **begun, **dict.fromkeys(COUNTS, 0)))
-    return Run.of(row), [LostAttempt(Run.of(row), each) for each in figures]
+async def _end_abandoned(connection: Connection, row: Row[Any]) -> tuple[Run, list[RunFigures]]:
+    figures, counts = await lose_attempt(connection, row), total_counts(row.id)
+    registered = select(REPOSITORIES.c.id).where(REPOSITORIES.c.id == row.repository_id)
+    if row.removal and not row.repair and await connection.scalar(registered) is None:
+        done = {"error_code": None, "error_message": REMOVED_BEFORE}
+        return Run.of(await move(connection, row, Event.COMPLETE, **counts, **done)), figures
+    if row.cancel_requested:
+        return Run.of(await move(connection, row, Event.STOP, **counts)), figures
+    message = (
+        f"The worker died, or froze past its lease, and no attempt is left after {row.attempt} (the last "
+        f"worker was {row.worker}). See its log: common causes are a lack of memory and a killed container."
+    )
+    why = {"error_code": "RUN_ABANDONED", "error_message": message}
+    return Run.of(await move(connection, row, Event.FAIL, **counts, **why)), figures

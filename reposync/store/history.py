@@ -15,16 +15,15 @@ from reposync.errors import CANNOT_HERE, LOCKED, Remedy, RunAmbiguous, RunNotFou
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Stored
 from reposync.store.repositories import unknown_repository
-from reposync.store.run import QueueFigures, Run, RunAttempt, RunCount, RunProblem, RunRequest, parse_cursor
-from reposync.store.run_state import read_requests
+from reposync.store.run import QueueFigures, Run, RunAttempt, RunCount, RunProblem, parse_cursor
 from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
     ATTEMPTS,
     CLAIM_ORDER,
+    IDEMPOTENCY_KEYS,
     MISSED_TICKS,
     PROBLEMS,
     REPOSITORIES,
-    REQUESTS,
     RUNS,
     is_active,
     is_over,
@@ -32,9 +31,10 @@ from reposync.store.tables import (
 )
 
 MAX_PAGE = 1_000
-REQUESTERS_SHOWN = 5
 # One batch takes some tens of milliseconds, during which SQLite's other writers wait.
 PURGE_BATCH = 500
+KEY_SECONDS = 24 * 3600.0
+"""How long an `Idempotency-Key` is kept."""
 # Runs and missed ticks that are less far ahead of the clock keep their time.
 _FAR = timedelta(days=1)
 
@@ -113,11 +113,6 @@ class RunHistory(Stored):
         found = await self._runs(select(RUNS).where(RUNS.c.id.in_(sorted(ids)[:MAX_PAGE])))
         return {run.id: run for run in found}
 
-    async def of_request(self, request_id: str) -> Run | None:
-        """The run that serves this request; None if the request is no longer in the history."""
-        joined = select(*RUNS.c).join_from(REQUESTS, RUNS, REQUESTS.c.run_id == RUNS.c.id)
-        return next(iter(await self._runs(joined.where(REQUESTS.c.id == request_id))), None)
-
     async def latest(self, identities: Collection[str] | None = None) -> dict[str, Run]:
         """The newest run of each registered repository (with one of `identities`, if given), by repository id."""
         # By the name, which has the index. With the id in the condition as well, PostgreSQL would expect few runs of
@@ -154,20 +149,6 @@ class RunHistory(Stored):
         """Oldest first."""
         query = select(ATTEMPTS).where(ATTEMPTS.c.run_id == run_id).order_by(ATTEMPTS.c.attempt)
         return [RunAttempt.of(row) for row in await self._database.rows(query)]
-
-    async def requests(self, run_ids: Collection[str]) -> dict[str, list[RunRequest]]:
-        """By the id of the run, oldest first."""
-        async with self._database.read() as connection:
-            return await read_requests(connection, run_ids)
-
-    async def askers(self, run_ids: Collection[str]) -> dict[str, list[str]]:
-        """By run: the first distinct `asked_by` of its requests, and how many more there are, in words."""
-        found = {}
-        for run_id, requests in (await self.requests(run_ids)).items():
-            names = list(dict.fromkeys(each.asked_by for each in requests))
-            more = [f"{len(names) - REQUESTERS_SHOWN:,} more"] if len(names) > REQUESTERS_SHOWN else []
-            found[run_id] = [*names[:REQUESTERS_SHOWN], *more]
-        return found
 
     async def queue(self) -> QueueFigures:
         """How many runs wait, run or are blocked, and how long the run that waits longest has waited, also if it pauses
@@ -245,12 +226,15 @@ class RunHistory(Stored):
         return {row[0]: row[1] for row in await self._database.rows(mine.order_by(RUNS.c.queued_at))}
 
     async def purge(self, before: datetime, *, batch: int = PURGE_BATCH) -> int:
-        """Delete the runs that ended before that time, with their attempts, requests and problems, and the missed ticks
-        that were noticed before it. Blocked runs stay. Returns how many runs. `batch`: runs in one transaction."""
+        """Delete the runs that ended before that time, with their attempts and problems, and the missed ticks that were
+        noticed before it; and idempotency keys that do not hold any more. Blocked runs stay. Returns how many runs.
+        `batch`: runs in one transaction."""
         count, after = 0, None
         async with self._database.write() as connection:
             await self._correct_future_times(connection)
             await connection.execute(delete(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at < before))
+            expired = IDEMPOTENCY_KEYS.c.created_at < self._database.moment(-KEY_SECONDS)
+            await connection.execute(delete(IDEMPOTENCY_KEYS).where(expired))
         while True:
             began = time.monotonic()
             async with self._database.write() as connection:
@@ -309,10 +293,8 @@ class RunHistory(Stored):
 
 
 def _waits_since() -> ColumnElement[datetime]:
-    """When a waiting run was queued or handed back. Attempts that were handed back for the same reason are one row."""
-    last = select(case((ATTEMPTS.c.times > 1, ATTEMPTS.c.started_at), else_=ATTEMPTS.c.ended_at))
-    last = last.where(ATTEMPTS.c.run_id == RUNS.c.id).order_by(ATTEMPTS.c.attempt.desc()).limit(1)
-    since = func.coalesce(last.correlate(RUNS).scalar_subquery(), RUNS.c.queued_at)
+    """When a waiting run was queued, or handed back for the first time for one reason."""
+    since = func.coalesce(RUNS.c.waits_since, RUNS.c.queued_at)
     return case((RUNS.c.not_before < since, RUNS.c.not_before), else_=since)
 
 

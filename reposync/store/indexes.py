@@ -20,7 +20,6 @@ from reposync.store.tables import (
     IDEMPOTENCY_KEYS,
     MISSED_TICKS,
     REPOSITORIES,
-    REQUESTS,
     RUNS,
     VERSIONS,
 )
@@ -80,8 +79,6 @@ INDEXES = (
     Index("ix_index_versions_physical", VERSIONS.c.physical, VERSIONS.c.state),
     Index("ix_index_versions_not_live", VERSIONS.c.physical, VERSIONS.c.id, **_only("state <> 'live'")),
     Index("ix_index_versions_live_at", VERSIONS.c.live_at),
-    Index("ix_run_requests_run_id", REQUESTS.c.run_id),
-    Index("uq_run_requests_key", REQUESTS.c.asked_by, REQUESTS.c.idempotency_key, unique=True),
     Index("ix_missed_ticks_noticed_at", MISSED_TICKS.c.noticed_at),
     Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at),
 )

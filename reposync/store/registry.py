@@ -228,7 +228,7 @@ class GroupRepositories(Repositories):
 
     async def apply_changes(self, changes: Sequence[RepositoryChange], *, guard: Guard | None = None) -> None:
         """One transaction: two repositories that swap names always have one. A new name applies to the history too; a
-        pause withdraws requests of ticks and pushes. The index is unchanged. `guard`: see `register_all`.
+        pause cancels waiting runs of ticks and pushes. The index is unchanged. `guard`: see `register_all`.
 
         Raises RegistrationsChanged if a row differs from what was read, or a name was taken meanwhile.
         """
@@ -262,7 +262,7 @@ class GroupRepositories(Repositories):
                 runs = update(RUNS).where(RUNS.c.repository_id == change.before.id)
                 await connection.execute(runs.values(repository=change.name))
             if paused := [change.before.id for change in changes if change.values.get("is_active") is False]:
-                await self._withdraw_automatic(connection, paused, "its group")
+                await self._cancel_automatic(connection, paused, "its group")
             await connection.announce(REGISTRATIONS)
 
     async def relocate(self, repository: Repository, location: str, *, guard: Guard | None = None) -> None:

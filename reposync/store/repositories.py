@@ -26,13 +26,12 @@ from reposync.store.repository import (
     repository_id,
 )
 from reposync.store.run import Run
-from reposync.store.run_state import Event, lock_unfinished, locked, move, withdraw
+from reposync.store.run_state import Event, cancel, lock_unfinished, locked, move
 from reposync.store.status import WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
     FILES,
     REPOSITORIES,
     REPOSITORY_COLUMNS,
-    REQUESTS,
     RUNS,
     VERSIONS,
     is_active,
@@ -209,7 +208,7 @@ class Repositories(Stored):
     async def pause(
         self, name: str, reason: str, *, expected: Repository | None = None, by: str = "pause"
     ) -> Repository:
-        """No ticks until `resume`. Requests of ticks and pushes are withdrawn from the waiting run; a running one goes
+        """No ticks until `resume`. A waiting run that only ticks and pushes asked for is cancelled; a running one goes
         on, and a person can still sync the repository. `reason` must not be empty. `expected`: see `register`. Raises
         RepositoryInactive, as `resume` does."""
         if not reason:
@@ -250,7 +249,7 @@ class Repositories(Stored):
             now = await connection.now()
             changes = {"is_active": active, "paused_reason": paused_reason, "updated_at": now}
             if not active:
-                await self._withdraw_automatic(connection, [row.id], by)
+                await self._cancel_automatic(connection, [row.id], by)
                 changes["next_due_at"] = None
             elif not row.is_active:
                 changes |= scheduled(before, now, row.last_sync_at)
@@ -273,14 +272,12 @@ class Repositories(Stored):
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
             await connection.announce(REGISTRATIONS)
 
-    async def _withdraw_automatic(self, connection: Connection, identities: Sequence[str], by: str) -> None:
-        """Withdraw requests of ticks and pushes. The caller has locked these repositories."""
+    async def _cancel_automatic(self, connection: Connection, identities: Sequence[str], by: str) -> None:
+        """Cancel the waiting runs that no person asked for. The caller has locked these repositories."""
         waiting = and_(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
-        rows = await connection.rows(locked(connection, waiting))
-        error = {"error_code": "REPOSITORY_PAUSED", "error_message": "The repository was paused."}
-        automatic = REQUESTS.c.trigger.in_((RunTrigger.SCHEDULE, RunTrigger.WEBHOOK))
-        for row in rows:
-            await withdraw(connection, row, by, automatic, **error)
+        automatic = RUNS.c.trigger.in_((RunTrigger.SCHEDULE, RunTrigger.WEBHOOK))  # the most urgent of all
+        for row in await connection.rows(locked(connection, waiting, automatic)):
+            await cancel(connection, row, "REPOSITORY_PAUSED", f"The repository was paused by {by}.")
 
     async def _cancel_runs(self, connection: Connection, identity: str, by: Run | None) -> None:
         error = {"error_code": REPOSITORY_REMOVED, "error_message": "The repository was removed."}

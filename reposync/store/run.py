@@ -1,9 +1,9 @@
-"""The records of the execution log: runs, the requests for them, their attempts and problems."""
+"""The records of the execution log: runs, who asked for them, their attempts and problems."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,11 +12,15 @@ from sqlalchemy import BigInteger, false, text
 from sqlmodel import Field
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.errors import RepoSyncError, UsageError
+from reposync.errors import UsageError
 from reposync.store.columns import JsonText, Record, SafeText, Word
-from reposync.store.status import ACTIVE, FINAL, PRIORITIES, RELEASED, WAITING, YIELDED, RunStatus, RunTrigger
+from reposync.store.status import ACTIVE, FINAL, PRIORITIES, RELEASED, WAITING, RunStatus, RunTrigger
 
 _CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
+
+MAX_ATTEMPTS = 3
+MAX_REQUESTER_CHARS = 300
+REQUESTERS_SHOWN = 5
 
 IN_ADVANCE: dict[str, Any] = {"in_advance": True}
 """An approval of the first mass deletion that the run meets; it is replaced by the facts of that deletion."""
@@ -77,19 +81,60 @@ class RunFigures(RunCounts):
     commit_after: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What somebody wants of a run. Who asks for a sync that is queued already joins it (`run_state.joined`)."""
+
+    trigger: RunTrigger
+    asked_by: str = ""
+    """A token, `user@host` of a command, a delivery of a webhook, or another client; by default the trigger's name."""
+    full: bool = False
+    repair: bool = False
+    removal: bool = False
+    """The repository is removed; with `repair`, the points of one that is no longer registered."""
+    approval: Mapping[str, Any] | None = None
+    """What the run may do although it would be blocked: see `Run.approval`. IN_ADVANCE becomes what the blocked run of
+    the repository stopped at, if there is one."""
+    max_attempts: int = MAX_ATTEMPTS
+    """How many attempts may fail."""
+
+    @property
+    def priority(self) -> int:
+        return PRIORITIES[self.trigger]
+
+    def entry(self, now: datetime) -> dict[str, Any]:
+        """For `Run.asked`."""
+        who = (self.asked_by or self.trigger)[:MAX_REQUESTER_CHARS]
+        request = RunRequest(str(self.trigger), who, now, self.full, self.repair, self.removal, self.approval)
+        return asdict(request) | {"asked_at": now.isoformat()}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """Who asked for a run, when and for what. Nothing is decided by it: what a run does is in its other columns."""
+
+    trigger: str
+    asked_by: str
+    asked_at: datetime
+    full: bool = False
+    repair: bool = False
+    removal: bool = False
+    approval: Mapping[str, Any] | None = None
+
+
 class Run(RunCounts):
     """A row of `sync_runs`, the execution log, which is also the queue. Times are aware UTC.
 
     (id, attempt, worker) is the fence of every write in the run's name. `started_at` and `duration_seconds` are those
-    of the latest attempt, also if a pod of 0.2 made it; `first_started_at` is the start of the first, `earlier_seconds`
-    the time of those that were over before. Attempts in `handed_back` do not count as failures. `full`: index
-    everything again; points with an epoch above `full_from_epoch` were already written by this run. `brake`: what it
-    stopped at, a deletion (its commit, and how many files lose their points for which reason) or a gate; `approved`: a
-    person allowed just that, or, without `brake`, what the approvals of its requests name. `removal`: the repository
-    and its index are removed. `repair`: every point is compared with the manifest and repaired; with `removal`, points
-    of a repository that is no longer registered are removed. `progress` is what the worker last reported. While the run
-    waits, `trigger`, `priority`, `max_attempts`, `full`, `approved`, `removal` and `repair` follow from its requests;
-    the columns serve the index over the queue, and earlier programs.
+    of the latest attempt; `first_started_at` is the start of the first, `earlier_seconds` the time of those that were
+    over before. `waits_since`: since when it waits, or is handed back for one reason without any work (None: since it
+    was queued). Attempts in `handed_back` do not count as failures. `full`: index everything again; points with an
+    epoch above `full_from_epoch` were already written by this run. `brake`: what it stopped at, a deletion (its commit,
+    and how many files lose their points for which reason) or a gate; `approval`: what a person allowed it to do, such
+    facts or IN_ADVANCE. `removal`: the repository and its index are removed. `repair`: every point is compared with the
+    manifest and repaired; with `removal`, points of a repository that is no longer registered are removed. `asked`:
+    entries of `Ask`, of the first hundred who asked; a client that asks again for the same is listed once, a command
+    each time, because it may be interrupted. `progress` is what the worker last reported.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -105,6 +150,7 @@ class Run(RunCounts):
     completed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     duration_seconds: float | None = None
     first_started_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    waits_since: datetime | None = Field(default=None, sa_type=UTCDateTime)
     earlier_seconds: float = Field(default=0.0, sa_column_kwargs={"server_default": text("0")})
     attempt: int = 0
     max_attempts: int
@@ -112,17 +158,32 @@ class Run(RunCounts):
     worker: str | None = Field(default=None, sa_type=SafeText)
     lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
     full: bool = False
-    approved: bool = False
     removal: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     repair: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     cancel_requested: bool = False
     full_from_epoch: int | None = Field(default=None, sa_type=BigInteger)
+    asked: list[dict[str, Any]] = Field(
+        default_factory=list, sa_type=JsonText, sa_column_kwargs={"server_default": text("'[]'")}
+    )
     brake: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    approval: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
     progress: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
     commit_before: str | None = Field(default=None, sa_type=SafeText)
     commit_after: str | None = Field(default=None, sa_type=SafeText)
     error_code: str | None = Field(default=None, sa_type=SafeText)
     error_message: str | None = Field(default=None, sa_type=SafeText)
+
+    @property
+    def requests(self) -> list[RunRequest]:
+        """Who asked for it, the first one first."""
+        return [RunRequest(**entry | {"asked_at": datetime.fromisoformat(entry["asked_at"])}) for entry in self.asked]
+
+    @property
+    def askers(self) -> list[str]:
+        """The first clients that asked for it, and in words how many more there are."""
+        names = list(dict.fromkeys(entry["asked_by"] for entry in self.asked))
+        more = [f"{len(names) - REQUESTERS_SHOWN:,} more"] if len(names) > REQUESTERS_SHOWN else []
+        return [*names[:REQUESTERS_SHOWN], *more]
 
     @property
     def failures(self) -> int:
@@ -186,60 +247,50 @@ def parse_cursor(cursor: str) -> tuple[datetime, str]:
         raise UsageError("The cursor is not valid.", remedy="Use `next_cursor` of the page before.") from error
 
 
-class RunRequest(Record):
-    """A row of `run_requests`. Several requests may lead to one run, which does what its live requests ask for.
-
-    `asked_by`: a token, `user@host` of a command, a delivery of a webhook, or another client. `max_attempts`: how many
-    attempts of the run may fail in all. `approval`: None, IN_ADVANCE, or the facts of what a run was blocked for: the
-    commit and the counts of a deletion, or the version that a gate keeps from going live. `{}`, which an earlier
-    program wrote for either, approves nothing.
-    """
-
-    id: str = Field(primary_key=True, sa_type=SafeText)
-    run_id: str = Field(default="", sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
-    repository_id: str = Field(default="", sa_type=SafeText)
-    trigger: str = Field(sa_type=SafeText)
-    asked_by: str = Field(sa_type=SafeText)
-    asked_at: datetime = Field(sa_type=UTCDateTime)
-    scheduled_for: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    priority: int
-    max_attempts: int
-    full: bool = False
-    repair: bool = False
-    removal: bool = False
-    approval: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
-    withdrawn_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    withdrawn_by: str | None = Field(default=None, sa_type=SafeText)
-
-    @property
-    def is_live(self) -> bool:
-        return self.withdrawn_at is None
-
-    def wants_same(self, other: RunRequest) -> bool:
-        """Whether the same client asks for the same."""
-        what = ("trigger", "asked_by", "scheduled_for", "full", "repair", "removal", "approval")
-        return all(getattr(self, name) == getattr(other, name) for name in what)
-
-    @property
-    def is_tick(self) -> bool:
-        """A tick and nothing else: one of these asks for what all of them do."""
-        more = bool(self.approval) or self.full or self.repair or self.removal
-        return self.trigger == RunTrigger.SCHEDULE and self.scheduled_for is not None and not more
-
-
 class RunAttempt(RunCounts):
     """A row of `run_attempts`, without the run: one worker's try at it. `outcome` and `ended_at` are None while it goes
-    on. `times`: how many tries without any work, handed back for the same reason, the row stands for; `attempt` and
-    `started_at` are those of the first, `worker` and `ended_at` those of the last."""
+    on."""
 
     attempt: int
     worker: str = Field(sa_type=SafeText)
     started_at: datetime = Field(sa_type=UTCDateTime)
     ended_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     outcome: str | None = Field(default=None, sa_type=SafeText)
-    times: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
     error_code: str | None = Field(default=None, sa_type=SafeText)
     error_message: str | None = Field(default=None, sa_type=SafeText)
+
+    @property
+    def did_nothing(self) -> bool:
+        """It was handed back for a reason, before any work."""
+        return (
+            self.outcome == RELEASED and self.error_code is not None and not any(getattr(self, name) for name in COUNTS)
+        )
+
+
+class ShownAttempt(RunAttempt):
+    """`times`: how many tries without any work, handed back for the same reason, it stands for; `attempt` and
+    `started_at` are those of the first, the rest is of the last."""
+
+    times: int = 1
+
+
+def shown_attempts(attempts: Iterable[RunAttempt]) -> list[ShownAttempt]:
+    """Attempts as people read them: a lock that is held for a day causes 1,440. Several workers may hand a run back in
+    turn, each for its reason: until an attempt does something, there is one line for each reason."""
+    shown: list[ShownAttempt] = []
+    lines: dict[str | None, int] = {}
+    for attempt in attempts:
+        if not attempt.did_nothing:
+            lines.clear()
+        elif (line := lines.get(attempt.error_code)) is not None:
+            first = shown[line]
+            latest = {"attempt": first.attempt, "started_at": first.started_at, "times": first.times + 1}
+            shown[line] = ShownAttempt(**attempt.model_dump() | latest)
+            continue
+        else:
+            lines[attempt.error_code] = len(shown)
+        shown.append(ShownAttempt(**attempt.model_dump()))
+    return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,22 +299,6 @@ class LostAttempt:
 
     run: Run
     figures: RunFigures
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """How an attempt hands its run back, without a failure. `priority`: of all its requests; `reason`: of this."""
-
-    outcome: str = RELEASED
-    delay_seconds: float = 0.0
-    priority: int | None = None
-    reason: RepoSyncError | None = None
-
-
-STOPPING = Released()
-"""This process shuts down."""
-YIELDING = Released(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
-"""Other runs wait. Also a person's run continues with the priority of a scheduled one: it has had its turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,27 @@
-"""What decides about a run: the requests for it, and the transitions between its states.
+"""What decides about a run: who asks for it, and the transitions between its states.
 
-Every change of `sync_runs.status` goes through `move`. A run that waits does what its live requests (those that are not
-withdrawn) ask for.
+A run is one row. Every change of its status is in `TRANSITIONS`.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Row, Select, and_, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, case, exists, insert, select, update
 
 from reposync.errors import RunStateConflict
+from reposync.store.columns import truncate
 from reposync.store.database import QUEUE, Connection
-from reposync.store.run import IN_ADVANCE, RunRequest
+from reposync.store.run import Ask, Run
 from reposync.store.status import FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, REQUESTS, RUNS, is_active, is_over, status_is
+from reposync.store.tables import CLAIM_ORDER, REPOSITORIES, RUNS, is_active, is_over, status_is
 
-MAX_ATTEMPTS = 3
-MAX_REQUESTER_CHARS = 300
-
-_COLUMNS = tuple(REQUESTS.c[name] for name in RunRequest.model_fields)
+MAX_REQUESTS = 100
+"""Listed in the row of a run."""
 
 
 class Event(StrEnum):
@@ -34,11 +32,10 @@ class Event(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
     STOP = "stop"
-    """Its requests were withdrawn, a different run takes its place, or the repository was removed."""
+    """It was cancelled, a different run takes its place, or the repository was removed."""
     BLOCK = "block"
     """At a deletion brake: its own, or, while it is blocked, that of a later run of the repository."""
-    WITHDRAW = "withdraw"
-    """The last request was withdrawn."""
+    CANCEL = "cancel"
     APPROVE = "approve"
     """By a person; or a later run was completed, but did less than this blocked one has to do."""
     RETRY = "retry"
@@ -64,8 +61,8 @@ _RULES: tuple[tuple[Event, tuple[RunStatus, ...], RunStatus, Mapping[str, Any]],
     (Event.FAIL, (_R,), _F, _LEFT),
     (Event.STOP, (_Q, _T, _R, _B), _X, _LEFT),
     (Event.BLOCK, (_R, _B), _B, _LEFT),
-    (Event.WITHDRAW, (_Q, _T, _B), _X, _LEFT),
-    (Event.WITHDRAW, (_R,), _R, {"cancel_requested": True}),
+    (Event.CANCEL, (_Q, _T, _B), _X, _LEFT),
+    (Event.CANCEL, (_R,), _R, {"cancel_requested": True}),
     (Event.APPROVE, (_B,), _Q, _RESET),
     (Event.RETRY, (_F, _X), _Q, _RESET),
 )
@@ -102,14 +99,19 @@ async def move(connection: Connection, row: Row[Any], event: Event, **columns: A
         raise RunStateConflict(f"Run {row.id} is {row.status}: {event} does not apply to it.")
     status, changes = step[0], {**step[1], **columns}
     if status in WAITING:
-        queued = RUNS.c.repository_id == row.repository_id, status_is(RunStatus.QUEUED), RUNS.c.id != row.id
-        if status is RunStatus.QUEUED and await connection.scalar(select(RUNS.c.id).where(*queued)) is not None:
-            status = RunStatus.RETRYING
+        changes.setdefault("waits_since", row.now)
         await connection.announce(QUEUE)
     if status in FINAL:
         changes["completed_at"] = row.now
     changes |= _of_run(row, status, event)
-    query = update(RUNS).where(RUNS.c.id == row.id).values(status=status, **changes)
+    changes["status"] = status
+    if status is RunStatus.QUEUED:
+        other = RUNS.alias("other")
+        queued = exists().where(
+            other.c.repository_id == row.repository_id, status_is(status, runs=other), other.c.id != row.id
+        )
+        changes["status"] = case((queued, RunStatus.RETRYING), else_=status)
+    query = update(RUNS).where(RUNS.c.id == row.id).values(**changes)
     return await connection.one(query.returning(*RUNS.c, connection.moment().label("now")))
 
 
@@ -121,19 +123,13 @@ def attempt_end(row: Row[Any]) -> datetime:
 
 
 def _of_run(row: Row[Any], status: RunStatus, event: Event) -> dict[str, Any]:
-    """Start, durations and first commit of the run `row`."""
+    """Durations of the run `row`, and the commit before it if it begins again."""
     columns: dict[str, Any] = {}
-    begins = event is Event.CLAIM and row.first_started_at is None
-    again = row.status in FINAL and status in WAITING
-    if begins:
-        columns["first_started_at"] = row.started_at or row.now
-    if begins or again:
-        # At the start of an attempt it would be a commit that an earlier one has published.
-        mine = REPOSITORIES.c.id == row.repository_id
-        columns["commit_before"] = select(REPOSITORIES.c.last_commit).where(mine).scalar_subquery()
-    if again:
+    if row.status in FINAL and status in WAITING:
+        own = REPOSITORIES.c.id == row.repository_id
+        columns["commit_before"] = select(REPOSITORIES.c.last_commit).where(own).scalar_subquery()
         columns["earlier_seconds"] = row.earlier_seconds + (row.duration_seconds or 0.0)
-    elif row.status == RunStatus.RUNNING and event is not Event.WITHDRAW:
+    elif row.status == RunStatus.RUNNING and event is not Event.CANCEL:
         seconds = (attempt_end(row) - row.started_at).total_seconds() if row.started_at else 0.0
         if status in FINAL:
             columns["duration_seconds"] = seconds
@@ -142,24 +138,16 @@ def _of_run(row: Row[Any], status: RunStatus, event: Event) -> dict[str, Any]:
     return columns
 
 
-# Requests ------------------------------------------------------------------------------------------------------------
+# Who asks for a run --------------------------------------------------------------------------------------------------
 
 
-def new_request(
-    trigger: str, now: datetime | ColumnElement[datetime], *, asked_by: str = "", **columns: Any
-) -> RunRequest:
-    """A request without a run yet; `asked_at` is an SQL expression if `now` is one."""
-    defaults: dict[str, Any] = {"id": str(uuid.uuid4()), "priority": _rank(trigger), "max_attempts": MAX_ATTEMPTS}
-    return RunRequest.model_construct(
-        trigger=trigger,
-        asked_by=(asked_by or trigger)[:MAX_REQUESTER_CHARS],
-        asked_at=now,  # type: ignore[arg-type]
-        **defaults | {name: value for name, value in columns.items() if value is not None},
-    )
+def _rank(trigger: str) -> int:
+    """A trigger of a newer program has the rank of a schedule."""
+    return PRIORITIES.get(trigger, PRIORITIES[RunTrigger.SCHEDULE])
 
 
-def new_run(identity: str, name: str, now: Any, requests: Sequence[RunRequest]) -> dict[str, Any]:
-    """The columns of a run that waits from `now` on, for these requests."""
+def new_run(identity: str, name: str, ask: Ask, now: datetime) -> dict[str, Any]:
+    """The columns of a run that waits from `now` on."""
     return {
         "id": str(uuid.uuid4()),
         "repository_id": identity,
@@ -168,115 +156,78 @@ def new_run(identity: str, name: str, now: Any, requests: Sequence[RunRequest]) 
         "scheduled_for": None,
         "not_before": now,
         "queued_at": now,
-        "attempt": 0,
-        **derive(requests, brake=None, handed_back=0),
+        "trigger": ask.trigger,
+        "priority": ask.priority,
+        "max_attempts": ask.max_attempts,
+        "full": ask.full,
+        "removal": ask.removal,
+        "repair": ask.repair,
+        "approval": ask.approval,
+        "asked": [ask.entry(now)],
     }
 
 
-async def add_run(connection: Connection, identity: str, name: str, requests: Sequence[RunRequest]) -> Row[Any]:
-    """The caller adds or moves the requests."""
-    new = insert(RUNS).values(**new_run(identity, name, connection.moment(), requests))
-    return await connection.one(new.returning(*RUNS.c))
-
-
-def _rank(trigger: str) -> int:
-    """A trigger of a newer program has the rank of a schedule."""
-    return PRIORITIES.get(trigger, PRIORITIES[RunTrigger.SCHEDULE])
-
-
-def derive(live: Sequence[RunRequest], *, brake: Mapping[str, Any] | None, handed_back: int) -> dict[str, Any]:
-    """The columns of a run that follow from its live requests, oldest first; none if there are none. An approval counts
-    if it is in advance, or for what the run stopped at last. A removal with `repair` is different:
-    it removes orphaned points."""
-    if not live:
-        return {}
-    urgent = min(live, key=lambda each: _rank(each.trigger))
-    removal = any(each.removal for each in live)
+def joined(run: Row[Any], other: Ask | Row[Any], entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of a run that waits, or is blocked, after it was asked for what `other` is to do as well. A removal
+    stays one: its `repair` is of points without a repository."""
+    handed_back = getattr(other, "handed_back", 0)
     return {
-        "trigger": urgent.trigger,
-        "priority": min(each.priority for each in live),
-        "max_attempts": max(each.max_attempts for each in live) + handed_back,
-        "full": any(each.full for each in live),
-        "removal": removal,
-        "repair": any(each.repair and (each.removal or not removal) for each in live),
-        "approved": any(is_approval_of(each.approval, brake) for each in live),
+        "trigger": min(str(run.trigger), str(other.trigger), key=_rank),
+        "priority": min(run.priority, other.priority),
+        "max_attempts": max(run.max_attempts, other.max_attempts - handed_back + run.handed_back),
+        "full": run.full or other.full,
+        "repair": run.repair or (other.repair and not run.removal),
+        "approval": other.approval or run.approval,
+        "asked": _listed(run.asked, entries),
     }
 
 
-def is_approval_of(approval: Mapping[str, Any] | None, brake: Mapping[str, Any] | None) -> bool:
-    """Whether an approval counts for a run that stopped at `brake` last (None: at nothing yet)."""
-    return bool(approval) and (brake is None or approval in (IN_ADVANCE, brake))
+def _listed(asked: Sequence[dict[str, Any]], entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    result = list(asked)
+    for entry in entries:
+        is_known = any(entry | {"asked_at": other["asked_at"]} == other for other in result)
+        if len(result) < MAX_REQUESTS and (entry["trigger"] == RunTrigger.COMMAND or not is_known):
+            result.append(entry)
+    return result
 
 
-# In a transaction that has locked the run ---------------------------------------------------------------------------
-
-
-async def add_requests(connection: Connection, requests: Iterable[RunRequest], **columns: Any) -> None:
-    rows = [{**{column.name: getattr(each, column.name) for column in _COLUMNS}, **columns} for each in requests]
-    if len(rows) == 1:  # whose time may be an expression
-        await connection.execute(insert(REQUESTS).values(**rows[0]))
-    elif rows:
-        await connection.execute(insert(REQUESTS), rows)
-
-
-async def live_requests(connection: Connection, run_id: str) -> list[RunRequest]:
-    """Oldest first."""
-    return [each for each in (await read_requests(connection, [run_id])).get(run_id, []) if each.is_live]
-
-
-async def apply_requests(connection: Connection, row: Row[Any], **changes: Any) -> Row[Any]:
-    """Update the run to what its live requests ask for."""
-    columns = derive(await live_requests(connection, row.id), brake=row.brake, handed_back=row.handed_back) | changes
-    if not columns:
-        return row
-    query = update(RUNS).where(RUNS.c.id == row.id).values(**columns)
-    return await connection.one(query.returning(*RUNS.c))
-
-
-async def change_requests(connection: Connection, ids: Collection[str], **columns: Any) -> None:
-    await connection.execute(update(REQUESTS).where(REQUESTS.c.id.in_(ids)).values(**columns))
-
-
-async def withdraw(
-    connection: Connection, row: Row[Any], by: str, which: ColumnElement[bool] | None = None, **ending: Any
-) -> Row[Any]:
-    """Withdraw the live requests of the run, or those `which`. If none is left, the run is cancelled, or asked to end;
-    `ending`: columns for that case. A finished run is unchanged."""
-    if (row.status, Event.WITHDRAW) not in TRANSITIONS:
-        return row
-    query = update(REQUESTS).where(REQUESTS.c.run_id == row.id, REQUESTS.c.withdrawn_at.is_(None))
-    if which is not None:
-        query = query.where(which)
-    values = {"withdrawn_at": connection.moment(), "withdrawn_by": by[:MAX_REQUESTER_CHARS]}
-    withdrawn = await connection.change(query.values(**values))
-    if which is not None and not withdrawn:
-        return row
-    if not await live_requests(connection, row.id):
-        return await move(connection, row, Event.WITHDRAW, **ending)
-    if row.status == RunStatus.RUNNING:  # what it does was decided when it was claimed
-        return row
-    return await apply_requests(connection, row)
-
-
-async def transfer_requests(connection: Connection, row: Row[Any], target: Row[Any]) -> None:
-    """Move the live requests of the run `row` to the run `target`, which waits or is blocked. `row` keeps a withdrawn
-    copy of each, for its history. A tick is dropped if `target` has one already."""
-    has_tick = any(each.is_tick for each in await live_requests(connection, target.id))
-    withdrawn = {"withdrawn_at": connection.moment(), "withdrawn_by": f"run {target.id}"}
-    for each in await live_requests(connection, row.id):
-        if each.is_tick and has_tick:
-            await change_requests(connection, [each.id], **withdrawn)
+async def queue_runs(
+    connection: Connection, names: Mapping[str, str], ask: Ask, *, ticks: Mapping[str, datetime] | None = None
+) -> list[tuple[Run, bool]]:
+    """Ask for a run of each of these repositories (id -> name), which the caller has locked. A run that waits is joined
+    (the one that is claimed first), and need not wait for its next attempt any more, unless only the schedule asks.
+    Returns the runs, and whether they are new. `ticks`: by repository id. As many statements for many as for one.
+    """
+    if not names:
+        return []
+    now = await connection.now()
+    waiting = and_(RUNS.c.repository_id.in_(names), is_active(), status_is(*WAITING))
+    first: dict[str, Row[Any]] = {}
+    for row in await connection.rows(select(RUNS).where(waiting).order_by(*CLAIM_ORDER).with_for_update()):
+        first.setdefault(row.repository_id, row)
+    runs: list[tuple[Run, bool]] = []
+    changed, added = [], []
+    for identity, name in names.items():
+        tick = {} if ticks is None else {"scheduled_for": ticks[identity]}
+        if (run := first.get(identity)) is None:
+            added.append(new_run(identity, name, ask, now) | tick)
             continue
-        has_tick = has_tick or each.is_tick
-        await add_requests(connection, [each.model_copy(update={"id": str(uuid.uuid4())})], **withdrawn)
-        await change_requests(connection, [each.id], run_id=target.id)
-    await apply_requests(connection, target)
+        pause = run.not_before if ask.trigger is RunTrigger.SCHEDULE else min(run.not_before, now)
+        columns = joined(run, ask, [ask.entry(now)]) | {"not_before": pause} | tick
+        if any(getattr(run, column) != value for column, value in columns.items()):
+            changed.append({"run": run.id, **columns})
+        runs.append((Run.of(run).model_copy(update=columns), False))
+    if changed:
+        await connection.execute(update(RUNS).where(RUNS.c.id == bindparam("run")), changed)
+    if added:
+        runs += [(Run.of(row), True) for row in await connection.rows(insert(RUNS).returning(*RUNS.c), added)]
+    if added or (changed and ask.trigger is not RunTrigger.SCHEDULE):
+        await connection.announce(QUEUE)
+    return runs
 
 
-async def read_requests(connection: Connection, run_ids: Collection[str]) -> dict[str, list[RunRequest]]:
-    """By the id of the run, oldest first."""
-    query = select(*_COLUMNS).where(REQUESTS.c.run_id.in_(run_ids)).order_by(REQUESTS.c.asked_at, REQUESTS.c.id)
-    found: dict[str, list[RunRequest]] = {}
-    for row in await connection.rows(query):
-        found.setdefault(row.run_id, []).append(RunRequest.of(row))
-    return found
+async def cancel(connection: Connection, row: Row[Any], code: str, message: str, **columns: Any) -> Row[Any]:
+    """A run that waits or is blocked ends; a running one at its next heartbeat; one that is over is unchanged."""
+    if (row.status, Event.CANCEL) not in TRANSITIONS:
+        return row
+    return await move(connection, row, Event.CANCEL, error_code=code, error_message=truncate(message), **columns)

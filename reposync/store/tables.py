@@ -33,7 +33,7 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.store.columns import JsonText, Record, SafeText, Word, metadata
 from reposync.store.repository import Repository
-from reposync.store.run import MissedTick, Run, RunAttempt, RunRequest
+from reposync.store.run import MissedTick, Run, RunAttempt
 from reposync.store.status import ACTIVE, RunStatus
 
 
@@ -163,10 +163,6 @@ REPOSITORIES = _table(
 # Lines of `.gitattributes` are up to 13 MB.
 VERSIONS = _table("index_versions", IndexVersion, *_columns(JsonText, "attributes"))
 RUNS = _table("sync_runs", Run)
-# `fingerprint` and `answer` belong to `idempotency_key`, and are cleared with it when it expires.
-REQUESTS = _table(
-    "run_requests", RunRequest, *(Column(name, SafeText()) for name in ("idempotency_key", "fingerprint", "answer"))
-)
 ATTEMPTS = _table(
     "run_attempts", RunAttempt, _owner("run_id", "sync_runs.id"), PrimaryKeyConstraint("run_id", "attempt")
 )
@@ -184,13 +180,13 @@ MISSED_TICKS = _table(
     _owner("repository_id", "repositories.id"),
     PrimaryKeyConstraint("repository_id", "scheduled_for"),
 )
-# Of 0.1; now in `run_requests`.
+# `fingerprint`: of the request that was sent with the key; `run_id`: the run that it led to.
 IDEMPOTENCY_KEYS = _table(
     "idempotency_keys",
     None,
-    *_columns(SafeText, "key", "fingerprint", "run_id", "answer"),
+    *_columns(SafeText, "key", primary_key=True),
+    *_columns(SafeText, "fingerprint", "run_id"),
     *_columns(UTCDateTime, "created_at"),
-    PrimaryKeyConstraint("key"),
 )
 GROUPS = _table("project_groups", ProjectGroup)
 REGISTRY_DOCUMENTS = _table("registry_documents", RegistryDocument)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,13 +17,13 @@ from sqlalchemy import Row, and_, bindparam, exists, or_, select, update
 
 from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import StatementRefused, StoreUnavailable
-from reposync.store.database import QUEUE, Connection, Database, Stored
+from reposync.store.database import Connection, Database, Stored
 from reposync.store.database_clock import AHEAD_SECONDS, DatabaseClock
 from reposync.store.repositories import lock_repositories
-from reposync.store.run import MissedTick, RunRequest
-from reposync.store.run_state import MAX_ATTEMPTS, add_requests, derive, new_request, new_run, read_requests
+from reposync.store.run import MAX_ATTEMPTS, Ask, MissedTick
+from reposync.store.run_state import queue_runs
 from reposync.store.status import WAITING, RunTrigger
-from reposync.store.tables import CLAIM_ORDER, MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is_active, status_is
+from reposync.store.tables import MISSED_TICKS, REPOSITORIES, RUNS, is_active, status_is
 from reposync.supervision import log_defect
 
 log = logging.getLogger(__name__)
@@ -167,48 +167,22 @@ class Ticks(Stored):
         names = {each.row.id: each.row.name for each in won}
         ticks = {each.row.id: each.tick for each in won if each.tick is not None}
         waiting = await _waiting(connection, ticks)
-        requests = {
-            identity: new_request(RunTrigger.SCHEDULE, turn.now, scheduled_for=tick, max_attempts=turn.max_attempts)
-            for identity, tick in ticks.items()
-            if identity in waiting or turn.now - tick <= turn.grace
-        }
-        joined = await _join(connection, waiting, {key: requests[key] for key in requests if key in waiting})
-        first = await _never_ran(connection, [identity for identity in names if identity not in requests])
-        new = {key: request for key, request in requests.items() if key not in waiting} | {
-            identity: new_request(RunTrigger.SCHEDULE, turn.now, asked_by="first run", max_attempts=turn.max_attempts)
-            for identity in first
-        }
-        queued = await self._queue(connection, names, turn.now, new)
+        queued = {key: tick for key, tick in ticks.items() if key in waiting or turn.now - tick <= turn.grace}
+        first = await _never_ran(connection, [identity for identity in names if identity not in queued])
+        ask = Ask(RunTrigger.SCHEDULE, max_attempts=turn.max_attempts)
+        runs = await queue_runs(connection, {key: names[key] for key in queued}, ask, ticks=queued)
+        await queue_runs(connection, {key: names[key] for key in first}, replace(ask, asked_by="first run"))
         missed = [
             {"repository_id": identity, "scheduled_for": tick, "noticed_at": turn.now}
             | {"late_seconds": (turn.now - tick).total_seconds()}
             for identity, tick in ticks.items()
-            if identity not in requests
+            if identity not in queued
         ]
         if missed:
             await connection.execute(self._database.insert(MISSED_TICKS).on_conflict_do_nothing(), missed)
         await _move_on(connection, won, turn.now)
-        return TickOutcome(queued - len(first), joined, len(missed), first_runs=len(first))
-
-    async def _queue(
-        self, connection: Connection, names: Mapping[str, str], now: datetime, requests: Mapping[str, RunRequest]
-    ) -> int:
-        """Queue new runs for these requests, by repository id."""
-        if not requests:
-            return 0
-        rows = [
-            new_run(identity, names[identity], now, [request]) | {"scheduled_for": request.scheduled_for}
-            for identity, request in requests.items()
-        ]
-        new = self._database.insert(RUNS).on_conflict_do_nothing().returning(RUNS.c.id, RUNS.c.repository_id)
-        runs = await connection.rows(new, rows)
-        of_runs = [
-            requests[row.repository_id].model_copy(update={"run_id": row.id, "repository_id": row.repository_id})
-            for row in runs
-        ]
-        await add_requests(connection, of_runs)
-        await connection.announce(QUEUE)
-        return len(runs)
+        new = sum(is_new for _, is_new in runs)
+        return TickOutcome(new, len(runs) - new, len(missed), first_runs=len(first))
 
 
 async def _move_on(connection: Connection, due: Sequence[_Due], now: datetime) -> None:
@@ -218,30 +192,6 @@ async def _move_on(connection: Connection, due: Sequence[_Due], now: datetime) -
     moved = taken.values(next_due_at=bindparam("due_at"), last_tick_at=now, scheduled_since=None)
     rows = [{"identity": each.row.id, "was_due_at": each.row.next_due_at, "due_at": each.next_due_at} for each in due]
     await connection.execute(moved, rows)
-
-
-async def _join(connection: Connection, waiting: Mapping[str, Row[Any]], requests: Mapping[str, RunRequest]) -> int:
-    """Waiting runs, by repository id, take these ticks over, in place of earlier ticks. Returns how many did."""
-    if not requests:
-        return 0
-    # A statement for all of them, and not for each: 200 runs would be locked for a second.
-    present = await read_requests(connection, [waiting[identity].id for identity in requests])
-    changed, added, runs = [], [], []
-    for identity, request in requests.items():
-        row = waiting[identity]
-        live = [each for each in present.get(row.id, []) if each.is_live]
-        if earlier := next((each for each in live if each.is_tick), None):
-            changed.append({"request": earlier.id, "scheduled_for": request.scheduled_for})
-        else:
-            live.append(request)
-            added.append(request.model_copy(update={"run_id": row.id, "repository_id": identity}))
-        derived = derive(live, brake=row.brake, handed_back=row.handed_back)
-        runs.append({"run": row.id, "scheduled_for": request.scheduled_for, **derived})
-    if changed:
-        await connection.execute(update(REQUESTS).where(REQUESTS.c.id == bindparam("request")), changed)
-    await add_requests(connection, added)
-    await connection.execute(update(RUNS).where(RUNS.c.id == bindparam("run")), runs)
-    return len(requests)
 
 
 async def _never_ran(connection: Connection, identities: Collection[str]) -> list[str]:
@@ -256,10 +206,7 @@ async def _never_ran(connection: Connection, identities: Collection[str]) -> lis
     return list(await connection.scalars(select(REPOSITORIES.c.id).where(never).order_by(REPOSITORIES.c.id)))
 
 
-async def _waiting(connection: Connection, identities: Collection[str]) -> dict[str, Row[Any]]:
-    """The waiting run of each repository that is claimed next, by repository id."""
-    query = select(RUNS).where(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
-    found: dict[str, Row[Any]] = {}
-    for row in await connection.rows(query.order_by(*CLAIM_ORDER).with_for_update()):
-        found.setdefault(row.repository_id, row)
-    return found
+async def _waiting(connection: Connection, identities: Collection[str]) -> set[str]:
+    """Those that have a waiting run."""
+    query = select(RUNS.c.repository_id).where(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
+    return set(await connection.scalars(query))

@@ -49,7 +49,8 @@ class SyncRun:
         progress: RunProgress,
     ) -> None:
         self._parts = replace(parts, embedder=parts.embedder.watched(progress.wait_for))
-        self._context = RunContext(self._parts, settings, repository, run, lease, progress, RunFigures())
+        approvals = [run.approval] if run.approval else []
+        self._context = RunContext(self._parts, settings, repository, run, lease, progress, RunFigures(), approvals)
         self._choice = VersionChoice(self._parts, settings, repository, run)
         self._repository = repository
         self._run = run
@@ -64,7 +65,6 @@ class SyncRun:
         and store raise."""
         progress, run, versions = self._context.progress, self._run, self._parts.versions
         progress.enter("listing")
-        self._context = replace(self._context, approvals=await self._parts.runs.approvals(run))
         head = await self._parts.source.head()
         if head.sha != self._repository.head_commit:
             await versions.record_head(run, head.sha, self._repository.head_commit)
@@ -165,7 +165,7 @@ class SyncRun:
                 check=self._context.lease.check,
             )
         # An approved deletion may be due to a new default branch, which must not be named as the cause of the next one.
-        is_known = version.branch_name is not None and not self._run.approved
+        is_known = version.branch_name is not None and not self._run.approval
         fingerprint = await rules_fingerprint(self._context.settings, attributes)
         self._context.lease.check()
         await self._parts.versions.publish(
@@ -180,7 +180,7 @@ class SyncRun:
                 fingerprint=fingerprint,
                 attributes=attributes,
                 links=links,
-                branch_name=version.branch_name if is_known else await source.branch(fresh=self._run.approved),
+                branch_name=version.branch_name if is_known else await source.branch(fresh=bool(self._run.approval)),
                 project_id=await source.project_id(),
             ),
         )

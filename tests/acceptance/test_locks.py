@@ -17,8 +17,8 @@ import redis
 from reposync.config.database_url import sqlite_url
 from reposync.runs.locks import LOCK_PREFIX, LockHolder
 from reposync.store.database import Database
+from reposync.store.endings import Finish
 from reposync.store.run import Run, RunFigures
-from reposync.store.status import RunStatus
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.embedding_server import EmbeddingServer
@@ -43,7 +43,7 @@ class Scene:
         return self._do(lambda log: log.running(name, worker=WORKER))
 
     def ends(self, run: Run) -> None:
-        self._do(lambda log: log.runs.finish(run, RunStatus.COMPLETED, RunFigures()))
+        self._do(lambda log: log.runs.end(run, Finish(), RunFigures()))
 
     def now(self, run: Run) -> Run:
         return self._do(lambda log: log.runs.get(run.id))

@@ -44,8 +44,8 @@ from reposync.config.loading import checked_repository
 from reposync.errors import ConfigError, RepositoryChanged
 from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
-from reposync.store.run import Run
-from reposync.store.run_queue import keyed_request
+from reposync.store.run import IN_ADVANCE, Ask, Run
+from reposync.store.run_queue import RequestKey
 from reposync.store.status import RunTrigger
 from reposync.store.ticks import Ticks
 from reposync.words import suggestion
@@ -113,7 +113,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         if ended is None:
             return run
         response.status_code = 200
-        return await run_document(parts.application().runs, ended)
+        return run_document(parts.application().runs, ended)
 
     async def detail(name: str) -> tuple[RepositoryDetail, Repository]:
         app = parts.application()
@@ -178,24 +178,21 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     ) -> dict[str, Any]:
         app = parts.application()
         options = options or SyncRequest()
-        asked_by = admitted(request).name
-        how: dict[str, Any] = {
-            "asked_by": asked_by,
-            "full": options.full,
-            "approved": options.allow_mass_delete,
-            "max_attempts": app.configuration.registry.daemon.max_attempts,
-        }
-        run = None
+        client = admitted(request)
+        run = sent = None
         if key is not None:
             request_parts = json.dumps(("sync", name, options.full, options.allow_mass_delete))
-            how["fingerprint"] = hashlib.sha256(request_parts.encode()).hexdigest()
-            how["request_id"] = keyed_request(asked_by, admitted(request).credential, key)
-            if (run := await app.runs.repeated(how["request_id"], how["fingerprint"])) is not None:
+            fingerprint = hashlib.sha256(request_parts.encode()).hexdigest()
+            sent = RequestKey.of(client.name, client.credential, key, fingerprint)
+            if (run := await app.runs.repeated(sent)) is not None:
                 response.headers["Idempotency-Replayed"] = "true"
         if run is None:
             row = await syncable(app.repositories, name)
-            run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, **how)
-        return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
+            approval = IN_ADVANCE if options.allow_mass_delete else None
+            attempts = app.configuration.registry.daemon.max_attempts
+            ask = Ask(RunTrigger.HTTP, client.name, full=options.full, approval=approval, max_attempts=attempts)
+            run, _ = await app.runs.enqueue(row.name, ask, key=sent)
+        return await run_response(request, response, run_document(app.runs, run), waiting.wait)
 
     @routes.get(
         "/repositories/{name:path}", summary="One repository", response_model=RepositoryDetail, responses=ETAG_ANSWERS
@@ -254,9 +251,9 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         request: Request, response: Response, name: RepositoryName, waiting: Annotated[Waiting, Query()]
     ) -> dict[str, Any]:
         app = parts.application()
-        asked_by = admitted(request).name
-        run = await request_removal(app.repositories, app.runs, name, RunTrigger.HTTP, asked_by=asked_by)
-        return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
+        ask = Ask(RunTrigger.HTTP, admitted(request).name, removal=True)
+        run = await request_removal(app.repositories, app.runs, name, ask)
+        return await run_response(request, response, run_document(app.runs, run), waiting.wait)
 
     commits = SearchableCommits(parts.application, max_waiting=MAX_WAITING)
 

@@ -18,7 +18,7 @@ from reposync.api.server import pause, stopping_of
 from reposync.app.application import Application
 from reposync.errors import Remedy, RunNotFound, StoreUnavailable
 from reposync.store.notifications import RowWatch, TooManyWatchers
-from reposync.store.run import Run
+from reposync.store.run import Ask, Run
 from reposync.store.status import RunTrigger
 
 _ID_CHARS = 36
@@ -52,7 +52,7 @@ def run_routes(parts: ApiParts) -> APIRouter:
             await runs.require_known(filters.repository)
         shown = found[: filters.limit]
         next_cursor = shown[-1].cursor if len(found) > len(shown) else None
-        return conditional(request, {"items": await run_documents(runs, shown), "next_cursor": next_cursor})
+        return conditional(request, {"items": run_documents(runs, shown), "next_cursor": next_cursor})
 
     @routes.get(
         "/runs/{run_id}",
@@ -132,10 +132,10 @@ async def act_on_run(app: Application, action: str, run_id: str, by: str) -> Run
             ),
         )
     if action == "cancel":
-        return await app.runs.request_cancel(run_id, by=by)
+        return await app.runs.cancel(run_id, by=by)
     queue_again = app.runs.approve if action == "approve" else app.runs.retry
     attempts = app.configuration.registry.daemon.max_attempts
-    return await queue_again(run_id, by=by, trigger=RunTrigger.HTTP, max_attempts=attempts)
+    return await queue_again(run_id, Ask(RunTrigger.HTTP, by, max_attempts=attempts))
 
 
 async def end_of(following: RowWatch[Run], request: Request, run_id: str, seconds: float) -> Run | None:

@@ -26,6 +26,7 @@ from reposync.catalog.overview import overviews
 from reposync.catalog.targets import syncable
 from reposync.errors import RepoSyncError, RunStateConflict, StoreUnavailable, UsageError
 from reposync.runs.locks import Lock, lock_overviews, release_lock
+from reposync.store.run import Ask
 from reposync.store.status import RunStatus, RunTrigger
 
 # Everybody may send these, and a form has a few hundred bytes.
@@ -104,13 +105,9 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
         case "sync" | "full" | "verify":
             row = await syncable(app.repositories, name)
             attempts = app.configuration.registry.daemon.max_attempts
-            run, _ = await app.runs.enqueue(
-                *(row.name, RunTrigger.HTTP),
-                asked_by=by,
-                full=action == "full",
-                repair=action == "verify",
-                max_attempts=attempts,
-            )
+            full, repair = action == "full", action == "verify"
+            ask = Ask(RunTrigger.HTTP, by, full=full, repair=repair, max_attempts=attempts)
+            run, _ = await app.runs.enqueue(row.name, ask)
             return f"/runs/{run.id}"
         case "cancel" | "retry" | "approve":
             return f"/runs/{(await act_on_run(app, action, form.get('run', ''), by)).id}"

@@ -196,7 +196,6 @@ async def show_repository(page: Page) -> Response:
         runs=runs[:SHOWN_RUNS],
         more_runs=len(runs) > SHOWN_RUNS,
         progress=progress_of(runs[:SHOWN_RUNS]),
-        askers=await app.runs.askers([run.id for run in runs[:SHOWN_RUNS]]),
         folder=path,
         folders=[(each.rpartition("/")[2], in_folder(each)) for each in above],
         entries=[(each, link(each)) for each in entries[:PAGE_ENTRIES]],

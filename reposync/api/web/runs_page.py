@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -20,7 +20,7 @@ from reposync.errors import GateClosed, RepositoryNotFound
 from reposync.runs.reporting import current_progress
 from reposync.store.index_queries import commit_pages
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.run import IN_ADVANCE, Run, RunRequest
+from reposync.store.run import IN_ADVANCE, Run, RunRequest, shown_attempts
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.brake import read_brake
 
@@ -29,9 +29,10 @@ CHART_RUNS = 60
 PAGE_PROBLEMS = 200
 PAGE_REQUESTS = 50
 _MAX_ZONE_CHARS = 64
+_RUN = re.compile("Run ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+"""In the message of a run that a different one replaced."""
 LIVE_REFRESH_SECONDS = 1
 """Polling interval of a page that cannot receive the events of its run."""
-_RUN = re.compile("run ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 async def show_runs(page: Page) -> Response:
@@ -53,7 +54,6 @@ async def show_runs(page: Page) -> Response:
         "runs.html",
         runs=shown,
         progress=progress_of(shown),
-        askers=await app.runs.askers([run.id for run in shown]),
         chart=run_chart(found) if before is None else None,
         filters=filters,
         filtered=bool(kept),
@@ -75,21 +75,18 @@ async def show_run(page: Page) -> Response:
     counts = await app.runs.count_problems(found.id)
     problems = await app.runs.problems(found.id, PAGE_PROBLEMS, failed_first=True)
     brake = read_brake(found.brake)
-    requests = (await app.runs.requests([found.id])).get(found.id, [])
-    live = len(askers_of([each for each in requests if each.is_live]))
+    requests = found.requests
+    askers = list(dict.fromkeys(request.asked_by for request in requests))
     return page.show(
         "run.html",
         run=found,
         commit_page=(await commit_pages(app.database, [found.repository_id])).get(found.repository_id),
-        askers=askers_of(requests),
-        requests=[
-            {"request": each, "wants": _wants(each), "taken_by": _run_of(each.withdrawn_by)}
-            for each in requests[:PAGE_REQUESTS]
-        ],
+        askers=askers,
+        other_run=_RUN.search(found.error_message or "") if found.status is RunStatus.CANCELLED else None,
+        requests=[{"request": request, "wants": _wants(request)} for request in requests[:PAGE_REQUESTS]],
         more_requests=len(requests) - PAGE_REQUESTS,
-        # Cancelling a run withdraws the requests of everybody.
-        cancel_label=f"Cancel for all {live:,} requesters" if live > 1 else "Cancel",
-        attempts=await app.runs.attempts(found.id),
+        cancel_label=f"Cancel for all {len(askers):,} requesters" if len(askers) > 1 else "Cancel",
+        attempts=shown_attempts(await app.runs.attempts(found.id)),
         progress=_progress(found),
         counts=counts,
         skipped=sum(number for reason, number in counts.items() if reason != Skip.FAILED),
@@ -176,12 +173,6 @@ _NUMBERS = (
 )
 
 
-def askers_of(requests: Sequence[RunRequest]) -> list[str]:
-    """The names of the requesters, without those that withdrew, unless all did."""
-    live = [each for each in requests if each.is_live]
-    return list(dict.fromkeys(each.asked_by for each in live or requests))
-
-
 def _wants(request: RunRequest) -> str:
     kinds = (("removal", request.removal), ("repair", request.repair), ("full sync", request.full))
     wants = next((kind for kind, is_wanted in kinds if is_wanted), "sync")
@@ -191,8 +182,3 @@ def _wants(request: RunRequest) -> str:
     if brake is None:
         return f"{wants}; the new version may go live" if request.approval else wants
     return f"{wants}; {brake.lost:,} of {brake.indexed:,} files may go at commit {brake.commit[:10]}"
-
-
-def _run_of(withdrawn_by: str | None) -> str | None:
-    match = _RUN.fullmatch(withdrawn_by or "")
-    return match[1] if match else None

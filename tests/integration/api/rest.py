@@ -14,10 +14,11 @@ import pytest
 from reposync.app.application import Application
 from reposync.config.settings import Settings
 from reposync.store.database import Database
-from reposync.store.run import Run, RunFigures, RunProblem
+from reposync.store.run import Ask, Run, RunFigures, RunProblem
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.applied import open_applied
+from tests.fixtures.endings import ending
 from tests.integration.api.serving import client_of, parts_of
 
 API = "/api/v1"
@@ -75,12 +76,13 @@ class Rest:
     ) -> Run:
         await self.other.add_problems(run, problems or [])
         code = None if status is RunStatus.COMPLETED else "SOURCE_ERROR"
-        return await self.other.finish(run, status, RunFigures(files_processed=3), code, code and "It did not answer.")
+        how = ending(status, code, code and "It did not answer.")
+        return await self.other.end(run, how, RunFigures(files_processed=3))
 
     async def run(self, name: str, trigger: RunTrigger = RunTrigger.COMMAND, status: RunStatus | None = None) -> Run:
         """One of the history."""
 
-        run, _ = await self.app.runs.enqueue(name, trigger)
+        run, _ = await self.app.runs.enqueue(name, Ask(trigger))
         return run if status is None else await self.ended(run.id, status)
 
 

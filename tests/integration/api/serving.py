@@ -21,7 +21,7 @@ from reposync.api.server import serve_http
 from reposync.app.application import Application
 from reposync.errors import StoreUnavailable
 from reposync.store.repository import Registration
-from reposync.store.run import Run
+from reposync.store.run import Ask, Run
 from reposync.store.status import RunTrigger
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
@@ -182,7 +182,7 @@ async def queued(world: World, name: str = "project") -> Run:
     await world.app.repositories.register(
         Registration(name=name, location="/somewhere", source="path", origin="command", collection="code")
     )
-    run, _ = await world.app.runs.enqueue(name, RunTrigger.HTTP)
+    run, _ = await world.app.runs.enqueue(name, Ask(RunTrigger.HTTP))
     return run
 
 

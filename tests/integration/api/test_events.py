@@ -11,9 +11,10 @@ import pytest
 
 from reposync.api.routes import events
 from reposync.errors import StoreUnavailable
+from reposync.store.endings import Fail, Finish
 from reposync.store.notifications import RowWatch, TooManyWatchers
-from reposync.store.run import RUN_KEYS, Run, RunFigures
-from reposync.store.status import RunStatus
+from reposync.store.run import RUN_KEYS, Ask, Run, RunFigures
+from reposync.store.status import RunTrigger
 from tests.fixtures.world import World
 from tests.integration.api.serving import Event, eventually, following, queued, running, serving
 
@@ -43,7 +44,7 @@ async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client:
         await runs.report_progress(claimed, {"phase": "indexing", "files_done": 3, "files_total": 9})
         assert (await anext(stream)).data["progress"] == {"phase": "indexing", "files_done": 3, "files_total": 9}
 
-        await runs.finish(claimed, RunStatus.COMPLETED, RunFigures(files_processed=9, commit_after="c" * 40))
+        await runs.end(claimed, Finish(), RunFigures(files_processed=9, commit_after="c" * 40))
         last = await said(stream, status="completed")
         assert (last.name, last.data["files_processed"], last.data["progress"]) == ("ended", 9, None)
         assert [event async for event in stream] == []
@@ -51,7 +52,7 @@ async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client:
 
 async def test_an_ended_run_sends_one_event_and_a_reconnect_gets_204(world: World, client: httpx.AsyncClient):
     run = await running(world)
-    await world.app.runs.finish(run, RunStatus.FAILED, RunFigures(), "SOURCE_GONE", "It is\ngone.\r\n<script>")
+    await world.app.runs.end(run, Fail("SOURCE_GONE", "It is\ngone.\r\n<script>"), RunFigures())
 
     async with following(client, run.id) as stream:
         told = [event async for event in stream]
@@ -63,7 +64,7 @@ async def test_an_ended_run_sends_one_event_and_a_reconnect_gets_204(world: Worl
     assert (again.status_code, again.content) == (204, b"")
     assert [each.data for each in other] == [each.data for each in told]
     # Somebody sends it back into the queue: then there is more to come.
-    await world.app.runs.retry(run.id)
+    await world.app.runs.retry(run.id, Ask(RunTrigger.COMMAND))
     async with following(client, run.id, **{"Last-Event-ID": told[0].fields["id"]}) as stream:
         assert (await anext(stream)).data["status"] in ("queued", "retrying")
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import httpx
 
-from reposync.store.run import Run, RunFigures
+from reposync.store.endings import Finish
+from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.showcase import COMMIT, Showcase
 from tests.fixtures.versions import publish_commit
 
 
 async def started(showcase: Showcase, name: str) -> Run:
-    run, _ = await showcase.app.runs.enqueue(name, RunTrigger.COMMAND)
+    run, _ = await showcase.app.runs.enqueue(name, Ask(RunTrigger.COMMAND))
     claimed = await showcase.app.runs.claim("pod-1", 600.0, run_id=run.id)
     assert claimed is not None
     return claimed
@@ -29,7 +30,9 @@ def test_a_first_sync_that_was_cancelled_needs_attention_and_says_that_it_has_wo
     async def is_cancelled() -> None:
         run = await started(showcase, name)
         await publish_commit(showcase.app.database, run, COMMIT, settings={"words_only": True})
-        await showcase.app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), "RUN_CANCELLED", "On request.")
+        await showcase.app.runs.end(
+            run, Finish("RUN_CANCELLED", "On request.", status=RunStatus.CANCELLED), RunFigures()
+        )
 
     showcase.call(is_cancelled())
     asked = {"name": name, "show": "attention"}

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from reposync.runs.redis_locks import RedisLocks
+from reposync.store.endings import Fail
 from reposync.store.run import RunFigures
-from reposync.store.status import RunStatus
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.world import World
 from tests.integration.api.serving import code, running, serving
@@ -58,7 +58,7 @@ async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
                 assert (shown["state"], shown["repository"], shown["run_id"]) == ("held", NAME, run.id)
                 assert shown["ttl_seconds"] > 0
                 # Its run ends in the database, as if the worker had died before it gave the lock back.
-                await world.app.runs.finish(run, RunStatus.FAILED, RunFigures(), "X", "gone")
+                await world.app.runs.end(run, Fail("X", "gone"), RunFigures())
                 (stale,) = (await client.get("/api/v1/locks")).json()["items"]
                 assert stale["state"] == "stale"
                 if way == "page":

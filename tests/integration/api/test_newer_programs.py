@@ -9,7 +9,7 @@ from reposync.config.loading import load_registry
 from reposync.store.index_queries import version_states
 from reposync.store.run import RunProblem
 from reposync.store.status import RunTrigger
-from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, REQUESTS, RUNS, VERSIONS, VersionState
+from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, RUNS, VERSIONS, VersionState
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets
@@ -28,7 +28,6 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
     await rest.ended(run.id, problems=[RunProblem("secret.bin", "binary", "It is not text.")])
     database, brake = rest.app.database, {"kind": "quota", "limit": 3}
     await newer(database, RUNS.c.id, run.id, status=STATUS, trigger=TRIGGER, brake=brake)
-    await newer(database, REQUESTS.c.run_id, run.id, trigger=TRIGGER)
     await newer(database, ATTEMPTS.c.run_id, run.id, outcome=OUTCOME)
     await newer(database, PROBLEMS.c.run_id, run.id, reason=REASON)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reposync.config.loading import checked_repository
+from reposync.store.endings import Finish
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
 from tests.fixtures.applied import apply_again
@@ -309,10 +310,10 @@ async def test_removing_is_a_run_that_any_pod_executes(rest: Rest) -> None:
     assert again["id"] == removal["id"] != sync["id"]
     assert (await rest.get(f"/runs/{sync['id']}"))["cancel_requested"] is True
     assert (await rest.get("/repositories/a/handbook"))["state"] == "paused"
-    await rest.other.finish(running, RunStatus.CANCELLED, RunFigures())
+    await rest.other.end(running, Finish(status=RunStatus.CANCELLED), RunFigures())
     claimed = await rest.claimed(removal["id"])
     await rest.app.repositories.remove("a/handbook", by=claimed)
-    await rest.other.finish(claimed, RunStatus.COMPLETED, RunFigures(files_deleted=7))
+    await rest.other.end(claimed, Finish(), RunFigures(files_deleted=7))
     assert await rest.refusal("GET", "/repositories/a/handbook", 404) == "REPOSITORY_NOT_FOUND"
     assert await rest.refusal("DELETE", "/repositories/a/handbook", 404) == "REPOSITORY_NOT_FOUND"
     assert (await rest.get("/runs", repository="a/handbook"))["items"][0]["files_deleted"] == 7

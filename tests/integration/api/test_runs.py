@@ -10,7 +10,7 @@ import pytest
 from reposync.api.documents import run_detail
 from reposync.api.models import RunOut
 from reposync.catalog.overview import Overview
-from reposync.store.run import RUN_KEYS, RunProblem
+from reposync.store.run import RUN_KEYS, Ask, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import RUNS
 from tests.fixtures.newer_rows import newer
@@ -105,24 +105,24 @@ async def test_one_run_is_shown_with_attempts_problems_and_progress(rest: Rest) 
     assert await rest.refusal("GET", f"/runs/{waiting.id}/problems?cursor=%21", 422) == "USAGE"
 
 
-async def test_a_run_names_its_requesters_and_who_withdrew(rest: Rest) -> None:
-    mine = "11111111-1111-4111-8111-111111111111"
-    await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by="push to group/payments, delivery 7")
-    await rest.other.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", request_id=mine, full=True)
-    await rest.other.withdraw(mine, by="an interrupt")
+async def test_a_run_names_its_requesters_and_who_cancelled_it(rest: Rest) -> None:
+    await rest.other.enqueue("payments", Ask(RunTrigger.WEBHOOK, asked_by="push to group/payments, delivery 7"))
+    await rest.other.enqueue("payments", Ask(RunTrigger.COMMAND, asked_by="zoe@laptop", full=True))
 
     (listed,) = (await rest.get("/runs"))["items"]
     shown = await rest.get(f"/runs/{listed['id']}")
 
     assert listed["asked_by"] == shown["asked_by"] == ["push to group/payments, delivery 7", "zoe@laptop"]
-    assert [(each["asked_by"], each["full"], each["withdrawn_by"]) for each in shown["requests"]] == [
-        ("push to group/payments, delivery 7", False, None),
-        ("zoe@laptop", True, "an interrupt"),
+    assert [(each["asked_by"], each["full"]) for each in shown["requests"]] == [
+        ("push to group/payments, delivery 7", False),
+        ("zoe@laptop", True),
     ]
     for number in range(6):
-        await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by=f"delivery {number}")
+        await rest.other.enqueue("payments", Ask(RunTrigger.WEBHOOK, asked_by=f"delivery {number}"))
     (listed,) = (await rest.get("/runs"))["items"]
     assert listed["asked_by"][5:] == ["3 more"]
+    cancelled = (await rest.client.post(f"{API}/runs/{listed['id']}/cancel")).json()
+    assert cancelled["error_message"] == "Cancelled by anonymous."
 
 
 async def test_files_of_any_name_are_paged_and_a_blocked_run_has_the_counts_of_its_brake(rest: Rest) -> None:

@@ -16,8 +16,9 @@ from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.api.server import serve_http
 from reposync.store.database import Database
+from reposync.store.run import IN_ADVANCE
 from reposync.store.status import RunStatus
-from reposync.store.tables import REQUESTS
+from reposync.store.tables import IDEMPOTENCY_KEYS
 from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.integration.api.rest import API, Rest, opened
 from tests.integration.api.serving import bearer, client_of, log_in, parts_of
@@ -36,7 +37,7 @@ async def test_a_sync_is_answered_at_once_with_its_run(rest: Rest) -> None:
     run = (await rest.client.get(answer.headers["location"])).json()
     assert (run["status"], run["trigger"], run["repository"]) == ("queued", "http", "platform/api")
     row = await rest.other.get(run["id"])
-    assert (row.full, row.approved, row.max_attempts) == (True, True, 3)
+    assert (row.full, row.approval, row.max_attempts) == (True, IN_ADVANCE, 3)
 
 
 async def test_one_that_waits_is_returned_and_one_under_way_is_followed_by_another(rest: Rest) -> None:
@@ -152,7 +153,7 @@ async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> 
     async with await Database.open(database_url) as database:
         async with database.write() as connection:
             old = datetime.now(UTC) - timedelta(hours=24, seconds=5)
-            await connection.execute(update(REQUESTS).values(asked_at=old))
+            await connection.execute(update(IDEMPOTENCY_KEYS).values(created_at=old))
 
         second = (await asks(rest, headers={"Idempotency-Key": "k"}, json={"full": True})).json()
 

@@ -28,7 +28,8 @@ from reposync.api.routes import webhooks
 from reposync.app.application import Application
 from reposync.catalog.apply import registry_in_force
 from reposync.store.database import Database
-from reposync.store.run import Run, RunFigures
+from reposync.store.endings import Finish
+from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.applied import apply_again
 from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
@@ -104,11 +105,11 @@ class Site:
 
     async def indexed(self, name: str, commit: str, number: int | None = None) -> None:
         """As after a run that came to its end."""
-        run, _ = await self.app.runs.enqueue(name, RunTrigger.COMMAND)
+        run, _ = await self.app.runs.enqueue(name, Ask(RunTrigger.COMMAND))
         claimed = await self.app.runs.claim("test", 60, run_id=run.id)
         assert claimed is not None
         await publish_commit(self.app.database, claimed, commit, project_id=number)
-        await self.app.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+        await self.app.runs.end(claimed, Finish(), RunFigures())
 
 
 def answered(delivery: Delivery) -> Any:
@@ -166,7 +167,7 @@ async def test_a_push_to_the_default_branch_queues_one_run_however_the_repositor
 
         again = await site.posts(X_Gitlab_Event_UUID="8f1a3c52-8a55-4c47-9d12-0f6a1f6f2a11")
         assert again.json()["runs"] == [{"repository": "app", "run_id": run.id, "status": "queued", "is_new": False}]
-        askers = (await site.app.runs.askers([run.id]))[run.id]
+        askers = (await site.app.runs.get(run.id)).askers
         assert askers[-1] == "push to platform/app, delivery 8f1a3c52-8a55-4c47-9d12-0f6a1f6f2a11"
 
 

@@ -15,8 +15,9 @@ from starlette.types import Receive, Scope, Send
 from reposync.app.application import Application
 from reposync.config.settings import Settings
 from reposync.errors import SecretMissing, SourceError
-from reposync.store.run import Released, Run, RunFigures, RunProblem
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.endings import Fail, HandBack, Retry
+from reposync.store.run import Ask, Run, RunFigures, RunProblem
+from reposync.store.status import RunTrigger
 from tests.acceptance.conftest import Person
 from tests.fixtures.applied import open_applied
 from tests.fixtures.gitlab_server.serving import ThreadedServer
@@ -151,16 +152,16 @@ async def test_whatever_the_reason_no_secret_is_written_into_the_history(handboo
         pass
 
     async def claimed() -> Run:
-        run, _ = await runs.enqueue("handbook", RunTrigger.COMMAND)
+        run, _ = await runs.enqueue("handbook", Ask(RunTrigger.COMMAND))
         found = await runs.claim("pod-1", 60.0, run_id=run.id)
         assert found is not None
         return found
 
-    handed_back = await runs.release(await claimed(), how=Released(reason=SecretMissing(why)))
+    handed_back = await runs.end(await claimed(), HandBack(SecretMissing.code, why))
     again = await claimed()
     await runs.add_problems(again, [RunProblem("a.py", "failed", why)])
-    retried = await runs.retry_later(again, 0.0, "SOURCE_UNAVAILABLE", why)
-    failed = await runs.finish(await claimed(), RunStatus.FAILED, RunFigures(), "CONFIG_INVALID", why)
+    retried = await runs.end(again, Retry("SOURCE_UNAVAILABLE", why, delay_seconds=0.0))
+    failed = await runs.end(await claimed(), Fail("CONFIG_INVALID", why), RunFigures())
 
     said = [run.error_message for run in (handed_back, retried, failed)]
     said += [each.error_message for each in await runs.attempts(failed.id)]

@@ -9,11 +9,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost
-from reposync.runs.execution import Execution, ExecutionPolicy
+from reposync.runs.endings import ExecutionPolicy
+from reposync.runs.execution import Execution
 from reposync.runs.locks import RunLocks
 from reposync.runs.redis_locks import RedisLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
+from reposync.store.endings import Retry
 from reposync.store.run import RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
@@ -90,7 +92,7 @@ async def test_a_run_has_waited_since_it_was_due_or_its_last_worker_was_gone(
     store = Store(database)
     run = await store.running()
     if after.startswith("a pause"):
-        await store.runs.retry_later(run, 600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+        await store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "GitLab answered 503.", delay_seconds=600.0))
         await database_time.set(630.0)
     else:
         await database_time.set(7_200.0)
@@ -134,7 +136,10 @@ async def test_a_run_is_measured_when_it_ends_with_all_its_attempts(
     database: Database, metrics: Metrics, observer: Observer
 ) -> None:
     store = Store(database)
-    await store.runs.retry_later(await store.running(trigger=RunTrigger.HTTP), -1.0, "SOURCE_UNAVAILABLE", "503")
+    await store.runs.end(
+        await store.running(trigger=RunTrigger.HTTP),
+        Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=-1.0),
+    )
 
     await Execution(store.runs, await store.claimed(), RunLocks(), ExecutionPolicy(60.0), observer).perform(
         Writes().make

@@ -12,14 +12,16 @@ from sqlalchemy import update
 
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, LockHeld, RepoSyncError, SecretMissing, SourceElsewhere, SourceUnavailable
-from reposync.runs.execution import NOBODY_CAN_SECONDS, Execution, ExecutionPolicy
+from reposync.runs.endings import NOBODY_CAN_SECONDS, ExecutionPolicy
+from reposync.runs.execution import Execution
 from reposync.runs.locks import RunLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
-from reposync.store.run import STOPPING, Released, Run, RunFigures
+from reposync.store.endings import STOPPING, HandBack
+from reposync.store.run import Run, RunFigures, shown_attempts
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
-from reposync.store.tables import ATTEMPTS, RUNS
+from reposync.store.tables import RUNS
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome
 from reposync.telemetry.redaction import Secrets
@@ -88,7 +90,7 @@ async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_do
         again = await claimed_again(database)
         handed = await execution(runs, again).perform(refused.make)
     assert (handed.status, handed.failures) == (RunStatus.QUEUED, 0)
-    (attempt,) = await runs.attempts(run.id)
+    (attempt,) = shown_attempts(await runs.attempts(run.id))
     assert attempt.times == 6
 
 
@@ -102,7 +104,7 @@ async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_
     handed = await execution(runs, run).perform(leaking.make)
     assert run.started_at is not None
     long_ago = run.started_at - timedelta(seconds=NOBODY_CAN_SECONDS + 1)
-    await database.change(update(ATTEMPTS).values(started_at=long_ago))
+    await database.change(update(RUNS).values(waits_since=long_ago))
     again = await claimed_again(database)
     failed = await execution(runs, again).perform(leaking.make)
 
@@ -120,8 +122,8 @@ async def test_the_quarter_of_an_hour_begins_again_after_a_worker_that_could(dat
     await execution(runs, run).perform(unable.make)
     assert run.started_at is not None
     long_ago = run.started_at - timedelta(seconds=NOBODY_CAN_SECONDS + 1)
-    await database.change(update(ATTEMPTS).values(started_at=long_ago))
-    await runs.release(await claimed_again(database), how=Released(reason=LockHeld("pod-9 holds it.")))
+    await database.change(update(RUNS).values(waits_since=long_ago))
+    await runs.end(await claimed_again(database), HandBack(LockHeld.code, "pod-9 holds it."))
 
     for _ in range(2):
         handed = await execution(runs, await claimed_again(database)).perform(unable.make)
@@ -183,8 +185,7 @@ async def test_a_process_that_was_frozen_goes_on_with_a_run_that_was_not_taken_o
 async def test_a_command_without_workers_says_at_once_that_it_cannot(database: Database) -> None:
     runs = Runs(database)
     run = await Store(database).running()
-    (request,) = (await runs.requests([run.id]))[run.id]
-    terms = ExecutionPolicy(LEASE_SECONDS, request_id=request.id, elsewhere=False)
+    terms = ExecutionPolicy(LEASE_SECONDS, own_requests=1, elsewhere=False)
     alone = Execution(runs, run, RunLocks(), terms, Observer())
 
     ended = await alone.perform(Fails(SecretMissing("The variable GITLAB_TOKEN is not set here.")).make)
@@ -308,10 +309,10 @@ class Slow(Runs):
         super().__init__(database)
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
 
-    async def finish(self, *said: Any, **more: Any) -> Run:
+    async def end(self, *said: Any) -> Run:
         self.asked.set()
         await self.answers.wait()
-        return await super().finish(*said, **more)
+        return await super().end(*said)
 
 
 async def test_a_run_that_is_done_is_completed_though_its_process_was_cancelled_before_that_was_written(

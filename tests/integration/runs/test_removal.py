@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from reposync.errors import LeaseLost
-from reposync.runs.execution import ExecutionPolicy
+from reposync.runs.endings import ExecutionPolicy
 from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
-from reposync.store.run import Run
+from reposync.store.run import Ask, Run
 from reposync.store.status import RunTrigger
 from reposync.sync.lease import Lease
 from reposync.vectors.index import QdrantIndex
@@ -35,7 +35,7 @@ class LosesTheLease(httpx.AsyncHTTPTransport):
 
 
 async def removal_of(world: World) -> Run:  # noqa: F811
-    run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, removal=True)
+    run, _ = await world.app.runs.enqueue("project", Ask(RunTrigger.COMMAND, removal=True))
     claimed = await world.app.runs.claim("worker", 60.0, run_id=run.id)
     assert claimed is not None
     return claimed

@@ -23,11 +23,12 @@ from sqlalchemy import text, update
 import reposync.store
 from reposync.store import index_queries
 from reposync.store.database import Database
+from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
 from reposync.store.manifest import ManifestRow
 from reposync.store.registry import GroupRepositories, ProjectGroups, RegistryDocuments, RepositoryChange
 from reposync.store.repository import Repository
-from reposync.store.run import YIELDING, Run, RunFigures, RunProblem
-from reposync.store.run_queue import keyed_request
+from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
+from reposync.store.run_queue import RequestKey
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, IndexVersion, ProjectGroup, VersionState
 from reposync.store.versions import IndexHold, Published
@@ -36,7 +37,7 @@ from tests.integration.store.conftest import COMMIT, TICK, Store, registration
 
 LEASE_SECONDS = 3_000.0
 FILE, DIGEST = "/etc/reposync/repositories.yaml", "digest-1"
-KEY = keyed_request("token 1", "credential", "key-1")
+KEY = RequestKey.of("token 1", "credential", "key-1", "fingerprint")
 BRAKE = {"commit": COMMIT, "planned": {"vanished": 9}, "losses": {"vanished": 9}, "indexed": 10}
 
 
@@ -60,7 +61,6 @@ class Installation:
     retired: IndexVersion
     building: IndexVersion
     claim: ProjectGroup
-    request: str
 
     @classmethod
     async def make(cls, database: Database) -> Installation:
@@ -78,19 +78,19 @@ class Installation:
         for name in ("abandoned", "abandoned too", "from the future", "from the future too"):
             run = await store.running(name, lease_seconds=-1.0 if name.startswith("abandoned") else 1e7)
             if name.startswith("abandoned"):
-                await store.runs.request_cancel(run.id)
+                await store.runs.cancel(run.id)
         run = await store.running(lease_seconds=LEASE_SECONDS)
         retired, live = await store.replaced(run)
-        failed = await store.runs.finish(run, RunStatus.FAILED, RunFigures(), "SOURCE_UNAVAILABLE", "503")
-        await store.runs.enqueue("payments", RunTrigger.COMMAND)
+        failed = await store.runs.end(run, Fail("SOURCE_UNAVAILABLE", "503"), RunFigures())
+        await store.runs.enqueue("payments", Ask(RunTrigger.COMMAND))
         run = await store.taken("payments")
-        blocked = await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "9", brake=BRAKE)
-        await store.runs.enqueue("payments", RunTrigger.COMMAND, approved=True)
+        blocked = await store.runs.end(run, Block("DELETION_BLOCKED", "9", brake=BRAKE), RunFigures())
+        await store.runs.enqueue("payments", Ask(RunTrigger.COMMAND, approval=IN_ADVANCE))
         running = await store.taken("payments")
         building = await store.building(running, settings_key="settings-3")
         await store.runs.add_problems(running, [RunProblem("a.py", "failed", "It is empty.")])
         await store.manifests.record(running, live.id, [row_of("a.py"), row_of("folder/b.py")])
-        await store.runs.enqueue("payments", RunTrigger.HTTP, request_id=KEY, fingerprint="fingerprint")
+        await store.runs.enqueue("payments", Ask(RunTrigger.HTTP), key=KEY)
         await store.due(TICK, "payments", "other")
         await database.change(update(REPOSITORIES).values(scheduled_since=TICK))
         await store.repository("new", cron_expression="0 3 * * *")
@@ -103,7 +103,7 @@ class Installation:
             StoredEndedSessions(lambda: database),
             await store.repositories.get("payments"),
             await store.repositories.by_id(lost.repository_id),
-            *(running, blocked, failed, live, retired, building, claim, KEY),
+            *(running, blocked, failed, live, retired, building, claim),
         )
 
     @property
@@ -140,12 +140,9 @@ def _history() -> dict[str, Call]:
         "require_known": lambda it: it.store.runs.require_known("payments"),
         "active": lambda it: it.store.runs.active(it.row.id),
         "by_ids": lambda it: it.store.runs.by_ids([it.running.id]),
-        "of_request": lambda it: it.store.runs.of_request(it.request),
         "latest": lambda it: it.store.runs.latest([it.row.id]),
         "latest_statuses": lambda it: it.store.runs.latest_statuses([RunStatus.RUNNING]),
         "attempts": lambda it: it.store.runs.attempts(it.running.id),
-        "requests": lambda it: it.store.runs.requests([it.running.id]),
-        "askers": lambda it: it.store.runs.askers([it.running.id]),
         "queue": lambda it: it.store.runs.queue(),
         "long_waits": lambda it: it.store.runs.long_waits(1.0),
         "by_hour": lambda it: it.store.runs.by_hour(TICK),
@@ -158,23 +155,23 @@ def _history() -> dict[str, Call]:
 
 
 def _queue() -> dict[str, Call]:
-    keyed = {"request_id": KEY, "fingerprint": "fingerprint"}
     return {
-        "enqueue": lambda it: it.store.runs.enqueue("payments", RunTrigger.COMMAND, full=True),
-        "enqueue of the other": lambda it: it.store.runs.enqueue("other", RunTrigger.COMMAND),
-        "enqueue with a key": lambda it: it.store.runs.enqueue("payments", RunTrigger.HTTP, **keyed),
-        "enqueue of a removal": lambda it: it.store.runs.enqueue("payments", RunTrigger.HTTP, removal=True),
-        "approvals": lambda it: it.store.runs.approvals(it.running),
-        "enqueue_for_push": lambda it: it.store.runs.enqueue_for_push(it.row, HEAD, max_attempts=3),
+        "enqueue": lambda it: it.store.runs.enqueue("payments", Ask(RunTrigger.COMMAND, full=True)),
+        "enqueue of the other": lambda it: it.store.runs.enqueue("other", Ask(RunTrigger.COMMAND)),
+        "enqueue with a key": lambda it: it.store.runs.enqueue("payments", Ask(RunTrigger.HTTP), key=KEY),
+        "enqueue of a removal": lambda it: it.store.runs.enqueue("payments", Ask(RunTrigger.HTTP, removal=True)),
+        "enqueue_for_push": lambda it: it.store.runs.enqueue_for_push(
+            it.row, HEAD, Ask(RunTrigger.WEBHOOK, max_attempts=3)
+        ),
         "claim_orphan_removal": lambda it: it.store.runs.claim_orphan_removal(
             "orphan", "gone", "worker-1", LEASE_SECONDS
         ),
-        "repeated": lambda it: it.store.runs.repeated(it.request, "fingerprint"),
-        "withdraw": lambda it: it.store.runs.withdraw(it.request, by="a test"),
-        "request_cancel": lambda it: it.store.runs.request_cancel(it.running.id),
-        "request_cancel of a blocked run": lambda it: it.store.runs.request_cancel(it.blocked.id),
-        "approve": lambda it: it.store.runs.approve(it.blocked.id),
-        "retry": lambda it: it.store.runs.retry(it.failed.id),
+        "repeated": lambda it: it.store.runs.repeated(KEY),
+        "interrupt": lambda it: it.store.runs.interrupt(it.running.id),
+        "cancel": lambda it: it.store.runs.cancel(it.running.id),
+        "cancel of a blocked run": lambda it: it.store.runs.cancel(it.blocked.id),
+        "approve": lambda it: it.store.runs.approve(it.blocked.id, Ask(RunTrigger.COMMAND)),
+        "retry": lambda it: it.store.runs.retry(it.failed.id, Ask(RunTrigger.COMMAND)),
     }
 
 
@@ -188,16 +185,12 @@ def _runs() -> dict[str, Call]:
         "heartbeat": lambda it: it.store.runs.heartbeat(it.running, LEASE_SECONDS, {"phase": "indexing"}, figures),
         "report_progress": lambda it: it.store.runs.report_progress(it.running, {"phase": "indexing"}),
         "explain_lost": lambda it: it.store.runs.explain_lost(it.running, *why),
-        "finish": lambda it: it.store.runs.finish(it.running, RunStatus.COMPLETED, figures),
-        "finish at the brake": lambda it: it.store.runs.finish(
-            it.running, RunStatus.BLOCKED, figures, *why, brake=BRAKE
-        ),
-        "finish with a successor": lambda it: it.store.runs.finish(
-            it.running, RunStatus.CANCELLED, figures, *why, followed_up=True
-        ),
+        "end": lambda it: it.store.runs.end(it.running, Finish(), figures),
+        "end at the brake": lambda it: it.store.runs.end(it.running, Block(*why, brake=BRAKE), figures),
+        "end of a failure": lambda it: it.store.runs.end(it.running, Fail(*why), figures),
+        "end for a retry": lambda it: it.store.runs.end(it.running, Retry(*why, delay_seconds=1.0), figures),
+        "end by a yield": lambda it: it.store.runs.end(it.running, YIELDING, figures),
         "record_brake": lambda it: it.store.runs.record_brake(it.running, BRAKE),
-        "retry_later": lambda it: it.store.runs.retry_later(it.running, 1.0, *why, figures),
-        "release": lambda it: it.store.runs.release(it.running, figures, YIELDING),
         "add_problems": lambda it: it.store.runs.add_problems(it.running, problem),
         "forget_problems": lambda it: it.store.runs.forget_problems(it.running, "failed"),
     }

@@ -11,7 +11,7 @@ from reposync.store.manifest import Manifests
 from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
@@ -27,6 +27,7 @@ from tests.fixtures.databases import (  # noqa: F401
     postgresql,
     upgraded_sqlite_file,
 )
+from tests.fixtures.endings import ending
 
 # Nothing there depends on the database; or something does, in a module where most does not.
 ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"])
@@ -86,7 +87,7 @@ class Store:
 
     async def queued(self, name: str = "payments", trigger: RunTrigger = RunTrigger.COMMAND, **asked: Any) -> Run:
         await self.repository(name)
-        run, created = await self.runs.enqueue(name, trigger, **asked)
+        run, created = await self.runs.enqueue(name, Ask(trigger, **asked))
         assert created
         return run
 
@@ -103,7 +104,7 @@ class Store:
 
     async def ended(self, run: Run | None = None, status: RunStatus = RunStatus.COMPLETED) -> Run:
         """The run that is next, or this one, is executed."""
-        return await self.runs.finish(run or await self.claimed(), status, RunFigures())
+        return await self.runs.end(run or await self.claimed(), ending(status), RunFigures())
 
     async def running(
         self, name: str = "payments", *, worker: str = "worker-1", lease_seconds: float = 60.0, **asked: Any

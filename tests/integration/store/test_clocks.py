@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import select, update
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
+from reposync.store.endings import Retry
 from reposync.store.registry import ProjectGroups
-from reposync.store.run import LostAttempt, RunFigures
+from reposync.store.run import Ask, LostAttempt, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
-from reposync.store.tables import ENDED_SESSIONS, REPOSITORIES, REQUESTS, RUNS, WORKERS
+from reposync.store.tables import ENDED_SESSIONS, REPOSITORIES, RUNS, WORKERS
 from reposync.store.ticks import TickOutcome
 from reposync.store.workers import ALIVE_SECONDS, SESSIONS_KEPT_SECONDS, StoredEndedSessions, Workers
 from tests.fixtures.clocks import DatabaseTime, ShiftedClock
@@ -77,7 +78,7 @@ async def test_schedules_go_on_when_the_clock_is_set_back_whatever_waits(store: 
         await store.ended()
 
     assert await at(18) == TickOutcome(), "set back to before a tick"
-    waits, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+    waits, _ = await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
 
     assert await at(20) == TickOutcome(queued=1, joined=1), "it comes again"
     runs = {run.repository: run for run in [await store.ended() for _ in names]}
@@ -99,7 +100,6 @@ async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wro
         await connection.execute(update(REPOSITORIES).values(**minutely))
         if waits:
             await connection.execute(update(RUNS).values(scheduled_for=a_year_ahead))
-            await connection.execute(update(REQUESTS).values(scheduled_for=a_year_ahead))
 
     await store.ticks.reschedule()
     assert await store.take() == TickOutcome()
@@ -117,7 +117,9 @@ async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wro
 async def test_what_waited_before_the_clock_went_back_is_due(store: Store, time: DatabaseTime, waits: str) -> None:
     run = await store.queued()
     if waits == "before its next attempt":
-        await store.runs.retry_later(await store.claimed(), 600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+        await store.runs.end(
+            await store.claimed(), Retry("SOURCE_UNAVAILABLE", "GitLab answered 503.", delay_seconds=600.0)
+        )
         assert await store.runs.claim("worker-1", 60.0) is None, "the pause is respected"
 
     await time.set(-2 * HOUR)

@@ -14,11 +14,13 @@ from sqlalchemy import update
 
 from reposync.errors import DefinitionChanged, LeaseLost, UsageError
 from reposync.store.database import Database
+from reposync.store.endings import STOPPING, Retry
 from reposync.store.manifest import ManifestRow
 from reposync.store.registry import RegistrationsChanged
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
+from tests.fixtures.endings import ending
 from tests.integration.store.conftest import TICK, Store, registration
 
 pytestmark = pytest.mark.full
@@ -79,16 +81,16 @@ class Pod:
             self.overlaps.append(run.id)
         match self.chance.randrange(5):
             case 0:
-                await self.store.runs.retry_later(run, 0.0, "SOURCE_UNAVAILABLE", "503")
+                await self.store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=0.0))
             case 1:
-                await self.store.runs.release(run)
+                await self.store.runs.end(run, STOPPING)
             case 2:
                 await self.store.runs.expire(run)
             case _:
                 with suppress(DefinitionChanged):
                     await self.store.publishes(run, version)
                 status = self.chance.choice([RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.BLOCKED])
-                await self.store.runs.finish(run, status, RunFigures(files_processed=1))
+                await self.store.runs.end(run, ending(status), RunFigures(files_processed=1))
 
     async def version(self, run: Run) -> IndexVersion:
         """The live one, or one beside it, as where settings change all the time; what is retired goes."""
@@ -107,9 +109,9 @@ class Pod:
 
     async def click(self, _: int) -> None:
         with suppress(UsageError):
-            run, _ = await self.store.runs.enqueue(self.chance.choice(NAMES), RunTrigger.HTTP)
+            run, _ = await self.store.runs.enqueue(self.chance.choice(NAMES), Ask(RunTrigger.HTTP))
             if self.chance.random() < 0.3:
-                await self.store.runs.request_cancel(run.id)
+                await self.store.runs.cancel(run.id)
 
     async def pause(self, turn: int) -> None:
         with suppress(UsageError):
@@ -126,7 +128,9 @@ class Pod:
     async def tidy(self, _: int) -> None:
         for run in (await self.store.runs.history(status={RunStatus.FAILED, RunStatus.BLOCKED}, limit=3))[1:]:
             with suppress(UsageError):
-                await (self.store.runs.retry if run.status == "failed" else self.store.runs.approve)(run.id)
+                await (self.store.runs.retry if run.status == "failed" else self.store.runs.approve)(
+                    run.id, Ask(RunTrigger.COMMAND)
+                )
         await self.store.runs.purge(datetime.now(UTC), batch=2)
         await self.store.runs.queue()
 

@@ -16,6 +16,7 @@ from reposync.config.database_url import sqlite_url
 from reposync.errors import ConfigError, StoreUnavailable
 from reposync.store import database as database_module
 from reposync.store.database import Database
+from reposync.store.run import Ask
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from tests.fixtures.databases import STRANGER, PostgresqlDatabases
@@ -112,7 +113,7 @@ async def test_another_process_that_writes_for_too_long_is_a_reason_to_try_again
         other.execute("BEGIN IMMEDIATE")
 
         with pytest.raises(StoreUnavailable, match="write lock") as caught:
-            await Runs(database).request_cancel("x")
+            await Runs(database).cancel("x")
         assert caught.value.retryable
         assert await Runs(database).history() == [], "reading needs no lock"
 
@@ -239,7 +240,7 @@ async def test_a_cancelled_task_leaves_the_database_usable(store: Store) -> None
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert (await store.runs.enqueue("payments", RunTrigger.COMMAND))[1]
+    assert (await store.runs.enqueue("payments", Ask(RunTrigger.COMMAND)))[1]
 
 
 # Nobody waits for so long: a wait that ends has a different reason.
@@ -314,7 +315,7 @@ async def test_connections_that_the_server_closed_are_replaced_without_an_error(
     for _ in range(3):
         assert await end_all_connections(database_url)
         names = [f"repository-{number}" for number in range(6)]
-        runs = await asyncio.gather(*(store.runs.enqueue(name, RunTrigger.HTTP) for name in names))
+        runs = await asyncio.gather(*(store.runs.enqueue(name, Ask(RunTrigger.HTTP)) for name in names))
         assert {run.repository for run, _ in runs} == set(names)
         assert len(await store.runs.history()) == 6
 

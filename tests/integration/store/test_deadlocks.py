@@ -27,9 +27,9 @@ NEVER_TOGETHER = {("Versions.build_again", "Versions.remove")}
 SOME = [
     "Runs.claim",
     "Runs.heartbeat",
-    "Runs.finish",
+    "Runs.end",
     "RunQueue.enqueue of a removal",
-    "RunQueue.request_cancel",
+    "RunQueue.cancel",
     "Versions.record_head",
     "Versions.publish",
     "Repositories.remove",

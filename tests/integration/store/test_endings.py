@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from reposync.errors import LeaseLost, LockHeld, RunStateConflict, SecretMissing
-from reposync.store.run import YIELDING, Released, Run, RunFigures, RunProblem
-from reposync.store.run_state import MAX_ATTEMPTS, TRANSITIONS, Event, locked, move
+from reposync.store.endings import STOPPING, YIELDING, Block, Fail, Finish, HandBack, Retry
+from reposync.store.run import IN_ADVANCE, MAX_ATTEMPTS, Ask, Run, RunFigures, RunProblem, shown_attempts
+from reposync.store.run_state import TRANSITIONS, Event, locked, move
 from reposync.store.status import FINAL, LOST, RELEASED, WAITING, YIELDED, RunStatus, RunTrigger
-from reposync.store.tables import ATTEMPTS, REQUESTS, RUNS
+from reposync.store.tables import ATTEMPTS, RUNS
 from tests.integration.store.conftest import COMMIT, ON_EVERY_DATABASE, TICK, Store
 
 
@@ -31,17 +31,16 @@ def brake(lost: int) -> dict[str, Any]:
 async def stops(store: Store, lost: int = 812, worker: str = "worker-1") -> Run:
     """The run that waits meets the deletion brake."""
     run = await store.claimed(worker)
-    said = "DELETION_BLOCKED", f"{lost} of 900 files would be lost."
-    return await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), *said, brake=brake(lost))
+    ending = Block("DELETION_BLOCKED", f"{lost} of 900 files would be lost.", brake=brake(lost))
+    return await store.runs.end(run, ending, RunFigures())
 
 
 async def blocked_runs(store: Store) -> list[Run]:
     return await store.runs.history(status=RunStatus.BLOCKED)
 
 
-async def live(store: Store, run: Run) -> list[tuple[str, str]]:
-    requests = (await store.runs.requests([run.id])).get(run.id, [])
-    return [(each.trigger, each.asked_by) for each in requests if each.is_live]
+def asked(run: Run) -> list[tuple[str, str]]:
+    return [(request.trigger, request.asked_by) for request in run.requests]
 
 
 async def test_ticks_against_the_brake_are_one_blocked_run_and_none_after_its_approval(store: Store) -> None:
@@ -53,7 +52,7 @@ async def test_ticks_against_the_brake_are_one_blocked_run_and_none_after_its_ap
     (waits,) = await blocked_runs(store)
     assert (await store.runs.queue()).counts == {RunStatus.BLOCKED: 1}
     assert (waits.brake, waits.error_message) == (brake(847), "847 of 900 files would be lost."), "the latest stop"
-    await store.runs.approve(waits.id)
+    await store.runs.approve(waits.id, Ask(RunTrigger.COMMAND))
     done = await store.ended()
 
     assert done.id == waits.id
@@ -64,24 +63,23 @@ async def test_ticks_against_the_brake_are_one_blocked_run_and_none_after_its_ap
 async def test_a_run_that_stops_beside_a_blocked_one_names_it_and_gives_it_its_requests(store: Store) -> None:
     await store.ticked()
     first = await stops(store, 700)
-    await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 1", full=True)
+    await store.runs.enqueue("payments", Ask(RunTrigger.HTTP, asked_by="token 1", full=True))
     second = await stops(store, 812)
 
     assert (second.status, second.error_code) == (RunStatus.CANCELLED, "DELETION_BLOCKED")
     assert second.error_message is not None and f"Run {first.id} waits" in second.error_message
     (waits,) = await blocked_runs(store)
-    assert (waits.id, waits.full, waits.approved) == (first.id, True, False)
-    assert await live(store, waits) == [("schedule", "schedule"), ("http", "token 1")]
-    assert (await store.runs.askers([second.id]))[second.id] == ["token 1"], "the history still says who asked"
-    assert await live(store, second) == []
-    assert await store.runs.finish(second, RunStatus.BLOCKED, RunFigures()) == second, "a repetition changes nothing"
+    assert (waits.id, waits.full, waits.approval) == (first.id, True, None)
+    assert asked(waits) == [("schedule", "schedule"), ("http", "token 1")]
+    assert second.askers == ["token 1"], "the history still says who asked"
+    assert await store.runs.end(second, Block(), RunFigures()) == second, "a repetition changes nothing"
 
 
 @pytest.mark.parametrize("full", [False, True])
 async def test_a_completed_run_closes_the_blocked_one_with_a_message(store: Store, full: bool) -> None:
     await store.queued(trigger=RunTrigger.COMMAND, full=full)
     waits = await stops(store)
-    await store.runs.enqueue("payments", RunTrigger.HTTP, full=full)
+    await store.runs.enqueue("payments", Ask(RunTrigger.HTTP, full=full))
     done = await store.ended()
 
     closed = await store.runs.get(waits.id)
@@ -106,98 +104,79 @@ async def test_an_approval_covers_what_the_run_stopped_at_and_names_its_author(s
     await store.ticked()
     waits = await stops(store, 700)
 
-    approved = await store.runs.approve(waits.id, by="zoe@laptop")
+    approved = await store.runs.approve(waits.id, Ask(RunTrigger.COMMAND, "zoe@laptop"))
 
-    assert (approved.status, approved.approved, approved.brake) == (RunStatus.QUEUED, True, brake(700))
+    assert (approved.status, approved.approval, approved.brake) == (RunStatus.QUEUED, brake(700), brake(700))
     assert (approved.error_code, approved.error_message) == (None, None)
-    request = (await store.runs.requests([waits.id]))[waits.id][-1]
+    request = approved.requests[-1]
     assert (request.asked_by, request.approval) == ("zoe@laptop", brake(700))
     worse = await stops(store, 812)
-    assert (worse.id, worse.status, worse.approved, worse.brake) == (waits.id, RunStatus.BLOCKED, False, brake(812))
+    assert (worse.id, worse.status, worse.approval, worse.brake) == (waits.id, RunStatus.BLOCKED, None, brake(812))
 
 
 async def test_an_approval_beforehand_is_of_the_first_deletion_that_the_run_meets(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.COMMAND, approved=True)
+    await store.queued(trigger=RunTrigger.COMMAND, approval=IN_ADVANCE)
     run = await store.claimed()
     await store.runs.record_brake(run, brake(700))
     noted = await store.runs.get(run.id)
-    assert (noted.approved, noted.brake) == (True, brake(700)), "and goes on"
-    assert [each.approval for each in (await store.runs.requests([run.id]))[run.id]] == [brake(700)]
-    await store.runs.release(run)
+    assert (noted.approval, noted.brake) == (brake(700), brake(700)), "and goes on"
+    await store.runs.end(run, STOPPING)
 
     waits = await stops(store, 812)
 
-    assert (waits.approved, waits.brake) == (False, brake(812))
+    assert (waits.approval, waits.brake) == (None, brake(812))
     await store.tick(TICK)
     await stops(store, 900)
     (waits,) = await blocked_runs(store)
-    assert (waits.approved, waits.brake) == (False, brake(900))
+    assert (waits.approval, waits.brake) == (None, brake(900))
 
 
 async def test_an_approval_of_a_run_that_stopped_all_the_same_is_over(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.COMMAND, approved=True)
-    assert not (await stops(store, 700)).approved
+    await store.queued(trigger=RunTrigger.COMMAND, approval=IN_ADVANCE)
+    assert (await stops(store, 700)).approval is None
     await store.tick(TICK)
     await stops(store, 812)
 
     (waits,) = await blocked_runs(store)
-    assert (waits.approved, waits.brake) == (False, brake(812))
+    assert (waits.approval, waits.brake) == (None, brake(812))
 
 
 async def test_a_deletion_that_is_allowed_beside_a_blocked_run_is_the_one_that_it_stopped_at(store: Store) -> None:
     await store.ticked()
     waits = await stops(store, 700)
 
-    run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", approved=True)
+    run, _ = await store.runs.enqueue("payments", Ask(RunTrigger.COMMAND, asked_by="zoe@laptop", approval=IN_ADVANCE))
 
-    assert await store.runs.approvals(run) == [brake(700)]
+    assert run.approval == brake(700)
     await stops(store, 812)
-    assert not (await store.runs.get(waits.id)).approved
-    after, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", approved=True)
-    assert await store.runs.approvals(after) == [brake(812)]
+    assert (await store.runs.get(waits.id)).approval is None
+    after, _ = await store.runs.enqueue("payments", Ask(RunTrigger.COMMAND, asked_by="zoe@laptop", approval=IN_ADVANCE))
+    assert after.approval == brake(812)
 
 
-@pytest.mark.parametrize("event", ["approved", "retried", "claimed"])
-async def test_a_run_that_an_older_program_approved_for_anything_may_do_nothing(store: Store, event: str) -> None:
-    await store.queued(approved=True)
-    await store.database.change(update(REQUESTS).values(approval={}))
-    run = await store.claimed()
-    if event != "claimed":
-        ending = RunStatus.BLOCKED if event == "approved" else RunStatus.FAILED
-        run = await store.runs.finish(run, ending, RunFigures(), "INDEX_GATE_CLOSED", "recall fell")
-        await store.database.change(update(RUNS).values(approved=True))
-        await (store.runs.approve if event == "approved" else store.runs.retry)(run.id)
-        run = await store.claimed()
+async def test_an_approval_of_a_new_version_allows_no_deletion(store: Store) -> None:
+    await store.queued()
+    gate = {"gate": "version-2"}
+    waits = await store.runs.end(await store.claimed(), Block("INDEX_GATE_CLOSED", "recall fell", brake=gate))
 
-    assert await store.runs.approvals(run) == []
+    approved = await store.runs.approve(waits.id, Ask(RunTrigger.COMMAND))
+
+    assert approved.approval == gate
+    nothing = await store.runs.end(await store.claimed(), Block("INDEX_HELD", "It is held."))
+    assert (await store.runs.approve(nothing.id, Ask(RunTrigger.COMMAND))).approval is None, "it is only tried again"
 
 
 # Ends ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", [{}, {"full": True, "approved": True}])
-async def test_a_run_that_was_overtaken_is_followed_by_one_that_does_what_it_was_to_do(
-    store: Store, asked: dict[str, Any]
-) -> None:
-    run = await store.running(trigger=RunTrigger.WEBHOOK, **asked)
-
-    await store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), "SUPERSEDED", "registered anew", followed_up=True)
-
-    (follower,) = await store.runs.active(run.repository_id)
-    assert (follower.status, follower.trigger) == (RunStatus.QUEUED, RunTrigger.WEBHOOK)
-    assert (follower.full, follower.approved) == (run.full, run.approved)
-    await store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), followed_up=True)
-    assert [each.id for each in await store.runs.active(run.repository_id)] == [follower.id], "said twice, queued once"
-
-
 async def test_files_that_could_not_be_read_are_those_of_the_latest_attempt(store: Store) -> None:
     run = await store.running()
-    waits = await store.runs.retry_later(run, -1.0, "FILES_FAILED", "3 files", RunFigures(files_failed=3))
+    waits = await store.runs.end(run, Retry("FILES_FAILED", "3 files", delay_seconds=-1.0), RunFigures(files_failed=3))
     assert waits.files_failed == 3
     second = await store.runs.claim("worker-2", 60.0, run_id=run.id)
     assert second is not None
 
-    done = await store.runs.finish(second, RunStatus.COMPLETED, RunFigures(files_failed=1, files_processed=2))
+    done = await store.runs.end(second, Finish(), RunFigures(files_failed=1, files_processed=2))
 
     assert (done.files_failed, done.files_processed) == (1, 2)
     assert [each.files_failed for each in await store.runs.attempts(run.id)] == [3, 1]
@@ -207,11 +186,11 @@ async def test_a_run_says_as_many_skipped_files_as_it_lists_whichever_attempt_me
     run = await store.running()
     logo = RunProblem("logo.png", "binary", "12 kB")
     await store.runs.add_problems(run, [logo, RunProblem("a.lock", "lock_file", ""), RunProblem("a.py", "failed", "")])
-    await store.runs.release(run)  # before its figures count the files
+    await store.runs.end(run, STOPPING)  # before its figures count the files
     again = await store.claimed()
     await store.runs.add_problems(again, [logo, RunProblem("b.png", "binary", "8 kB")])
 
-    done = await store.runs.finish(again, RunStatus.COMPLETED, RunFigures(files_skipped=2))
+    done = await store.runs.end(again, Finish(), RunFigures(files_skipped=2))
 
     assert done.files_skipped == 3
     assert await store.runs.count_problems(run.id) == {"binary": 2, "failed": 1, "lock_file": 1}
@@ -235,7 +214,7 @@ async def test_a_removal_whose_last_worker_died_is_completed_if_the_row_is_gone(
     if row != "is there":
         await store.repositories.remove("payments", by=run)
     if row.endswith("cancelled"):
-        await store.runs.request_cancel(run.id)
+        await store.runs.cancel(run.id)
     await store.runs.expire(run)
 
     assert await store.runs.claim("worker-2", 60.0) is None
@@ -266,7 +245,7 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
     assert await store.runs.claim_orphan_removal(row.id, row.name, "another", 60.0) is None
     again = await store.repository()
     assert again.id == row.id
-    sync, is_new = await store.runs.enqueue(row.name, RunTrigger.COMMAND)
+    sync, is_new = await store.runs.enqueue(row.name, Ask(RunTrigger.COMMAND))
     assert (is_new, sync.removal, sync.repair) == (True, False, False)
     assert await store.runs.claim("another", 60.0) is None
     await store.ended(run)
@@ -300,7 +279,7 @@ async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(st
     taken = await store.taken_over(run, worker="pod-2")
     await store.runs.heartbeat(taken, 60.0, figures=RunFigures(files_processed=9))
 
-    done = await store.runs.finish(taken, RunStatus.COMPLETED, MORE)
+    done = await store.runs.end(taken, Finish(), MORE)
 
     assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", RunStatus.COMPLETED)]
     first, second = await store.runs.attempts(run.id)
@@ -311,27 +290,27 @@ async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(st
 async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yielded(store: Store) -> None:
     run = await store.running(worker="pod-1")
     await store.runs.heartbeat(run, 60.0, figures=SOME)
-    await store.runs.release(run)  # without figures: those of its heartbeats count
+    await store.runs.end(run, STOPPING)  # without figures: those of its heartbeats count
     run = await store.claimed("pod-2")
-    await store.runs.release(run, SOME, YIELDING)
+    await store.runs.end(run, YIELDING, SOME)
     run = await store.claimed("pod-3")
 
-    done = await store.runs.finish(run, RunStatus.COMPLETED, SOME)
+    done = await store.runs.end(run, Finish(), SOME)
 
     assert await outcomes(store, run) == [(1, "pod-1", RELEASED), (2, "pod-2", YIELDED), (3, "pod-3", "completed")]
     assert counts(done) == (3, 6, 12, 15)
 
 
-@ON_EVERY_DATABASE
 async def test_attempts_that_are_handed_back_for_one_reason_are_one_row_however_many(store: Store) -> None:
     await store.queued()
     reasons = {"pod-1": SecretMissing("GITLAB_TOKEN is not set."), "pod-2": LockHeld("pod-9 holds it.")}
-    await store.runs.release(await store.claimed("pod-2"), SOME, Released(reason=reasons["pod-2"]))
+    back = {worker: HandBack(reason.code, str(reason)) for worker, reason in reasons.items()}
+    await store.runs.end(await store.claimed("pod-2"), back["pod-2"], SOME)
     for _ in range(10):
-        for worker, reason in reasons.items():
-            run = await store.runs.release(await store.claimed(worker), how=Released(reason=reason))
+        for worker, ending in back.items():
+            run = await store.runs.end(await store.claimed(worker), ending)
 
-    rows = await store.runs.attempts(run.id)
+    rows = shown_attempts(await store.runs.attempts(run.id))
     assert [(each.attempt, each.worker, each.error_code, each.outcome, each.times) for each in rows] == [
         (1, "pod-2", "LOCK_HELD", RELEASED, 1),  # this one did something
         (2, "pod-1", "SECRET_MISSING", RELEASED, 10),
@@ -342,7 +321,7 @@ async def test_attempts_that_are_handed_back_for_one_reason_are_one_row_however_
     assert rows[2].started_at < run.started_at <= rows[2].ended_at, "from the first to the last of them"
     # What counts and what does not is as before.
     assert (run.attempt, run.failures, run.max_attempts) == (21, 0, MAX_ATTEMPTS + 21)
-    done = await store.runs.finish(await store.claimed("pod-3"), RunStatus.COMPLETED, SOME)
+    done = await store.runs.end(await store.claimed("pod-3"), Finish(), SOME)
     assert (done.failures, counts(done)) == (1, (2, 4, 8, 10))
 
 
@@ -362,12 +341,12 @@ async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(st
 
 
 async def handed_back(store: Store) -> Run:
-    await store.runs.release(await store.running(), how=YIELDING)
+    await store.runs.end(await store.running(), YIELDING)
     return await store.ended()
 
 
 async def retried(store: Store) -> Run:
-    await store.runs.retry_later(await store.running(), -1.0, "FILES_FAILED", "3 files")
+    await store.runs.end(await store.running(), Retry("FILES_FAILED", "3 files", delay_seconds=-1.0))
     return await store.ended()
 
 
@@ -385,20 +364,20 @@ async def never_taken_over(store: Store) -> Run:
 
 async def cancelled_while_it_waits(store: Store) -> Run:
     run = await store.running()
-    await store.runs.retry_later(run, 600.0, "SOURCE_UNAVAILABLE", "503")
-    return await store.runs.request_cancel(run.id)
+    await store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=600.0))
+    return await store.runs.cancel(run.id)
 
 
 async def retried_by_a_person(store: Store) -> Run:
     failed = await store.ended(await store.running(), RunStatus.FAILED)
-    await store.runs.retry(failed.id)
+    await store.runs.retry(failed.id, Ask(RunTrigger.COMMAND))
     return await store.ended()
 
 
 async def approved(store: Store) -> Run:
     await store.queued()
     waits = await stops(store)
-    await store.runs.approve(waits.id)
+    await store.runs.approve(waits.id, Ask(RunTrigger.COMMAND))
     return await store.ended()
 
 
@@ -440,7 +419,7 @@ async def test_attempts_of_pods_of_the_previous_version_count_too(store: Store) 
     earlier, later = EARLIER, EARLIER + timedelta(minutes=10)
     first = await store.running()
     await store.database.change(RUNS.update().values(started_at=earlier, first_started_at=earlier))
-    await store.runs.release(first)
+    await store.runs.end(first, STOPPING)
     # What a pod of 0.2 writes when it claims a run, and when it ends it.
     await store.database.change(RUNS.update().values(status="running", attempt=2, started_at=later))
     ended = {"status": "completed", "completed_at": later + timedelta(seconds=2), "duration_seconds": 2.0}
@@ -469,13 +448,13 @@ async def test_the_commit_before_a_run_is_that_before_its_first_attempt(store: S
     first = await store.running()
     await store.publishes(first)  # the words of a first sync
     again = await store.taken_over(first)
-    done = await store.runs.finish(again, RunStatus.COMPLETED, RunFigures(commit_after=COMMIT))
+    done = await store.runs.end(again, Finish(), RunFigures(commit_after=COMMIT))
     assert (done.commit_before, done.commit_after) == (None, COMMIT)
 
     second = await store.ended(await store.running())
     assert second.commit_before == COMMIT
     failed = await store.ended(await store.running(), RunStatus.FAILED)
-    assert (await store.runs.retry(failed.id)).commit_before == COMMIT
+    assert (await store.runs.retry(failed.id, Ask(RunTrigger.COMMAND))).commit_before == COMMIT
 
 
 # Transitions ----------------------------------------------------------------------------------------------------------
@@ -540,7 +519,7 @@ async def test_what_a_run_carries_fits_its_new_state(store: Store, status: RunSt
         assert run.brake == USED["brake"], "an approval is of what was met"
     if event is Event.CLAIM:
         assert run.progress is None
-    if event is Event.WITHDRAW and status is RunStatus.RUNNING:
+    if event is Event.CANCEL and status is RunStatus.RUNNING:
         assert run.cancel_requested and run.lease_until == USED["lease_until"]
 
 
@@ -548,7 +527,7 @@ async def test_what_a_run_carries_fits_its_new_state(store: Store, status: RunSt
 async def test_a_run_that_waits_again_leaves_the_place_to_one_that_is_queued(store: Store, event: Event) -> None:
     status = next(state for state, each in TRANSITIONS if each is event)
     run = await in_state(store, status)
-    queued, is_new = await store.runs.enqueue("payments", RunTrigger.HTTP)
+    queued, is_new = await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
     assert is_new
 
     assert (await after(store, run, event)).status is RunStatus.RETRYING
@@ -563,11 +542,11 @@ WHY = LockHeld("pod-9 holds it.")
 @pytest.mark.parametrize(
     "end",
     [
-        lambda store, run: store.runs.release(run),
-        lambda store, run: store.runs.release(run, SOME, YIELDING),
-        lambda store, run: store.runs.release(run, how=Released(delay_seconds=-1.0, reason=WHY)),
-        lambda store, run: store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503", SOME),
-        lambda store, run: store.runs.finish(run, RunStatus.COMPLETED, SOME),
+        lambda store, run: store.runs.end(run, STOPPING),
+        lambda store, run: store.runs.end(run, YIELDING, SOME),
+        lambda store, run: store.runs.end(run, HandBack(WHY.code, str(WHY), delay_seconds=-1.0)),
+        lambda store, run: store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=-1.0), SOME),
+        lambda store, run: store.runs.end(run, Finish(), SOME),
     ],
     ids=["released", "yielded", "handed back", "retried", "completed"],
 )
@@ -592,9 +571,9 @@ async def test_an_attempt_that_a_different_worker_ended_is_lost(store: Store) ->
     assert await store.runs.claim("worker-2", 60.0) is None
 
     for end in (
-        store.runs.release(run),
-        store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503"),
-        store.runs.finish(run, RunStatus.FAILED, SOME),
+        store.runs.end(run, STOPPING),
+        store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=1.0)),
+        store.runs.end(run, Fail(), SOME),
     ):
         with pytest.raises(LeaseLost):
             await end

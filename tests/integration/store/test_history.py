@@ -9,6 +9,7 @@ import asyncpg
 
 from reposync.store.columns import MAX_MESSAGE_CHARS
 from reposync.store.database import Database
+from reposync.store.endings import Fail
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import MAX_DETAIL_CHARS
 from reposync.store.status import FINAL, RunStatus, RunTrigger
@@ -62,7 +63,7 @@ async def test_names_and_words_from_a_hostile_repository_do_not_fail_the_run(sto
     await store.runs.add_problems(
         run, [RunProblem("a\0\udce9" + "x" * 5_000, "failed", "y\0" * 100_000), RunProblem("", "failed", "")]
     )
-    done = await store.runs.finish(run, RunStatus.FAILED, RunFigures(), "SOURCE_ERROR", "\0\udce9" + "z" * 100_000)
+    done = await store.runs.end(run, Fail("SOURCE_ERROR", "\0\udce9" + "z" * 100_000), RunFigures())
 
     problems = await store.runs.problems(run.id)
     assert [len(each.detail) for each in problems] == [0, MAX_DETAIL_CHARS]
@@ -125,7 +126,7 @@ async def test_history_is_narrowed_by_trigger_and_time_and_states_together(store
         for trigger in (RunTrigger.HTTP, RunTrigger.SCHEDULE, RunTrigger.WEBHOOK):
             for status in (RunStatus.COMPLETED, RunStatus.FAILED):
                 runs.insert(0, await store.ended(await store.running(name, trigger=trigger), status))
-            runs.insert(0, await store.runs.request_cancel((await store.queued(name, trigger)).id))
+            runs.insert(0, await store.runs.cancel((await store.queued(name, trigger)).id))
     since, until = runs[-3].queued_at, runs[2].queued_at
 
     assert await store.runs.history(since=since) == runs[:-2]

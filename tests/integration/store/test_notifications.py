@@ -11,9 +11,10 @@ import pytest
 from sqlalchemy import text
 
 from reposync.store.database import QUEUE, REGISTRATIONS, Database
+from reposync.store.endings import STOPPING, Block, Fail, Finish
 from reposync.store.notifications import Notifications
-from reposync.store.run import RunFigures
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.run import Ask, RunFigures
+from reposync.store.status import RunTrigger
 from tests.integration.store.conftest import ON_POSTGRESQL, TICK, Store
 
 # Never waited for: long enough that a wait which ended was woken.
@@ -56,17 +57,17 @@ async def test_everything_that_gives_a_worker_something_to_do_is_announced(store
     news = Notifications(store.database)
     run = await store.running()
     announced, runs = partial(is_announced, news, QUEUE), store.runs
-    assert await announced(runs.release(run)), "handed back"
+    assert await announced(runs.end(run, STOPPING)), "handed back"
     run = await runs.claim("worker-1", 60.0)
     assert await announced(runs.expire(run)), "its worker is gone"
     run = await runs.claim("worker-1", 60.0)
-    await runs.finish(run, RunStatus.BLOCKED, RunFigures())
-    assert await announced(runs.approve(run.id)), "approved"
+    await runs.end(run, Block(), RunFigures())
+    assert await announced(runs.approve(run.id, Ask(RunTrigger.COMMAND))), "approved"
     run = await runs.claim("worker-1", 60.0)
-    await runs.finish(run, RunStatus.FAILED, RunFigures())
-    assert await announced(runs.retry(run.id)), "tried again"
-    assert await announced(runs.enqueue("payments", RunTrigger.HTTP)), "one that waits already, and may now be due"
-    await runs.finish(await runs.claim("worker-1", 60.0), RunStatus.COMPLETED, RunFigures())
+    await runs.end(run, Fail(), RunFigures())
+    assert await announced(runs.retry(run.id, Ask(RunTrigger.COMMAND))), "tried again"
+    assert await announced(runs.enqueue("payments", Ask(RunTrigger.HTTP))), "one that waits already, and may now be due"
+    await runs.end(await runs.claim("worker-1", 60.0), Finish(), RunFigures())
     assert await announced(store.tick(TICK)), "a tick"
     assert not await announced(store.take()), "which another pod took"
     await store.repository("new", cron_expression="0 3 * * *")
@@ -140,7 +141,7 @@ async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(
         other.connect = reconnect  # the server is away for a while
 
         assert await store.database.scalar(text(f"SELECT pg_terminate_backend({first}, 5000)"))
-        await store.runs.enqueue("payments", RunTrigger.HTTP)  # while nobody listens
+        await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))  # while nobody listens
 
         assert await news.wait(QUEUE, LONG_SECONDS)
         assert await listener(store.database) != first

@@ -17,6 +17,7 @@ from reposync.errors import RunNotFound
 from reposync.store.database import Database
 from reposync.store.index_queries import search_scope, searched_versions
 from reposync.store.repository import repository_id
+from reposync.store.run import Ask
 from reposync.store.status import WAITING, RunStatus, RunTrigger
 from tests.fixtures.released_schemas import RELEASED, make_tables
 from tests.integration.store.conftest import Store
@@ -39,22 +40,21 @@ async def looked_up(store: Store, run_id: str) -> None:
         await store.runs.get(run_id)
 
 
-async def withdrawn(store: Store) -> None:
-    mine = "11111111-1111-4111-8111-111111111111"
-    await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=mine)
-    await store.runs.withdraw(mine, by="somebody")
+async def interrupted(store: Store) -> None:
+    run, _ = await store.runs.enqueue("payments", Ask(RunTrigger.COMMAND))
+    await store.runs.interrupt(run.id)
 
 
 CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "claim": (lambda store: store.runs.claim("worker-1", 60.0), {RUNNING, WAITING_IN_ORDER, ACTIVE, BY_ID}),
     "queue": (lambda store: store.runs.queue(), {ACTIVE, OVER}),
-    "enqueue": (lambda store: store.runs.enqueue("payments", RunTrigger.HTTP), {BY_REPOSITORY, BY_ID}),
+    "enqueue": (lambda store: store.runs.enqueue("payments", Ask(RunTrigger.HTTP)), {BY_REPOSITORY, BY_ID}),
     "pause": (lambda store: store.repositories.pause("payments", "why"), {BY_REPOSITORY}),
     "tick": (lambda store: store.tick(NOW), {BY_REPOSITORY, OF_REPOSITORY, BY_ID}),
     "first run": (lambda store: store.ticks.take(grace_seconds=0.0), {BY_REPOSITORY, OF_REPOSITORY}),
     "remove": (lambda store: store.repositories.remove("payments"), {BY_REPOSITORY, OVER, BY_ID}),
     "finish": (lambda store: store.ended(), {BY_REPOSITORY, OVER, BY_ID, RUNNING, WAITING_IN_ORDER, ACTIVE}),
-    "withdraw": (withdrawn, {BY_REPOSITORY, BY_ID}),
+    "interrupt": (interrupted, {BY_REPOSITORY, BY_ID}),
     "latest runs": (lambda store: store.runs.latest(), {OF_ONE, BY_ID}),
     "purge": (lambda store: store.runs.purge(NOW + timedelta(days=999)), {NEWEST, OF_REPOSITORY, BY_ID}),
     "get": (lambda store: looked_up(store, "0"), {BY_ID}),
@@ -117,7 +117,7 @@ async def test_frequent_queries_use_their_indexes(store: Store, name: str) -> No
     operation, indexes = CASES.get(name, (lambda store: store.runs.history(**asked), listed))
     waiting = await store.queued()
     if name in ("tick", "first run", "purge"):
-        await store.runs.request_cancel(waiting.id)
+        await store.runs.cancel(waiting.id)
     if name == "first run":
         await store.repository("new", cron_expression="0 3 * * *")
 

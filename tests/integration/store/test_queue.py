@@ -19,11 +19,12 @@ from reposync.errors import (
     UsageError,
 )
 from reposync.store.columns import metadata
+from reposync.store.endings import STOPPING, Block, Fail, Finish, HandBack, Retry
 from reposync.store.manifest import ManifestRow
-from reposync.store.run import Released, Run, RunFigures, RunProblem
-from reposync.store.run_state import MAX_ATTEMPTS
+from reposync.store.run import IN_ADVANCE, MAX_ATTEMPTS, Ask, Run, RunFigures, RunProblem
+from reposync.store.run_state import MAX_REQUESTS
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import ATTEMPTS, RUNS
+from reposync.store.tables import RUNS
 from tests.integration.store.conftest import TICK, Store
 
 # Asking for a run --------------------------------------------------------------------------------------------------
@@ -31,10 +32,10 @@ from tests.integration.store.conftest import TICK, Store
 
 async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store: Store) -> None:
     run = await store.running()
-    await store.runs.retry_later(run, 3600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+    await store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "GitLab answered 503.", delay_seconds=3600.0))
     assert await store.runs.claim("worker-1", 60.0) is None
 
-    clicked, created = await store.runs.enqueue("payments", RunTrigger.HTTP)
+    clicked, created = await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
 
     assert (clicked.id, created) == (run.id, False)
     assert (await store.runs.claim("worker-1", 60.0)).id == run.id
@@ -61,7 +62,7 @@ async def test_what_a_person_sends_back_goes_before_pushes(store: Store, status:
     over = await store.ended(status=status)
     await store.queued("pushed", RunTrigger.WEBHOOK)
 
-    await (store.runs.retry if status is RunStatus.FAILED else store.runs.approve)(over.id)
+    await (store.runs.retry if status is RunStatus.FAILED else store.runs.approve)(over.id, Ask(RunTrigger.COMMAND))
 
     assert (await store.claimed()).id == over.id
 
@@ -75,7 +76,7 @@ async def test_the_run_of_a_dead_worker_goes_on_before_those_that_wait(store: St
 
 async def test_the_next_run_starts_at_once_when_the_one_before_killed_its_last_worker(store: Store) -> None:
     await store.running(lease_seconds=-1.0, max_attempts=1)
-    queued, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+    queued, _ = await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
 
     assert (await store.runs.claim("worker-2", 60.0, run_id=queued.id)).id == queued.id
 
@@ -99,25 +100,25 @@ async def test_two_pods_share_the_queue_without_a_repetition(store: Store, open_
 
 async def test_saying_twice_that_a_run_is_finished_changes_nothing(store: Store) -> None:
     run = await store.running()
-    once = await store.runs.finish(run, RunStatus.COMPLETED, RunFigures(files_processed=3))
+    once = await store.runs.end(run, Finish(), RunFigures(files_processed=3))
 
-    assert await store.runs.finish(run, RunStatus.COMPLETED, RunFigures()) == once
+    assert await store.runs.end(run, Finish(), RunFigures()) == once
     with pytest.raises(LeaseLost):
-        await store.runs.finish(run, RunStatus.FAILED, RunFigures())
-    assert await store.runs.request_cancel(run.id) == once
+        await store.runs.end(run, Fail(), RunFigures())
+    assert await store.runs.cancel(run.id) == once
 
 
 @pytest.mark.parametrize("how", ["fails", "stops"])
 async def test_a_running_run_learns_of_its_cancellation_and_does_not_wait_again(store: Store, how: str) -> None:
     run = await store.running()
 
-    assert (await store.runs.request_cancel(run.id)).status is RunStatus.RUNNING
+    assert (await store.runs.cancel(run.id)).status is RunStatus.RUNNING
 
     assert await store.runs.heartbeat(run, 60.0)
     if how == "fails":
-        after = await store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503")
+        after = await store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=1.0))
     else:
-        after = await store.runs.release(run)
+        after = await store.runs.end(run, STOPPING)
     assert after.status is RunStatus.CANCELLED
 
 
@@ -125,11 +126,11 @@ async def test_a_run_that_is_tried_again_has_as_many_attempts_as_it_is_given(sto
     run = await store.running()
     await store.ended(run, RunStatus.FAILED)
 
-    assert (await store.runs.retry(run.id)).max_attempts == 1 + MAX_ATTEMPTS
+    assert (await store.runs.retry(run.id, Ask(RunTrigger.COMMAND))).max_attempts == 1 + MAX_ATTEMPTS
     await store.ended(await store.runs.claim("worker-1", 60.0), RunStatus.FAILED)
-    assert (await store.runs.retry(run.id, max_attempts=5)).max_attempts == 2 + 5
+    assert (await store.runs.retry(run.id, Ask(RunTrigger.COMMAND, max_attempts=5))).max_attempts == 2 + 5
     await store.ended(await store.runs.claim("worker-1", 60.0), RunStatus.BLOCKED)
-    assert (await store.runs.approve(run.id, max_attempts=7)).max_attempts == 3 + 7
+    assert (await store.runs.approve(run.id, Ask(RunTrigger.COMMAND, max_attempts=7))).max_attempts == 3 + 7
 
 
 async def test_only_what_failed_or_was_cancelled_is_tried_again_and_only_what_is_blocked_is_approved(
@@ -142,20 +143,20 @@ async def test_only_what_failed_or_was_cancelled_is_tried_again_and_only_what_is
         elif state is RunStatus.COMPLETED:
             run = await store.ended(run)
         with pytest.raises(UsageError, match=f"is {state}, and only a failed or cancelled"):
-            await store.runs.retry(run.id)
+            await store.runs.retry(run.id, Ask(RunTrigger.COMMAND))
         with pytest.raises(UsageError, match=f"is {state}"):
-            await store.runs.approve(run.id)
+            await store.runs.approve(run.id, Ask(RunTrigger.COMMAND))
     blocked = await store.running("other")
     await store.ended(blocked, RunStatus.BLOCKED)
     with pytest.raises(UsageError, match="is blocked"):
-        await store.runs.retry(blocked.id)
+        await store.runs.retry(blocked.id, Ask(RunTrigger.COMMAND))
     failed = await store.ended(await store.running("removed"), RunStatus.FAILED)
     await store.repositories.remove("removed")
     for change in (store.runs.retry, store.runs.approve):
         with pytest.raises(RunNotFound):
-            await change("no-such-run")
+            await change("no-such-run", Ask(RunTrigger.COMMAND))
         with pytest.raises(RepositoryNotFound, match="'removed'"):
-            await change(failed.id)
+            await change(failed.id, Ask(RunTrigger.COMMAND))
 
     assert (await store.runs.get(run.id)) == run
 
@@ -164,12 +165,12 @@ async def test_others_wait_where_a_run_of_another_repository_could_be_executed_n
     run = await store.running("huge")
     assert not await store.runs.others_wait(run)
 
-    await store.runs.enqueue("huge", RunTrigger.HTTP)
+    await store.runs.enqueue("huge", Ask(RunTrigger.HTTP))
     assert not await store.runs.others_wait(run), "its own next one"
     later = await store.running("later")
-    await store.runs.enqueue("later", RunTrigger.HTTP)
+    await store.runs.enqueue("later", Ask(RunTrigger.HTTP))
     assert not await store.runs.others_wait(run), "another one that is busy"
-    await store.runs.retry_later(later, 3600.0, "SOURCE_UNAVAILABLE", "503")
+    await store.runs.end(later, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=3600.0))
     assert await store.runs.others_wait(run), "the one that was queued behind it"
     await store.runs.claim("worker-2", 60.0)
     assert not await store.runs.others_wait(run), "one that is not due"
@@ -186,15 +187,15 @@ async def test_the_age_of_the_queue_is_that_of_the_run_that_waits_longest_also_i
 ) -> None:
     assert (await store.runs.queue()).oldest_seconds == 0.0
     old = await store.running("old")
-    await store.runs.release(old, how=Released(delay_seconds=-500.0))
+    await store.runs.end(old, HandBack(delay_seconds=-500.0))
     await store.queued("new")
 
     assert 500.0 <= (await store.runs.queue()).oldest_seconds < 600.0
 
     asked = SourceUnavailable("The server asks to wait.", retry_after_seconds=3600.0)
-    await store.runs.release(await store.running("asked"), how=Released(delay_seconds=3600.0, reason=asked))
-    ages = update(ATTEMPTS).where(ATTEMPTS.c.error_code == asked.code)
-    await store.database.change(ages.values(ended_at=store.database.moment(-2000.0)))
+    await store.runs.end(await store.running("asked"), HandBack(asked.code, str(asked), delay_seconds=3600.0))
+    ages = update(RUNS).where(RUNS.c.error_code == asked.code)
+    await store.database.change(ages.values(waits_since=store.database.moment(-2000.0)))
 
     assert 2000.0 <= (await store.runs.queue()).oldest_seconds < 2100.0
     assert [run.repository for run in await store.runs.long_waits(300.0)] == ["asked"]
@@ -217,11 +218,8 @@ async def test_a_pause_of_ten_years_that_an_earlier_program_wrote_ends_after_the
     assert shortened.next_attempt_at <= store.runs.now() + timedelta(seconds=longest + 1)
 
 
-MINE = "11111111-1111-4111-8111-111111111111"
-
-
 async def clicked(store: Store, asked_by: str = "token 1", **asked: Any) -> Run:
-    run, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by=asked_by, **asked)
+    run, _ = await store.runs.enqueue("payments", Ask(RunTrigger.HTTP, asked_by, **asked))
     return run
 
 
@@ -232,60 +230,97 @@ async def test_the_same_request_of_the_same_client_is_no_further_one(store: Stor
 
     assert {each.id for each in again} == {run.id}
     assert (again[-1].full, again[0]) == (True, run)
-    requests = (await store.runs.requests([run.id]))[run.id]
-    assert [(each.asked_by, each.full) for each in requests] == [
+    joined = await store.runs.get(run.id)
+    assert joined == again[-1], "as the client was told"
+    assert [(each.asked_by, each.full) for each in joined.requests] == [
         ("token 1", False),
         ("token 2", False),
         ("token 1", True),
     ]
-    await store.runs.request_cancel(run.id, by="zoe@laptop")
-    assert {each.withdrawn_by for each in (await store.runs.requests([run.id]))[run.id]} == {"zoe@laptop"}
+    cancelled = await store.runs.cancel(run.id, by="zoe@laptop")
+    assert (cancelled.error_code, cancelled.error_message) == ("RUN_CANCELLED", "Cancelled by zoe@laptop.")
 
 
-# Taking it back ----------------------------------------------------------------------------------------------------
+async def test_of_thousands_of_requests_the_first_hundred_are_listed_and_all_count(store: Store) -> None:
+    await store.repository()
+    for number in range(MAX_REQUESTS + 1):
+        run = await clicked(store, f"token {number}", full=number == MAX_REQUESTS)
+
+    assert (len(run.requests), run.full) == (MAX_REQUESTS, True)
+    assert run.askers == [*(f"token {number}" for number in range(5)), "95 more"]
 
 
-async def test_a_pause_withdraws_ticks_and_pushes_and_no_request_of_a_person(store: Store) -> None:
+@pytest.mark.parametrize("state", ["waiting", "running"])
+@pytest.mark.parametrize("other", ["a push", "the same person", None])
+async def test_ctrl_c_ends_a_run_that_nobody_else_asked_for_and_otherwise_only_the_waiting(
+    store: Store, state: str, other: str | None
+) -> None:
+    run = await store.queued(asked_by="ann@laptop")
+    if other is not None:
+        trigger, by = (RunTrigger.WEBHOOK, "delivery 7") if other == "a push" else (RunTrigger.COMMAND, "ann@laptop")
+        await store.runs.enqueue("payments", Ask(trigger, by))
+    claimed = await store.claimed() if state == "running" else None
+
+    await store.runs.interrupt(run.id)
+
+    after = await store.runs.get(run.id)
+    assert (after.cancel_requested or after.status is RunStatus.CANCELLED) == (other is None)
+    if claimed is not None:
+        assert await store.runs.heartbeat(claimed, 60.0) == (other is None)
+        ended = await store.runs.end(claimed, STOPPING)
+        assert ended.status is (RunStatus.CANCELLED if other is None else RunStatus.QUEUED)
+        assert other is not None or str(ended.error_message).startswith("The command that asked for it")
+
+
+# Cancelling ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pause_cancels_what_ticks_and_pushes_asked_for_and_no_request_of_a_person(store: Store) -> None:
     await store.ticked()
-    run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True, approved=True)
-    await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
+    run, _ = await store.runs.enqueue("payments", Ask(RunTrigger.COMMAND, full=True, approval=IN_ADVANCE))
+    await store.runs.enqueue("payments", Ask(RunTrigger.WEBHOOK))
+    pushed = await store.queued("other", RunTrigger.WEBHOOK)
 
-    await store.repositories.pause("payments", "being moved", by="token 1")
+    for name in ("payments", "other"):
+        await store.repositories.pause(name, "being moved", by="token 1")
 
     left = await store.runs.get(run.id)
-    assert (left.status, left.trigger, left.full, left.approved) == (RunStatus.QUEUED, RunTrigger.COMMAND, True, True)
-    withdrawn = {each.trigger: each.withdrawn_by for each in (await store.runs.requests([run.id]))[run.id]}
-    assert withdrawn == {"schedule": "token 1", "command": None, "webhook": "token 1"}
+    assert (left.status, left.trigger, left.full, left.approval) == ("queued", "command", True, IN_ADVANCE)
+    ended = await store.runs.get(pushed.id)
+    assert (ended.status, ended.error_code) == (RunStatus.CANCELLED, "REPOSITORY_PAUSED")
+    assert ended.error_message == "The repository was paused by token 1."
 
 
-async def test_a_removal_withdraws_all_other_requests(store: Store) -> None:
+async def test_a_removal_cancels_all_other_runs(store: Store) -> None:
     running = await store.running()
     await store.tick(TICK)
     waiting = await clicked(store, full=True, repair=True)
 
-    removal, is_new = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 2", removal=True)
+    removal, is_new = await store.runs.enqueue("payments", Ask(RunTrigger.HTTP, "token 2", removal=True))
 
-    assert (removal.id, is_new) == (waiting.id, False)
+    assert is_new and removal.id != waiting.id
     assert (removal.removal, removal.full, removal.repair) == (True, False, False)
+    assert (await store.runs.get(waiting.id)).error_message == "The repository is being removed."
     row = await store.repositories.get("payments")
     assert (row.is_active, row.paused_reason) == (False, "It is being removed."), "no tick comes in between"
     assert await store.runs.heartbeat(running, 60.0)
-    again, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 2", removal=True)
-    assert (again.id, again.status, again.removal) == (waiting.id, RunStatus.QUEUED, True)
+    again, _ = await store.runs.enqueue("payments", Ask(RunTrigger.HTTP, "token 2", removal=True))
+    assert (again.id, again.status, again.removal) == (removal.id, RunStatus.QUEUED, True)
     repaired = await clicked(store, repair=True)
-    assert (repaired.id, repaired.removal, repaired.repair) == (waiting.id, True, False), "it stays a removal"
+    assert (repaired.id, repaired.removal, repaired.repair) == (removal.id, True, False), "it stays a removal"
+    assert [run.status for run in await store.runs.active(row.id)] == [RunStatus.RUNNING, RunStatus.QUEUED]
 
 
 async def test_a_removal_that_could_not_be_queued_leaves_the_repository_as_it_is(store: Store) -> None:
     await store.repository(origin="command")
     async with store.database.write() as connection:
-        await connection.execute(text("ALTER TABLE run_requests RENAME TO lost"))
+        await connection.execute(text("ALTER TABLE sync_runs RENAME COLUMN asked TO lost"))
     try:
         with pytest.raises(StoreUnavailable):
-            await request_removal(store.repositories, store.runs, "payments", RunTrigger.HTTP)
+            await request_removal(store.repositories, store.runs, "payments", Ask(RunTrigger.HTTP, removal=True))
     finally:
         async with store.database.write() as connection:
-            await connection.execute(text("ALTER TABLE lost RENAME TO run_requests"))
+            await connection.execute(text("ALTER TABLE sync_runs RENAME COLUMN lost TO asked"))
 
     row = await store.repositories.get("payments")
     assert (row.is_active, row.paused_reason) == (True, None)
@@ -296,17 +331,17 @@ async def test_a_removal_that_could_not_be_queued_leaves_the_repository_as_it_is
 
 async def test_a_source_that_one_machine_cannot_reach_is_no_end_of_a_pushed_run(store: Store) -> None:
     pushed = await store.queued(trigger=RunTrigger.WEBHOOK)
-    for number in range(5):
-        mine = f"{MINE[:-1]}{number}"
-        await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=mine)
-        run = await store.runs.claim("laptop", 60.0)
-        back = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "no route", final_unless_others=mine)
-        await store.runs.withdraw(mine, by="laptop")
+    for _ in range(5):
+        await store.runs.enqueue("payments", Ask(RunTrigger.COMMAND))
+        run = await store.claimed("laptop")
+        failed = Fail("SOURCE_UNAVAILABLE", "no route", own_requests=1, delay_seconds=-1.0)
+        back = await store.runs.end(run, failed)
         assert (back.id, back.status) == (pushed.id, RunStatus.RETRYING)
 
-    run = await store.runs.claim("daemon", 60.0)
+    run = await store.claimed("daemon")
     assert run.failures == 1, "those attempts do not count"
-    assert (await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")).status is RunStatus.RETRYING
+    again = await store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=-1.0))
+    assert again.status is RunStatus.RETRYING
 
 
 # Attempts and waiting ----------------------------------------------------------------------------------------------
@@ -315,11 +350,11 @@ async def test_a_source_that_one_machine_cannot_reach_is_no_end_of_a_pushed_run(
 async def test_hand_backs_do_not_raise_the_number_of_failures(store: Store) -> None:
     run = await store.running()
     for _ in range(9):
-        await store.runs.release(run)
+        await store.runs.end(run, STOPPING)
         run = await store.runs.claim("worker-1", 60.0)
     assert (run.attempt, run.failures, run.max_attempts) == (10, 1, 12)
 
-    again = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")
+    again = await store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=-1.0))
 
     assert again.status is RunStatus.RETRYING
     assert (await store.runs.claim("worker-1", 60.0)).failures == 2
@@ -353,10 +388,10 @@ async def test_an_attempt_that_was_taken_over_changes_nothing(store: Store, succ
         store.runs.heartbeat(stale, 60.0),
         store.runs.heartbeat(stale, 60.0, {"stage": "late"}, LATE),
         store.runs.report_progress(stale, {"stage": "late"}),
-        store.runs.finish(stale, RunStatus.COMPLETED, LATE),
-        store.runs.finish(stale, RunStatus.CANCELLED, LATE, followed_up=True),
-        store.runs.retry_later(stale, 1.0, "SOURCE_UNAVAILABLE", "late", LATE),
-        store.runs.release(stale, LATE),
+        store.runs.end(stale, Finish(), LATE),
+        store.runs.end(stale, Block("DELETION_BLOCKED", "late"), LATE),
+        store.runs.end(stale, Retry("SOURCE_UNAVAILABLE", "late", delay_seconds=1.0), LATE),
+        store.runs.end(stale, STOPPING, LATE),
         store.runs.record_brake(stale, {"commit": "c" * 40}),
         store.runs.add_problems(stale, [RunProblem("a.py", "failed", "late")]),
         store.runs.forget_problems(stale, "failed"),
@@ -386,9 +421,9 @@ async def test_a_worker_whose_repository_was_removed_finds_its_lease_lost(store:
 
     for write in (
         store.runs.heartbeat(run, 60.0),
-        store.runs.release(run),
-        store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503"),
-        store.runs.finish(run, RunStatus.COMPLETED, RunFigures()),
+        store.runs.end(run, STOPPING),
+        store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=1.0)),
+        store.runs.end(run, Finish(), RunFigures()),
         store.manifests.record(run, run.repository_id, [FILE]),
     ):
         with pytest.raises(LeaseLost):

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from reposync.errors import RepositoryNotFound, UsageError
+from reposync.store.endings import Finish
 from reposync.store.manifest import ManifestRow
 from reposync.store.repository import Repository, repository_id
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import COMMIT, ON_EVERY_DATABASE, WHEN, Store
 
@@ -120,7 +121,7 @@ async def test_a_renamed_repository_keeps_what_it_is_and_did_and_its_run_goes_on
     assert [each.id for each in await store.runs.history("new")] == [run.id]
     assert await store.runs.history("old") == []
     with pytest.raises(RepositoryNotFound, match="'old'"):
-        await store.runs.enqueue("old", RunTrigger.HTTP)
+        await store.runs.enqueue("old", Ask(RunTrigger.HTTP))
     assert await store.runs.heartbeat(run, 60.0) is False
     assert (await published(store, run)).name == "new"
     assert (await store.ended(run)).repository == "new"
@@ -135,7 +136,7 @@ async def test_a_new_repository_under_an_old_name_has_its_own_id_and_history(sto
     again = await store.repository("name", cron_expression="0 3 * * *")
 
     assert first.id == repository_id("name") != second.id == again.id
-    queued, created = await store.runs.enqueue("name", RunTrigger.HTTP)
+    queued, created = await store.runs.enqueue("name", Ask(RunTrigger.HTTP))
     assert created and queued.repository_id == second.id
     assert await store.runs.history("name") == [queued]
     assert [each.id for each in await store.runs.history("first")] == [run.id]
@@ -158,7 +159,7 @@ async def test_a_name_has_1_to_255_characters(store: Store) -> None:
 async def test_a_run_that_removes_its_repository_ends_as_it_likes(store: Store) -> None:
     run = await store.running()
     await store.manifests.record(run, run.repository_id, [FILE])
-    waiting, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+    waiting, _ = await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
 
     await store.repositories.remove("payments", by=run)
 
@@ -166,7 +167,7 @@ async def test_a_run_that_removes_its_repository_ends_as_it_likes(store: Store) 
     assert await store.manifests.load(run.repository_id) == {}
     assert (await store.runs.get(waiting.id)).error_code == "REPOSITORY_REMOVED"
     assert await store.runs.heartbeat(run, 60.0) is False
-    done = await store.runs.finish(run, RunStatus.COMPLETED, RunFigures(files_deleted=1))
+    done = await store.runs.end(run, Finish(), RunFigures(files_deleted=1))
     assert (done.status, done.files_deleted) == (RunStatus.COMPLETED, 1)
 
 

@@ -1,12 +1,12 @@
-"""Whatever is asked for and taken back in whatever order: nothing that somebody asked for and did not take back is
-lost, a run does what its requests say, and at most one run of a repository executes, one is queued, one is blocked."""
+"""Whatever is asked for and cancelled in whatever order: nothing that somebody asked for and that was not cancelled is
+lost, a run does what was asked of it, and at most one run of a repository executes, one is queued, one is blocked."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,10 +27,11 @@ from sqlalchemy import text
 
 from reposync.errors import LeaseLost
 from reposync.store.database import Database
-from reposync.store.run import STOPPING, YIELDING, Run, RunFigures, RunRequest
-from reposync.store.run_state import derive
+from reposync.store.endings import STOPPING, YIELDING, Fail, Retry
+from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
+from tests.fixtures.endings import ending
 from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.integration.store.conftest import TICK, Store
 
@@ -48,7 +49,7 @@ class Wish:
     trigger: RunTrigger
     asked_by: str
     full: bool
-    taken_back: bool = False
+    cancelled: bool = False
 
 
 class Requests(RuleBasedStateMachine):
@@ -62,20 +63,19 @@ class Requests(RuleBasedStateMachine):
         self.clock = TICK
         self.numbers = itertools.count()
         self.wishes: dict[str, Wish] = {}
-        """By request id."""
+        """By who asked."""
         self.held: dict[str, Run] = {}
         self.stale: list[Run] = []
         self.paused: set[str] = set()
         self.missed = 0
         self.runs: dict[str, Run] = {}
-        self.requests: dict[str, list[RunRequest]] = {}
         self.do(self._empty())
 
     def do(self, what: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(what)
 
     async def _empty(self) -> None:
-        for table in ("run_requests", "missed_ticks", "sync_runs", "repositories"):
+        for table in ("missed_ticks", "sync_runs", "repositories"):
             await self.database.change(text(f"DELETE FROM {table}"))
         for name in NAMES:
             await self.store.repository(name)
@@ -102,11 +102,10 @@ class Requests(RuleBasedStateMachine):
 
     @rule(name=names, trigger=st.sampled_from(TRIGGERS), full=st.booleans(), approved=st.booleans())
     def somebody_asks(self, name: str, trigger: RunTrigger, full: bool, approved: bool) -> None:
-        number = next(self.numbers)
-        request_id, asked_by = f"00000000-0000-4000-8000-{number:012}", f"{trigger} {number}"
-        self.wishes[request_id] = Wish(name, trigger, asked_by, full)
-        asked = {"asked_by": asked_by, "request_id": request_id, "full": full, "approved": approved}
-        self.do(self.store.runs.enqueue(name, trigger, **asked))
+        asked_by = f"{trigger} {next(self.numbers)}"
+        self.wishes[asked_by] = Wish(name, trigger, asked_by, full)
+        approval = IN_ADVANCE if approved else None
+        self.do(self.store.runs.enqueue(name, Ask(trigger, asked_by, full=full, approval=approval)))
 
     @rule(name=names, late=st.booleans())
     def tick(self, name: str, late: bool) -> None:
@@ -116,31 +115,32 @@ class Requests(RuleBasedStateMachine):
         self.missed += outcome.missed
         assert self.do(self.store.take()) == TickOutcome(), "a pod that is late"
 
-    # Taking back -----------------------------------------------------------------------------------------------------
+    # Cancelling ------------------------------------------------------------------------------------------------------
 
     @rule(data=st.data())
     def ctrl_c(self, data: st.DataObject) -> None:
-        mine = data.draw(st.sampled_from(sorted(self.wishes)))
-        run = self.runs[next(each.run_id for each in self._requests() if each.id == mine)]
-        self.do(self.store.runs.withdraw(mine, by="an interrupt"))
-        if run.status not in FINAL or run.status is RunStatus.BLOCKED:  # what is over stays as it is
-            self.wishes[mine].taken_back = True
+        """Of one of those who asked: the run ends only if nobody else did."""
+        run = self._any(data)
+        self.do(self.store.runs.interrupt(run.id))
+        after = self.do(self.store.runs.get(run.id))
+        if run.status in (*WAITING, RunStatus.RUNNING) and len(run.asked) == 1:
+            assert after.cancel_requested or after.status is RunStatus.CANCELLED
+            self._cancelled(run)
+        else:
+            assert after == run
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        run = data.draw(st.sampled_from(list(self.runs.values())))
+        run = self._any(data)
         if run.status not in FINAL or run.status is RunStatus.BLOCKED:
-            for each in self._live(run):
-                if each.id in self.wishes:
-                    self.wishes[each.id].taken_back = True
-        self.do(self.store.runs.request_cancel(run.id, by="somebody"))
+            self._cancelled(run)
+        self.do(self.store.runs.cancel(run.id, by="somebody"))
 
     @rule(name=names)
     def pause(self, name: str) -> None:
         for run in self._of(name, *WAITING):
-            for each in self._live(run):
-                if each.id in self.wishes and each.trigger == RunTrigger.WEBHOOK:
-                    self.wishes[each.id].taken_back = True
+            if run.trigger in (RunTrigger.SCHEDULE, RunTrigger.WEBHOOK):  # no person asked
+                self._cancelled(run)
         self.do(self.store.repositories.pause(name, "being moved"))
         self.paused.add(name)
 
@@ -154,10 +154,10 @@ class Requests(RuleBasedStateMachine):
     @rule(name=names)
     def send_back(self, name: str) -> None:
         for run in self._of(name, RunStatus.BLOCKED):
-            self.do(self.store.runs.approve(run.id, by="a person"))
+            self.do(self.store.runs.approve(run.id, Ask(RunTrigger.COMMAND, "a person")))
             return
         for run in self._of(name, RunStatus.FAILED, RunStatus.CANCELLED):
-            self.do(self.store.runs.retry(run.id, by="a person"))
+            self.do(self.store.runs.retry(run.id, Ask(RunTrigger.COMMAND, "a person")))
             return
 
     # Executing -------------------------------------------------------------------------------------------------------
@@ -168,8 +168,9 @@ class Requests(RuleBasedStateMachine):
         if run is not None:
             assert run.attempt == self.runs[run.id].attempt + 1
             self.held[run.id] = run
-            expected = derive(self._live(self.runs[run.id]), brake=run.brake, handed_back=run.handed_back)
-            assert {key: getattr(run, key) for key in expected} == expected, "it does what is asked of it"
+            waited = self.runs[run.id]
+            does = ("trigger", "full", "approval", "max_attempts", "asked")
+            assert all(getattr(run, what) == getattr(waited, what) for what in does), "it does what is asked of it"
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -188,48 +189,36 @@ class Requests(RuleBasedStateMachine):
         with pytest.raises(LeaseLost):
             self.do(self.store.runs.heartbeat(run, 60.0))
         with suppress(LeaseLost):  # otherwise it had ended the attempt so itself
-            self.do(self.store.runs.release(run))
+            self.do(self.store.runs.end(run, STOPPING))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), how=st.sampled_from(ENDS), lost=st.integers(21, 23))
     def finish(self, data: st.DataObject, how: str, lost: int) -> None:
         run = self._one(data)
         brake = {"commit": "c", "planned": {"vanished": lost}, "losses": {"vanished": lost}, "indexed": 30}
-        said = {"brake": brake} if how == "blocked" else {}
-        self.do(self.store.runs.finish(run, RunStatus(how), RunFigures(), "WHY", "because", **said))
+        self.do(self.store.runs.end(run, ending(RunStatus(how), "WHY", "because", brake=brake), RunFigures()))
         self._let_go(run)
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def be_overtaken(self, data: st.DataObject) -> None:
-        run = self._one(data)
-        self.do(self.store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), "SUPERSEDED", "anew", followed_up=True))
-        del self.held[run.id]
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), yields=st.booleans())
     def hand_back(self, data: st.DataObject, yields: bool) -> None:
         run = self._one(data)
-        self.do(self.store.runs.release(run, how=YIELDING if yields else STOPPING))
+        self.do(self.store.runs.end(run, YIELDING if yields else STOPPING))
         self._let_go(run)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
         run = self._one(data)
-        self.do(self.store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503"))
+        self.do(self.store.runs.end(run, Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=-1.0)))
         self._let_go(run)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def fail_at_a_command(self, data: st.DataObject) -> None:
         run = self._one(data)
-        live = self._live(self.runs[run.id])
-        mine = live[0].id if live else "none"
-        others = len(live) > 1
-        after = self.do(
-            self.store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "no route", final_unless_others=mine)
-        )
+        others = len(run.asked) > 1
+        after = self.do(self.store.runs.end(run, Fail("SOURCE_UNAVAILABLE", "no route", own_requests=1)))
         assert (after.status is RunStatus.RETRYING) == (others and not self.runs[run.id].cancel_requested)
         del self.held[run.id]
 
@@ -239,9 +228,7 @@ class Requests(RuleBasedStateMachine):
     def look(self) -> None:
         runs = self.do(self.store.runs.history(limit=1_000))
         self.runs = {run.id: run for run in runs}
-        self.requests = self.do(self.store.runs.requests(list(self.runs)))
         self.at_most_one_of_each()
-        self.a_run_that_waits_does_what_is_asked_of_it()
         self.nobody_asks_who_did_not()
         self.nothing_is_lost()
         self.what_is_counted_is_what_happened()
@@ -254,39 +241,29 @@ class Requests(RuleBasedStateMachine):
         ticks = Counter((run.repository, run.scheduled_for) for run in self.runs.values() if run.scheduled_for)
         assert set(ticks.values()) <= {1}
 
-    def a_run_that_waits_does_what_is_asked_of_it(self) -> None:
-        for run in self.runs.values():
-            if run.status in WAITING or run.status is RunStatus.BLOCKED:
-                live = self._live(run)
-                assert live, f"nobody asks for {run}"
-                expected = derive(live, brake=run.brake, handed_back=run.handed_back)
-                assert {key: getattr(run, key) for key in expected} == expected
-
     def nobody_asks_who_did_not(self) -> None:
-        askers = {wish.asked_by for wish in self.wishes.values()} | {"schedule", "first run", "a person"}
         for run in self.runs.values():
-            live = self._live(run)
-            assert {each.asked_by for each in live} <= askers
-            assert len([each for each in live if each.asked_by == "schedule"]) <= 1, "one tick asks for all"
+            assert run.asked and self._askers(run) <= {*self.wishes, "schedule", "first run", "a person"}
+            assert len([who for who in run.requests if who.asked_by == "schedule"]) <= 1, "ticks are listed once"
 
     def nothing_is_lost(self) -> None:
-        placed = {each.id: each for each in self._requests()}
-        for request_id, wish in self.wishes.items():
-            request = placed[request_id]
-            run = self.runs[request.run_id]
-            assert run.repository == wish.repository
-            if wish.taken_back:
-                assert not request.is_live or run.status in FINAL
+        for who, wish in self.wishes.items():
+            runs = [run for run in self._of(wish.repository, *RunStatus) if who in self._askers(run)]
+            assert runs
+            if wish.cancelled:
                 continue
-            assert request.is_live, f"{wish} was withdrawn by {request.withdrawn_by}"
-            if run.status in WAITING or run.status is RunStatus.BLOCKED:
-                assert run.full or not wish.full
-            elif run.status in FINAL and run.error_code == "SUPERSEDED":
-                done = [each for each in self._of(wish.repository, RunStatus.COMPLETED) if each.id in run.error_message]
-                assert [each for each in done if each.full or not wish.full], "another run did that"
-            elif run.status in FINAL:
-                assert run.attempt > 0, "it began after it was asked for"
-                assert run.started_at >= request.asked_at
+            if unfinished := [run for run in runs if run.status not in FINAL or run.status is RunStatus.BLOCKED]:
+                assert any(run.full or not wish.full for run in unfinished)
+                continue
+            for run in runs:
+                if run.error_code == "SUPERSEDED":
+                    completed = self._of(wish.repository, RunStatus.COMPLETED)
+                    done = [each for each in completed if each.id in str(run.error_message)]
+                    assert [each for each in done if each.full or not wish.full], "another run did that"
+                else:
+                    assert run.attempt > 0, "it began after it was asked for"
+                    asked_at = next(request.asked_at for request in run.requests if request.asked_by == who)
+                    assert run.started_at >= asked_at
 
     def what_is_counted_is_what_happened(self) -> None:
         missed = sum(len(self.do(self.store.ticks.missed(self._id(name), 1_000))) for name in NAMES)
@@ -299,11 +276,15 @@ class Requests(RuleBasedStateMachine):
     def _id(self, name: str) -> str:
         return str(self.do(self.store.repositories.get(name)).id)
 
-    def _requests(self) -> Iterator[RunRequest]:
-        return itertools.chain.from_iterable(self.requests.values())
+    def _askers(self, run: Run) -> set[str]:
+        return {request.asked_by for request in run.requests}
 
-    def _live(self, run: Run) -> list[RunRequest]:
-        return [each for each in self.requests.get(run.id, []) if each.is_live]
+    def _cancelled(self, run: Run) -> None:
+        for who in self._askers(run) & set(self.wishes):
+            self.wishes[who].cancelled = True
+
+    def _any(self, data: st.DataObject) -> Run:
+        return data.draw(st.sampled_from(list(self.runs.values())))
 
     def _of(self, name: str, *statuses: RunStatus) -> list[Run]:
         return [run for run in self.runs.values() if run.repository == name and run.status in statuses]

@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import Engine, event, text, update
 
 from reposync.config.schedule import Schedule
+from reposync.store.endings import Finish
 from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repository import Repository, repository_id
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES
 from reposync.store.ticks import TickOutcome, Ticks
@@ -278,7 +279,7 @@ async def test_who_ever_ran_or_waits_is_no_beginner(store: Store) -> None:
     await store.queued("failed")
     await store.ended(status=RunStatus.FAILED)
     cancelled = await store.queued("cancelled")
-    await store.runs.request_cancel(cancelled.id)
+    await store.runs.cancel(cancelled.id)
     await store.queued("queued")
     for name in ("forgotten", "ran", "failed", "cancelled", "queued"):
         await store.repository(name, **NIGHTLY)
@@ -317,7 +318,9 @@ async def test_a_project_is_found_by_its_number_and_by_its_place_as_long_as_it_h
 
 async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(store: Store) -> None:
     pushed, runs = await registered(store), store.runs
-    asked = await asyncio.gather(*(runs.enqueue_for_push(pushed, NEW, max_attempts=5) for _ in range(4)))
+    asked = await asyncio.gather(
+        *(runs.enqueue_for_push(pushed, NEW, Ask(RunTrigger.WEBHOOK, max_attempts=5)) for _ in range(4))
+    )
     (run,) = await runs.history()
     assert (run.trigger, run.max_attempts, run.status) == (RunTrigger.WEBHOOK, 5, RunStatus.QUEUED)
     assert sorted(each[1] for each in asked if not isinstance(each, Repository)) == [False, False, False, True]
@@ -325,19 +328,19 @@ async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(store: 
 
 async def test_a_push_of_the_indexed_commit_is_ignored_unless_a_run_is_active(store: Store) -> None:
     runs, pushed = store.runs, await registered(store)
-    await runs.enqueue("app", RunTrigger.COMMAND)
+    await runs.enqueue("app", Ask(RunTrigger.COMMAND))
     claimed = await store.claimed()
     await store.publishes(claimed, commit=OLD)
 
-    under_way = await runs.enqueue_for_push(pushed, OLD, max_attempts=3)
+    under_way = await runs.enqueue_for_push(pushed, OLD, Ask(RunTrigger.WEBHOOK, max_attempts=3))
     assert isinstance(under_way, tuple)
     assert under_way[1]
-    await runs.request_cancel(under_way[0].id)
-    await runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+    await runs.cancel(under_way[0].id)
+    await runs.end(claimed, Finish(), RunFigures())
 
-    ignored = await runs.enqueue_for_push(pushed, OLD, max_attempts=3)
+    ignored = await runs.enqueue_for_push(pushed, OLD, Ask(RunTrigger.WEBHOOK, max_attempts=3))
     assert isinstance(ignored, Repository) and ignored.is_active
-    assert isinstance(await runs.enqueue_for_push(pushed, NEW, max_attempts=3), tuple)
+    assert isinstance(await runs.enqueue_for_push(pushed, NEW, Ask(RunTrigger.WEBHOOK, max_attempts=3)), tuple)
 
 
 async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_what_was_pushed(store: Store) -> None:
@@ -352,7 +355,7 @@ async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_wha
         return await behind_since() is not None
 
     async def begun() -> Run:
-        await runs.enqueue("app", RunTrigger.COMMAND)
+        await runs.enqueue("app", Ask(RunTrigger.COMMAND))
         return await store.claimed()
 
     assert not await behind(), "nothing is known of its source"
@@ -361,12 +364,12 @@ async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_wha
     assert await behind()
     await store.publishes(claimed, commit=OLD)
     assert not await behind()
-    await runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+    await runs.end(claimed, Finish(), RunFigures())
 
     claimed = await begun()
-    await runs.enqueue_for_push(pushed, "3" * 40, is_head=False, max_attempts=3)
+    await runs.enqueue_for_push(pushed, "3" * 40, Ask(RunTrigger.WEBHOOK, max_attempts=3), is_head=False)
     assert not await behind(), "of which branch the head is, is not known"
-    await runs.enqueue_for_push(pushed, NEW, max_attempts=3)
+    await runs.enqueue_for_push(pushed, NEW, Ask(RunTrigger.WEBHOOK, max_attempts=3))
     assert await behind()
     # It read the head before the push, and writes it down after.
     await store.versions.record_head(claimed, OLD, known=OLD)
@@ -378,12 +381,12 @@ async def test_an_index_is_behind_from_the_push_on_until_a_run_has_published_wha
     assert pushed_at is not None
     assert published_at is not None
     assert published_at > pushed_at, "it held another head in between"
-    await runs.enqueue_for_push(pushed, "4" * 40, max_attempts=3)
+    await runs.enqueue_for_push(pushed, "4" * 40, Ask(RunTrigger.WEBHOOK, max_attempts=3))
     assert await behind_since() == published_at, "it was behind before"
     await store.publishes(claimed, commit="4" * 40)
     assert not await behind()
 
-    await runs.enqueue_for_push(pushed, OLD, max_attempts=3)
+    await runs.enqueue_for_push(pushed, OLD, Ask(RunTrigger.WEBHOOK, max_attempts=3))
     assert await behind()
     await registered(store, "app", "https://gitlab.example.com/c/d")
     (state,) = await store.repositories.states()
@@ -412,6 +415,6 @@ async def test_a_tick_takes_no_more_statements_for_many_waiting_runs_than_for_fe
         event.remove(Engine, "before_cursor_execute", executed)
 
     assert max(counts) <= counts[0] + 1  # some have a tick already, and some have none
-    requests = await store.runs.requests([run.id for run in await store.runs.history(limit=100)])
-    ticks = [[each.scheduled_for for each in of if each.is_tick] for of in requests.values()]
-    assert ticks == [[TICK + timedelta(hours=2)]] * 20
+    runs = await store.runs.history(limit=100)
+    assert [run.scheduled_for for run in runs] == [TICK + timedelta(hours=2)] * 20
+    assert [[request.trigger for request in run.requests] for run in runs] == [["command", "schedule"]] * 20

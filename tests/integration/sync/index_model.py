@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from reposync.app.application import Application
 from reposync.errors import UsageError
-from reposync.runs.execution import STOPPING, Execution
+from reposync.runs.execution import Execution
+from reposync.store.endings import STOPPING
 from reposync.store.run import Run
 from reposync.store.tables import IndexVersion
 from tests.fixtures.boundaries import Fault

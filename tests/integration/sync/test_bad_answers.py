@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from reposync.runs.execution import ExecutionPolicy
+from reposync.runs.endings import ExecutionPolicy
 from reposync.store.manifest import ManifestRow
-from reposync.store.run import Run
+from reposync.store.run import Ask, Run
 from reposync.store.status import FINAL, RunTrigger
 from reposync.store.tables import IndexVersion
 from tests.fixtures.missing_blobs import unreadable
@@ -218,7 +218,7 @@ async def test_a_daemon_tries_files_that_failed_again_while_attempts_are_left(wo
     world.repository.commit(FILES)
     await world.completed()
     world.repository.commit({"a.py": b"a = 2\n", "c.py": b"c = 2\n"})
-    run, _ = await world.app.runs.enqueue("project", RunTrigger.SCHEDULE)
+    run, _ = await world.app.runs.enqueue("project", Ask(RunTrigger.SCHEDULE))
     states = []
     with unreadable(world.repository, "a.py"):
         while run.status not in FINAL:
@@ -234,7 +234,7 @@ async def test_a_retry_that_reads_what_failed_ends_as_if_nothing_had_been(world:
     world.repository.commit(FILES)
     await world.completed()
     world.repository.commit({"a.py": b"a = 2\n", "c.py": b"c = 2\n"})
-    run, _ = await world.app.runs.enqueue("project", RunTrigger.SCHEDULE)
+    run, _ = await world.app.runs.enqueue("project", Ask(RunTrigger.SCHEDULE))
     with unreadable(world.repository, "a.py"):
         run = await executed(world, run)
         assert run.status == "retrying"

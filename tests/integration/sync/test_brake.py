@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from reposync.store.run import Run
-from reposync.store.status import FINAL
+from reposync.store.run import Ask, Run
+from reposync.store.status import FINAL, RunTrigger
 from tests.fixtures.gitlab_world import GitLabWorld
 from tests.fixtures.repositories import Content
 from tests.fixtures.world import World
@@ -49,7 +49,7 @@ async def has_stopped(world: World, run: Run, counts: Mapping[str, int], before:
 
 async def approved(world: World, run: Run) -> Run:
     """The blocked run, after a person approved it and a worker took it up."""
-    run = await world.app.runs.approve(run.id)
+    run = await world.app.runs.approve(run.id, Ask(RunTrigger.COMMAND))
     assert run.status not in FINAL
     ended = await world.sync()
     assert ended.id == run.id

@@ -26,8 +26,9 @@ from reposync.app.application import Application, open_application
 from reposync.catalog.apply import registry_in_force
 from reposync.config.database_url import sqlite_url
 from reposync.config.settings import Settings
-from reposync.runs.execution import ExecutionPolicy
-from reposync.store.run import Run, RunFigures
+from reposync.runs.endings import ExecutionPolicy
+from reposync.store.endings import Finish
+from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.examples import SLOW_EXAMPLES
@@ -172,16 +173,15 @@ class Catalogue(RuleBasedStateMachine):
     @rule(data=st.data(), trigger=st.sampled_from(list(RunTrigger)), full=st.booleans())
     def asks(self, data: st.DataObject, trigger: RunTrigger, full: bool) -> None:
         name = data.draw(st.sampled_from(self.registered()))
-        request_id = f"00000000-0000-4000-8000-{next(self.numbers):012}"
-        self.do(self.app.runs.enqueue(name, trigger, asked_by="somebody", request_id=request_id, full=full))
-        self.open_requests[request_id] = name
+        run, _ = self.do(self.app.runs.enqueue(name, Ask(trigger, f"somebody {next(self.numbers)}", full=full)))
+        self.open_requests[run.id] = name
 
     @precondition(lambda self: self.open_requests)
     @rule(data=st.data())
     def takes_back(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.sampled_from(sorted(self.open_requests)))
-        self.do(self.app.runs.withdraw(request_id, by="an interrupt"))
-        del self.open_requests[request_id]
+        run_id = data.draw(st.sampled_from(sorted(self.open_requests)))
+        self.do(self.app.runs.interrupt(run_id))
+        del self.open_requests[run_id]
 
     @precondition(lambda self: self.registered())
     @rule(data=st.data())
@@ -222,8 +222,8 @@ class Catalogue(RuleBasedStateMachine):
     async def _executed(self, run: Run) -> Run:
         row = await self.app.repositories.by_id(run.repository_id)
         if row.has_left:
-            return await self.app.runs.finish(
-                run, RunStatus.CANCELLED, RunFigures(), "REPOSITORY_NOT_FOUND", "It left."
+            return await self.app.runs.end(
+                run, Finish("REPOSITORY_NOT_FOUND", "It left.", status=RunStatus.CANCELLED), RunFigures()
             )
         execution = self.app.execution(run, ExecutionPolicy(lease_seconds=60.0))
         return await self.app.execute(execution)

@@ -6,9 +6,10 @@ import pytest
 
 from reposync.app.command_runs import request_run
 from reposync.catalog.targets import add_repository, change_repository
-from reposync.runs.execution import ExecutionPolicy
-from reposync.store.run import Run, RunFigures
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.runs.endings import ExecutionPolicy
+from reposync.store.endings import Fail
+from reposync.store.run import Ask, Run, RunFigures
+from reposync.store.status import RunTrigger
 from tests.fixtures.world import World
 
 
@@ -25,7 +26,7 @@ async def _exclude(world: World) -> None:
 async def test_what_is_excluded_while_a_command_waits_for_another_run_is_not_indexed(world: World):
     await _begin(world)
     app = world.app
-    await app.runs.enqueue("written", RunTrigger.HTTP)
+    await app.runs.enqueue("written", Ask(RunTrigger.HTTP))
     other = await app.runs.claim("pod-b", 60.0)
     assert other is not None
     command = await request_run(app, await app.catalog.find("written"), full=False, approved=False)
@@ -34,7 +35,7 @@ async def test_what_is_excluded_while_a_command_waits_for_another_run_is_not_ind
     await waits.wait()
 
     await _exclude(world)
-    await app.runs.finish(other, RunStatus.FAILED, RunFigures(), "SOURCE_ERROR", "a test")
+    await app.runs.end(other, Fail("SOURCE_ERROR", "a test"), RunFigures())
 
     assert (await waiting).status == "completed"
     assert set(await world.indexed()) == {"a.py"}
@@ -44,7 +45,7 @@ async def test_what_is_excluded_while_a_command_waits_for_another_run_is_not_ind
 async def test_what_changes_after_a_worker_claimed_a_run_is_obeyed(world: World, change: str):
     await _begin(world)
     app = world.app
-    await app.runs.enqueue("written", RunTrigger.HTTP)
+    await app.runs.enqueue("written", Ask(RunTrigger.HTTP))
     claimed = await app.runs.claim(app.presence.name, 60.0)
     assert claimed is not None
     execution = app.execution(claimed, ExecutionPolicy())

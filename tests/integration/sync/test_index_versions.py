@@ -12,10 +12,11 @@ from reposync.embedding.factory import open_embedder
 from reposync.embedding.local import DIMENSION
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, LOCAL_WINDOW, former_config
-from reposync.runs.execution import ExecutionPolicy
-from reposync.store.run import STOPPING, Run
+from reposync.runs.endings import ExecutionPolicy
+from reposync.store.endings import STOPPING
+from reposync.store.run import Ask, Run
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REQUESTS, RUNS, IndexVersion, VersionState
+from reposync.store.tables import RUNS, IndexVersion, VersionState
 from reposync.store.versions import IndexHold
 from reposync.sync.progress import RunProgress
 from tests.fixtures.repositories import Content, GitRepository
@@ -222,7 +223,7 @@ async def handed_back_after_a_file(world: World, *, full: bool = False) -> Run:
     """As if the process stopped once the run has stored a file more."""
     target = await world.app.catalog.find("project")
     await world.app.repositories.register(target.registration())
-    await world.app.runs.enqueue("project", RunTrigger.COMMAND, full=full)
+    await world.app.runs.enqueue("project", Ask(RunTrigger.COMMAND, full=full))
     claimed = await world.app.claim((await world.app.repositories.get("project")).id)
     assert claimed is not None
     execution = world.app.execution(claimed, ExecutionPolicy())
@@ -362,7 +363,7 @@ async def test_a_gate_keeps_the_live_version_where_answers_get_worse(closed_worl
         assert "recall" in str(run.error_message)
         assert (await live(world)).id == before.id
         assert await found(world, "alpha") >= {"a.py"}
-        await world.app.runs.approve(run.id)
+        await world.app.runs.approve(run.id, Ask(RunTrigger.COMMAND))
         await world.completed()
         assert (await live(world)).id != before.id
 
@@ -404,17 +405,16 @@ async def test_an_approval_of_worse_answers_approves_no_deletion_and_the_other_w
         if approval == "of an older program":
             # It stored nothing about what it had stopped at.
             await world.app.database.change(update(RUNS).values(brake=None))
-        await world.app.runs.approve(run.id, by="anna")
+        await world.app.runs.approve(run.id, Ask(RunTrigger.COMMAND, "anna"))
         if approval == "of an older program":
-            await world.app.database.change(update(REQUESTS).where(REQUESTS.c.asked_by == "anna").values(approval={}))
-            await world.app.database.change(update(RUNS).values(approved=True))
+            await world.app.database.change(update(RUNS).values(approval={}))
         world.repository.commit(dict.fromkeys(list(files)[:29]))
 
         again = await world.sync()
 
         assert (again.id, again.status, again.error_code) == (run.id, "blocked", "DELETION_BLOCKED")
         assert len(await world.indexed()) == 31
-        await world.app.runs.approve(run.id, by="anna")
+        await world.app.runs.approve(run.id, Ask(RunTrigger.COMMAND, "anna"))
         last = await world.sync()
         if approval == "of an older program":
             assert (last.status, last.error_code) == ("blocked", "INDEX_GATE_CLOSED"), "nobody approved the answers"

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from reposync.errors import EmbeddingError, RepositoryNotFound
+from reposync.store.run import Ask
 from reposync.store.status import RunTrigger
 from reposync.store.tables import VersionState
 from tests.fixtures.world import World
@@ -98,7 +99,7 @@ async def test_a_version_that_begins_to_be_built_during_a_search_is_not_found(wo
     world.repository.commit(FILES)
     await world.completed()
     now, there = await live(world), await world.points()
-    run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND)
+    run, _ = await world.app.runs.enqueue("project", Ask(RunTrigger.COMMAND))
     claimed = await world.app.claim(run.repository_id)
     assert claimed is not None
     built: list[str] = []

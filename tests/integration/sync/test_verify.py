@@ -19,8 +19,9 @@ from sqlalchemy import update
 from reposync.app.command_runs import sync
 from reposync.app.verification import Verdict, Verification, find_orphaned_points, remove_orphaned_points
 from reposync.content.model import content_hash
-from reposync.store.run import Run, RunFigures
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.endings import Finish
+from reposync.store.run import Ask, Run, RunFigures
+from reposync.store.status import RunTrigger
 from reposync.store.tables import FILES as MANIFEST
 from reposync.sync.progress import RunProgress
 from reposync.vectors.port import point_id
@@ -302,7 +303,7 @@ async def test_rows_that_do_not_fit_the_commit_are_reported_by_the_source_and_re
     await world.completed()
     fresh = comparable(await world.points())
     row = await world.app.repositories.get("project")
-    run, _ = await world.app.runs.enqueue("project", RunTrigger.SCHEDULE)
+    run, _ = await world.app.runs.enqueue("project", Ask(RunTrigger.SCHEDULE))
     claimed = await world.app.runs.claim("vandal", 60, run_id=run.id)
     assert claimed is not None
     rows = await world.app.manifests.load(row.id)
@@ -310,7 +311,7 @@ async def test_rows_that_do_not_fit_the_commit_are_reported_by_the_source_and_re
     await world.app.manifests.record(
         claimed, row.id, [rows["e.py"]._replace(path="never.py"), rows["b.py"]._replace(chunks=1)]
     )
-    await world.app.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+    await world.app.runs.end(claimed, Finish(), RunFigures())
 
     alone, by_source = await verdict(world), await verdict(world, source=True)
     assert {str(kind) for kind in alone.counts} == {"foreign", "missing", "stale"}

@@ -18,7 +18,6 @@ down_revision = "0004"
 
 NEW_TABLES = (
     "index_versions",
-    "run_requests",
     "missed_ticks",
     "registry_files",
     "superseded_digests",
@@ -34,9 +33,26 @@ def upgrade() -> None:
     _free_the_manifest()
     for name in NEW_TABLES:
         op.execute(sa.schema.CreateTable(SCHEMA.tables[name]))
+    _add_requests()
     for index in INDEXES:
         if index.name in NEW_INDEXES or (index.table is not None and index.table.name in NEW_TABLES):
             op.execute(sa.schema.CreateIndex(index))
+
+
+def _add_requests() -> None:
+    """Later they became a column of the runs."""
+    moment = "TIMESTAMP WITH TIME ZONE" if op.get_context().dialect.name == "postgresql" else "DATETIME"
+    op.execute(f"""
+        CREATE TABLE run_requests (
+            id TEXT NOT NULL, run_id TEXT NOT NULL, repository_id TEXT NOT NULL, "trigger" TEXT NOT NULL,
+            asked_by TEXT NOT NULL, asked_at {moment} NOT NULL, scheduled_for {moment}, priority INTEGER NOT NULL,
+            max_attempts INTEGER NOT NULL, "full" BOOLEAN NOT NULL, repair BOOLEAN NOT NULL, removal BOOLEAN NOT NULL,
+            approval JSON, withdrawn_at {moment}, withdrawn_by TEXT, idempotency_key TEXT, fingerprint TEXT,
+            answer TEXT,
+            CONSTRAINT pk_run_requests PRIMARY KEY (id),
+            CONSTRAINT fk_run_requests_run_id FOREIGN KEY(run_id) REFERENCES sync_runs (id) ON DELETE CASCADE)""")
+    op.execute("CREATE INDEX ix_run_requests_run_id ON run_requests (run_id)")
+    op.execute("CREATE UNIQUE INDEX uq_run_requests_key ON run_requests (asked_by, idempotency_key)")
 
 
 def _extend_tables() -> None:

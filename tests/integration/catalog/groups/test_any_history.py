@@ -24,11 +24,12 @@ from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
 from reposync.config.sections import QdrantConfig
 from reposync.store.database import Database
+from reposync.store.endings import Finish
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository
-from reposync.store.run import RunFigures
+from reposync.store.run import Ask, RunFigures
 from reposync.store.runs import Runs
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import RunTrigger
 from reposync.store.tables import VersionState
 from reposync.store.versions import Versions
 from reposync.vectors.index import QdrantIndex
@@ -115,7 +116,7 @@ class Story:
     async def _sync(self, row: Repository) -> None:
         """One point that tells whose it is, stored as a run does."""
         runs = Runs(self.database)
-        queued, _ = await runs.enqueue(row.name, RunTrigger.COMMAND)
+        queued, _ = await runs.enqueue(row.name, Ask(RunTrigger.COMMAND))
         run = await runs.claim("worker", 60, run_id=queued.id)
         assert run is not None
         versions = Versions(self.database)
@@ -123,7 +124,7 @@ class Story:
         epoch = await versions.begin_epoch(run, version, identity="one")
         scope = WriteScope(version.id, row.name, "c" * 40, epoch)
         await self.index.replace_files(scope, [file(f"{row.project_id}.py", "text", spec=SPARSE_ALONE)])
-        await runs.finish(run, RunStatus.COMPLETED, RunFigures())
+        await runs.end(run, Finish(), RunFigures())
         self.indexed[row.id] = row.project_id or 0
 
     async def check(self) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from reposync.catalog.groups import Discovery
 from reposync.errors import IndexUnavailable
-from reposync.store.run import RunFigures
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.endings import Finish
+from reposync.store.run import Ask, RunFigures
+from reposync.store.status import RunTrigger
 from reposync.vectors.index import QdrantIndex
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.integration.catalog.groups.conftest import PLATFORM, QUICK, GroupWorld
@@ -104,7 +105,7 @@ async def test_names_in_an_index_wait_for_a_run_that_began_under_the_former_name
     project = world.project("platform/a", {"a.py": b"a = 1\n"})
     await world.discover()
     await world.completed("platform/a")
-    run, _ = await world.app.runs.enqueue("platform/a", RunTrigger.COMMAND)
+    run, _ = await world.app.runs.enqueue("platform/a", Ask(RunTrigger.COMMAND))
     claimed = await world.app.runs.claim("another", 60.0, run_id=run.id)
     assert claimed is not None
     project.move("platform/b")
@@ -116,7 +117,7 @@ async def test_names_in_an_index_wait_for_a_run_that_began_under_the_former_name
     state = await world.group()
     assert (state.due_at - state.checked_at).total_seconds() <= 60  # type: ignore[operator]
 
-    await world.app.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+    await world.app.runs.end(claimed, Finish(), RunFigures())
     assert (await world.discover()).unsettled == ()
     assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
 

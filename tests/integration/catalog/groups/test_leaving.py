@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from reposync.store.run import Ask
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome, Ticks
 from tests.integration.catalog.groups.conftest import TOKEN, GroupWorld
@@ -65,7 +66,7 @@ async def test_what_waits_because_of_a_tick_is_cancelled_with_the_pause(world: G
 
     (run,) = await world.app.runs.history()
     assert (run.status, run.error_code) == (RunStatus.CANCELLED, "REPOSITORY_PAUSED")
-    run, _ = await world.app.runs.enqueue("platform/a", RunTrigger.COMMAND)
+    run, _ = await world.app.runs.enqueue("platform/a", Ask(RunTrigger.COMMAND))
     assert run.status is RunStatus.QUEUED, "a person may still sync it"
 
 

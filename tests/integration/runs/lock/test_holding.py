@@ -14,9 +14,9 @@ from reposync.errors import LockHeld
 from reposync.runs.locks import LockHolder, lock_overviews, release_lock
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
+from reposync.store.endings import Finish
 from reposync.store.run import RunFigures
 from reposync.store.runs import Runs
-from reposync.store.status import RunStatus
 from tests.fixtures.clocks import DatabaseTime, ShiftedClock, database_time  # noqa: F401
 from tests.fixtures.databases import database_kind, database_url, postgresql  # noqa: F401
 from tests.fixtures.redis_server import RedisServer
@@ -104,7 +104,7 @@ async def test_the_lock_of_a_run_that_ended_is_replaced_at_once(
 ) -> None:
     first = await log.running()
     server.set(key(first), value(first), px=1_800_000)
-    await log.runs.finish(first, RunStatus.COMPLETED, RunFigures())
+    await log.runs.end(first, Finish(), RunFigures())
     second = await log.running(first.repository)
     async with watched(open_locks(redis_url), second):
         assert server.get(key(second)) == value(second)
