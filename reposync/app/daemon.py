@@ -151,7 +151,7 @@ class Daemon:
         pool = WorkerPool(app, self._config, on_load=self._metrics.workers, report=self._report("workers"))
         on_result = partial(self._metrics.count, "group_discoveries")
         worker, redact = app.presence.name, app.secrets.redact
-        discovery = Discovery(app.database, app.index, worker, app.observer, on_result, redact=redact)
+        discovery = Discovery(app.database, worker, app.observer, on_result, redact=redact)
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "registry": lambda: self._watcher.run(app, lambda: discovery.declare(app.configuration.registry)),
             "health": HealthChecks(app, self._health, self._secrets).run,

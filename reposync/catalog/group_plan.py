@@ -1,7 +1,7 @@
 """What a group's listing means for the registered repositories, decided without any request or change.
 
 The identity of a project is its number on its server: a repository keeps its index and history wherever its project
-moves and whatever its name becomes. A name is a label, the project's full path; names may be swapped or reused.
+moves and whatever its name becomes. A name is a label: the project's full path, unless a different repository has it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from reposync.wildmatch import PathPatterns
 GROUP_SHRANK = "GROUP_SHRANK"
 GROUP_RENUMBERED = "GROUP_RENUMBERED"
 GROUP_LISTING_FAULTY = "GROUP_LISTING_FAULTY"
-NAME_TAKEN = "NAME_TAKEN"
-NAME_IS_TAKEN = "another repository has its name"
 MAX_NAME_CHARS = 200  # as the registry file has it
 _NAMES_SHOWN = 5
 # The brake: a listing that lacks more than half of more projects than this pauses none.
@@ -47,25 +45,27 @@ def server_of(registry: Registry, group: Group) -> GitLabInstance:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A registered repository, and its new name. `project`: None if it is not a listed project of the group. `left`:
-    why it is not to be synced; None if it is, or if nothing is concluded."""
+    """A registered repository, and its name from now on."""
 
     row: Repository
     project: ListedProject | None
+    """None if it is not a listed project of the group."""
     name: str
     left: str | None
+    """Why it is not to be synced; None if it is, or if nothing is concluded."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """`new`: projects to register, by name. `skipped`: paths of projects that are not registered, by reason. `problem`:
-    a code and a message for a person."""
-
     listed: int
     new: Mapping[str, ListedProject]
+    """Projects to register, by name."""
     known: Sequence[Known]
+    """In an order in which each name is free when its turn comes."""
     skipped: Mapping[str, Sequence[str]]
+    """Paths of projects that are not registered, by reason."""
     problem: tuple[str, str] | None
+    """A code and a message for a person."""
 
 
 class GroupView:
@@ -76,17 +76,16 @@ class GroupView:
         self.key = group_key(registry, group)
         checked_repository(registry, group.definition("any", "any/any"))  # the settings of all its projects
         self._server = server_of(registry, group)
-        self._rows = rows
+        self._names = {row.name for row in rows}
         self._urls = sorted({server.url for server in registry.gitlab}, key=len)
         servers = {server.name for server in registry.gitlab if server.url == self._server.url}
-        neighbours = {each.group.casefold(): each for each in registry.groups if each.gitlab in servers}
-        neighbours.pop(group.group.casefold(), None)
-        self._takes = {each.group: _filter(each) for each in (group, *neighbours.values())}
+        self._takes = {each.group: _filter(each) for each in (*registry.groups, group) if each.gitlab in servers}
         here = [row for row in rows if self._is_here(row)]
-        self._registered = [row for row in here if row.origin == GROUP]
-        self._mine = [row for row in self._registered if row.group_key == self.key]
-        self._others = [row for row in self._registered if row.group_key != self.key]
-        self._left = [row for row in here if row.origin == CONFIG and row.has_left]
+        self._mine = [row for row in here if row.origin == GROUP and row.group_key == self.key]
+        others = [row for row in here if row.origin == GROUP and row.group_key != self.key]
+        left = [row for row in here if row.origin == CONFIG and row.has_left]
+        # The later one counts.
+        self._known = [*left, *others, *self._mine]
         single = [row for row in here if row.origin != GROUP and not (row.origin == CONFIG and row.has_left)]
         self._single = {row.location.casefold(): row.name for row in single}
         self._single_by_number = {row.project_id: row.name for row in single if row.project_id is not None}
@@ -107,52 +106,34 @@ class GroupView:
             kept = [Known(row, None, row.name, None) for row in missing]
             return GroupPlan(len(projects), {}, kept, {}, (GROUP_RENUMBERED, renumbered))
         skipped: dict[str, list[str]] = {}
-        wanted: dict[str, list[str]] = {}
-        present: list[tuple[Repository, ListedProject, str | None]] = []
+        known: list[Known] = []
         new: list[ListedProject] = []
-        # Of other groups: their name is the path of a listed project, so it is outdated.
-        paths, matched_ids = {project.path for project in projects}, {row.id for row in matched.values()}
-        displaced = [row for row in self._others if row.name in paths and row.id not in matched_ids]
+        taken = set(self._names)
         for project in sorted(projects, key=lambda each: each.id):
             row, left = matched.get(project.id), self._left_out(project)
             if self._owner(project.path) != self.group.group:
                 why: str | None = "listed by another group"
             elif row is not None and self._unusable(project) is None:
-                present.append((row, project, left))
+                known.append(Known(row, project, _follow(row.name, project, taken), left))
                 continue
             else:
                 why = left or ("has no commit yet" if project.is_empty else self._unusable(project))
             if why is None:
                 new.append(project)
-                continue
-            skipped.setdefault(why, []).append(project.path)
-            displaced += [row] if row is not None else []
-
-        wanted |= {str(project.id): [project.path] for project in new}
-        wanted |= {row.id: [project.path, row.name, *_spare_names(project.path, row)] for row, project, _ in present}
-        wanted |= {row.id: [row.name, *_spare_names(row.name, row)] for row in [*missing, *displaced]}
-        names = _assigned(wanted, {row.name for row in self._rows if row.id not in wanted})
-        if unnamed := [project.path for project in new if str(project.id) not in names]:
-            skipped[NAME_IS_TAKEN] = unnamed
-        known = [Known(row, project, names[row.id], left) for row, project, left in present]
-        known += [Known(row, None, names[row.id], _UNLISTED if trusted else None) for row in missing]
-        known += [Known(row, None, names[row.id], None) for row in displaced]
-        return GroupPlan(
-            len(projects),
-            {names[str(project.id)]: project for project in new if str(project.id) in names},
-            known,
-            skipped,
-            self._problem(shrank, listing.faults, unnamed),
-        )
+            else:
+                skipped.setdefault(why, []).append(project.path)
+        names: dict[str, ListedProject] = {}
+        for project in new:
+            if (name := _first_name(project, taken)) is not None:
+                names[name] = project
+            else:
+                skipped.setdefault("other repositories have its name", []).append(project.path)
+        known += [Known(row, None, row.name, _UNLISTED if trusted else None) for row in missing]
+        return GroupPlan(len(projects), names, known, skipped, self._problem(shrank, listing.faults))
 
     def address(self, path: str) -> str:
         """The URL of the project with that path."""
         return f"{self._server.url}/{path}"
-
-    def unsettled(self) -> list[Repository]:
-        """Repositories whose points may still have a former name: `location` is changed last."""
-        defined = [row for row in self._registered if row.definition is not None]
-        return [row for row in defined if row.location != self.address(str((row.definition or {}).get("project")))]
 
     def _shrank(self, listed: int, missing: Sequence[Repository]) -> str | None:
         lost = [row.name for row in missing if row.is_active]  # they may exist, hidden from the token
@@ -177,19 +158,13 @@ class GroupView:
             f"{BRAKE_PROJECTS} projects, `reposync sync --allow-mass-delete`."
         )
 
-    def _problem(self, shrank: str | None, faults: Sequence[str], unnamed: Sequence[str]) -> tuple[str, str] | None:
+    def _problem(self, shrank: str | None, faults: Sequence[str]) -> tuple[str, str] | None:
         if shrank:
             return GROUP_SHRANK, shrank
-        group = self.group.group
         if faults:
             return GROUP_LISTING_FAULTY, (
-                f"GitLab's listing of group {group} is damaged ({'; '.join(faults)}). Such rows were ignored, "
-                "and nothing was paused."
-            )
-        if unnamed:
-            return NAME_TAKEN, (
-                f"Projects of group {group} are not registered, because other repositories have their names: "
-                f"{_some(unnamed)}. List them under `repositories` by another name, or rename the others."
+                f"GitLab's listing of group {self.group.group} is damaged ({'; '.join(faults)}). Such rows were "
+                "ignored, and nothing was paused."
             )
         return None
 
@@ -208,9 +183,8 @@ class GroupView:
     def _matched(self, projects: Iterable[ListedProject]) -> dict[int, Repository]:
         """The repository of each project, by number, or by path if the number is unknown: one of this group first,
         then of a different group, then one that left the registry file."""
-        ranked = [*self._left, *self._others, *self._mine]
-        by_number = {row.project_id: row for row in ranked if row.project_id is not None}
-        by_location = {row.location: row for row in ranked if row.project_id is None}
+        by_number = {row.project_id: row for row in self._known if row.project_id is not None}
+        by_location = {row.location: row for row in self._known if row.project_id is None}
         rows = {each.id: by_number.get(each.id) or by_location.get(self.address(each.path)) for each in projects}
         return {number: row for number, row in rows.items() if row is not None}
 
@@ -240,23 +214,20 @@ class GroupView:
         return None
 
 
-def _assigned(wanted: Mapping[str, Sequence[str]], taken: Collection[str]) -> dict[str, str]:
-    """A unique name for each, as far as there is one: first everybody's first choice."""
-    given: dict[str, str] = {}
-    used = set(taken)
-    for choices in (slice(1), slice(1, None)):
-        for who, names in wanted.items():
-            free = next((name for name in names[choices] if name not in used), None)
-            if free is not None and who not in given:
-                given[who] = free
-                used.add(free)
-    return given
+def _follow(name: str, project: ListedProject, taken: set[str]) -> str:
+    """The path of its project, if no repository has that name; else it stays. Updates the names that are `taken`."""
+    if project.path in taken:
+        return name
+    taken.remove(name)
+    taken.add(project.path)
+    return project.path
 
 
-def _spare_names(wanted: str, row: Repository) -> list[str]:
-    """Used if the wanted name is taken."""
-    endings = [f"-{each}" for each in (row.project_id, row.id) if each is not None]
-    return [wanted[: MAX_NAME_CHARS - len(ending)] + ending for ending in endings]
+def _first_name(project: ListedProject, taken: Collection[str]) -> str | None:
+    """Of a new repository: its path, with the number of the project if a different repository has that name."""
+    ending = f"-{project.id}"
+    numbered = project.path[: MAX_NAME_CHARS - len(ending)] + ending
+    return next((name for name in (project.path, numbered) if name not in taken), None)
 
 
 def _filter(group: Group) -> Callable[[str], bool]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from reposync.catalog.group_plan import (
     GROUP_RENUMBERED,
@@ -39,16 +39,11 @@ from reposync.store.registry import (
     ProjectGroups,
     RegistrationsChanged,
     RepositoryChange,
-    moved_link,
 )
 from reposync.store.repository import Registration, Repository
 from reposync.store.tables import ProjectGroup
-from reposync.store.versions import Versions
 from reposync.supervision import end, log_defect
 from reposync.telemetry.health import Trouble
-
-if TYPE_CHECKING:
-    from reposync.vectors.index import QdrantIndex
 
 # Not structlog: unconfigured, as in a command, it writes to standard output.
 log = logging.getLogger(__name__)
@@ -57,41 +52,50 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 60.0
 # Retry interval after an error that may pass.
 RETRY_SECONDS = 300.0
-# Retry interval while a running sync blocks the rename in the index.
-UNSETTLED_SECONDS = 60.0
 # Timeout of the last write about a group during shutdown.
 LAST_WRITE_SECONDS = 5.0
 _LONGEST_RETRY_AFTER_SECONDS = 86_400.0
 TRIES = 3
-_COMPARED = ("collection", "cron_expression", "timezone", "definition", "resolved", "group_key", "project_id")
+_COMPARED = (
+    "location",
+    "collection",
+    "cron_expression",
+    "timezone",
+    "definition",
+    "resolved",
+    "group_key",
+    "project_id",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryReport:
-    """The result of a discovery, by names of repositories. `projects`: number in the group; `paused` has the reasons;
-    `skipped`: paths of projects that are not registered, by reason; `unsettled`: get their new name in the index after
-    their run. A `problem` needs a person; everything else was done."""
+    """The result of a discovery, by names of repositories. A `problem` needs a person; everything else was done."""
 
     listed: int
     projects: int
+    """How many are registered and in the group."""
     added: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    """Former and new name."""
+    kept_names: tuple[tuple[str, str], ...] = ()
+    """Name and path of projects that are new or have moved, and whose path is the name of a different repository."""
     paused: tuple[tuple[str, str], ...] = ()
+    """With the reason."""
     resumed: tuple[str, ...] = ()
-    unsettled: tuple[str, ...] = ()
     unchanged: int = 0
     skipped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Paths of projects that are not registered, by reason."""
     problem_code: str | None = None
     problem: str | None = None
 
 
 @dataclass
 class Discovery:
-    """For one event loop. `index` opens a collection, only after a change of names; `worker`: name of the claims;
-    `on_result` is called with the result of each group; `redact` removes secrets from messages."""
+    """For one event loop. `worker`: name of the claims; `on_result` is called with the result of each group; `redact`
+    removes secrets from messages."""
 
     database: Database
-    index: Callable[[str], QdrantIndex]
     worker: str
     observer: RequestObserver | None = None
     on_result: Callable[[Literal["ok", "failed"]], None] = lambda _: None
@@ -102,7 +106,6 @@ class Discovery:
     def __post_init__(self) -> None:
         self._groups = ProjectGroups(self.database)
         self._repositories = GroupRepositories(self.database)
-        self._versions = Versions(self.database)
         self._waits = Trouble("groups are discovered again")
 
     async def declare(self, registry: Registry) -> None:
@@ -137,8 +140,8 @@ class Discovery:
         """Discover this group now for a person who waits, also if it is not due or a different pod has it; nothing is
         logged. `approved`: the person confirms the listing, however much it lacks.
 
-        Raises what a source raises (before any change), StoreUnavailable, VectorIndexError (changed names are in the
-        registry then, and in the index after the next discovery), and LeaseLost if a different person discovers it too.
+        Raises what a source raises (before any change), StoreUnavailable, and LeaseLost if a different person discovers
+        it too.
         """
         claim = await self._groups.claim(group_key(registry, group), self.worker, self.lease_seconds)
         ended = await self._claimed(registry, group, claim, approved=approved)
@@ -169,7 +172,7 @@ class Discovery:
             within, after = RETRY_SECONDS if error.retryable else None, error.retry_after_seconds
             projects, code, problem = None, error.code, str(error)
         else:
-            ended, within, after = report, UNSETTLED_SECONDS if report.unsettled else None, None
+            ended, within, after = report, None, None
             projects, code, problem = report.projects, report.problem_code, report.problem
         finally:
             await end(heartbeat)
@@ -203,14 +206,13 @@ class Discovery:
                 plan = await asyncio.to_thread(view.plan, listing, approved=approved, confirmed=is_second)
                 await self._groups.renew(claim, self.lease_seconds)
                 try:
-                    report = await self._follow(registry, view, plan, guard)
-                    break
+                    return await self._follow(registry, view, plan, guard)
                 except RegistrationsChanged:
                     if not tries_left:
                         raise
         finally:
             await source.close()
-        return await self._settle(await self._view(registry, group), report, claim)
+        raise AssertionError  # the last try returned or raised
 
     async def _view(self, registry: Registry, group: Group) -> GroupView:
         return await asyncio.to_thread(GroupView, registry, group, await self._repositories.list())
@@ -238,6 +240,7 @@ class Discovery:
             projects=len(plan.new) + sum(each.left is None for each in present),
             added=tuple(plan.new),
             renamed=tuple((each.before.name, each.name) for each in changes if each.name != each.before.name),
+            kept_names=tuple(_kept_names(view, plan)),
             paused=tuple(
                 (each.name, str(lefts[each.before.id])) for each in paused if not is_paused_by_group(each.before)
             ),
@@ -247,25 +250,6 @@ class Discovery:
             problem_code=code,
             problem=problem,
         )
-
-    async def _settle(self, view: GroupView, report: DiscoveryReport, claim: ProjectGroup) -> DiscoveryReport:
-        """Update names and links in the index. A repository with an active run has to wait, because the run writes the
-        former name. Raises VectorIndexError, and what the guard raises."""
-        unsettled = view.unsettled()
-        # Read after the names were changed: a run that begins later has the new name.
-        running = await self._repositories.running([row.id for row in unsettled]) if unsettled else set()
-        for row in unsettled:
-            if row.id in running:
-                continue
-            await self._groups.renew(claim, self.lease_seconds)  # a pod that lost it must not write an older name
-            address = view.address(str((row.definition or {})["project"]))
-            if row.epoch > 0:
-                for version in await self._versions.of(row.id):
-                    index = self.index(version.physical)
-                    if await index.spec() is not None:
-                        await index.rename_repository(version.id, row.name, partial(moved_link, address=address))
-            await self._repositories.relocate(row, address, guard=partial(self._groups.require_held, claim))
-        return replace(report, unsettled=tuple(row.name for row in unsettled if row.id in running))
 
     def _log_result(self, key: str, ended: DiscoveryReport | RepoSyncError) -> None:
         """Used if nobody waits for the report."""
@@ -292,10 +276,12 @@ def _due(schedule: Schedule, within_seconds: float | None, retry_after: float | 
 def _log_report(key: str, report: DiscoveryReport) -> None:
     for former, name in report.renamed:
         log.info("repository renamed", extra={"group": key, "repository": name, "former": former})
+    for name, path in report.kept_names:
+        log.warning("a different repository has the name", extra={"group": key, "repository": name, "project": path})
     for name, reason in report.paused:
         log.warning("repository paused", extra={"group": key, "repository": name, "reason": reason})
     figures: dict[str, object] = {"listed": report.listed, "projects": report.projects}
-    figures |= {each: len(getattr(report, each)) for each in ("added", "renamed", "paused", "resumed")}
+    figures |= {each: len(getattr(report, each)) for each in ("added", "renamed", "kept_names", "paused", "resumed")}
     figures["skipped"] = {reason: len(paths) for reason, paths in report.skipped.items()}
     log.info("group discovered", extra={"group": key, **figures})
 
@@ -311,32 +297,26 @@ def _registrations(
         resolved = checked_repository(registry, definition)
         target = SyncTarget(resolved, GROUP, definition=definition, group_key=view.key)
         registration = target.registration().model_copy(update={"project_id": project.id})
-        if (row := rows.get(name)) is not None:
-            registration = registration.model_copy(update={"location": row.location})
+        row = rows.get(name)
         # If its group had left the registry file, registering it activates it again.
         if row is None or row.has_left or any(getattr(registration, key) != getattr(row, key) for key in _COMPARED):
             found.append(registration)
     return found
 
 
-def _change(view: GroupView, each: Known) -> RepositoryChange:
-    row, project = each.row, each.project
-    values = _renaming(view, each)
+def _change(view: GroupView, known: Known) -> RepositoryChange:
+    row, project = known.row, known.project
+    values: dict[str, Any] = {} if known.name == row.name else {"name": known.name}
     if project is not None and (row.origin, row.group_key, row.project_id) != (GROUP, view.key, project.id):
         values |= {"origin": GROUP, "group_key": view.key, "project_id": project.id, "branch": None}
-    return RepositoryChange(row, values | pause_of(each))
+    return RepositoryChange(row, values | pause_of(known))
 
 
-def _renaming(view: GroupView, each: Known) -> dict[str, Any]:
-    """For a new name or path. `location` gets a wrong value on purpose until the index is updated, so that an
-    interruption in between is detected."""
-    former = each.row.definition or {}
-    path = each.project.path if each.project is not None else former.get("project", each.name)
-    if (each.name, path) == (each.row.name, former.get("project", path)):
-        return {}
-    definition = {**former, "name": each.name, "project": path}
-    if each.project is not None:
-        definition = view.group.definition(each.name, path)
-    final = view.address(path)
-    wrong = (each.row.location, view.address(each.row.name), view.address(each.name))
-    return {"name": each.name, "definition": definition, "location": next((at for at in wrong if at != final), final)}
+def _kept_names(view: GroupView, plan: GroupPlan) -> Iterator[tuple[str, str]]:
+    for name, new in plan.new.items():
+        if name != new.path:
+            yield name, new.path
+    for known in plan.known:
+        project = known.project
+        if project is not None and known.name != project.path and known.row.location != view.address(project.path):
+            yield known.name, project.path

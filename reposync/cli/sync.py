@@ -76,7 +76,7 @@ async def _discover_groups(app: Application, *, approved: bool) -> bool:
     from reposync.errors import RepoSyncError
 
     registry, all_ok = app.configuration.registry, True
-    discovery = Discovery(app.database, app.index, app.presence.name, redact=app.secrets.redact)
+    discovery = Discovery(app.database, app.presence.name, redact=app.secrets.redact)
     for group in registry.groups:
         try:
             report = await discovery.discover(registry, group, approved=approved)
@@ -84,6 +84,10 @@ async def _discover_groups(app: Application, *, approved: bool) -> bool:
             problem: str | None = str(error)
         else:
             problem = report.problem
+            for former, name in report.renamed:
+                _warn(name, f"renamed, with its project: it was {former}")
+            for name, path in report.kept_names:
+                _warn(name, f"is project {path}, whose name a different repository has")
             for name, reason in report.paused:
                 _warn(name, f"paused: {reason}")
         if problem:

@@ -276,7 +276,7 @@ class _Search:
             self._lines += len(lines)
             if matches:
                 language, commit = metadata.get("language"), str(metadata.get("commit"))
-                # A renamed repository's points are renamed one after the other.
+                # The points of a repository that was renamed have its former name until its next run.
                 found = FileMatches(version.repository, path, language, commit, False, matches)
                 self._files[version.id, path] = found
             self._chars += sum(len(each.text) for each in chunks)

@@ -19,7 +19,7 @@ from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
 from reposync.search.scope import TRIES, IndexParts, Scope, index_missing, nothing_indexed, scope_of, with_inactive
 from reposync.search.similar import Excerpt, Place, excerpt_of
-from reposync.store.index_queries import indexed_meaning, searched_versions, versions_with
+from reposync.store.index_queries import indexed_meaning, repository_names, searched_versions, versions_with
 from reposync.store.manifest import Manifests
 from reposync.supervision import in_thread
 from reposync.symbol import Symbol
@@ -140,16 +140,23 @@ class Searching:
             hits = sorted(chain.from_iterable(answers), key=lambda hit: -hit.score)[: query.limit]
             # The points of a version that was retired meanwhile may have been removed before they were read.
             searched = scope
-            scope, outdated = await asyncio.gather(
+            scope, outdated, names = await asyncio.gather(
                 read_scope(ids=met.unwanted.union(hit.version for hit in hits)),
                 self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits]),
+                repository_names(self._parts.database, {hit.version for hit in hits}),
             )
             if met.may_be_shown(hits, scope) and searched.lasts(scope):
                 break
         if not found:
             raise index_missing() if scope.collections else nothing_indexed()
-        shown = [hit for hit in hits if hit.version not in met.unwanted]
-        return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in shown], scope
+        # The points of a repository that was renamed have its former name until its next run.
+        return [
+            replace(
+                hit, outdated=(hit.version, hit.path) in outdated, repository=names.get(hit.version, hit.repository)
+            )
+            for hit in hits
+            if hit.version not in met.unwanted
+        ], scope
 
     async def _excerpt(self, place: Place, searched: str | Sequence[str] | None) -> Excerpt:
         """`searched`: what is searched; a path without one is looked for there first."""

@@ -124,6 +124,13 @@ async def searched_versions(
     return {row.state: (row.physical, row.id) for row in rows if row.id is not None}
 
 
+async def repository_names(database: Database, ids: Collection[str]) -> dict[str, str]:
+    """Id of a version -> name of its repository."""
+    joined = VERSIONS.join(REPOSITORIES, VERSIONS.c.repository_id == REPOSITORIES.c.id)
+    query = select(VERSIONS.c.id, REPOSITORIES.c.name).select_from(joined).where(VERSIONS.c.id.in_(sorted(ids)))
+    return {row.id: row.name for row in await database.rows(query)} if ids else {}
+
+
 @dataclass(frozen=True, slots=True)
 class LiveVersion:
     """The index that a repository is searched in. `collection`: the physical one. `settings`: how points are made."""

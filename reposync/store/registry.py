@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
-from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
@@ -16,15 +15,13 @@ from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import truncate
 from reposync.store.database import REGISTRATIONS, Connection, Guard, Stored
 from reposync.store.database_clock import AHEAD_SECONDS
-from reposync.store.repositories import Repositories, change_repository, lock_repositories, scheduled
+from reposync.store.repositories import Repositories, change_repository, lock_repositories, outdate_links, scheduled
 from reposync.store.repository import Repository
-from reposync.store.status import RunStatus
 from reposync.store.tables import (
     GROUPS,
     REGISTRY_DOCUMENTS,
     REPOSITORIES,
     RUNS,
-    VERSIONS,
     ProjectGroup,
     RegistryDocument,
 )
@@ -216,19 +213,13 @@ class RepositoryChange:
         return str(self.values.get("name", self.before.name))
 
 
-def moved_link(link: str, address: str) -> str:
-    """The link to a file of a project that has a new address. No path of a GitLab project contains `/-/`, and every
-    link to one of its files does."""
-    _, separator, rest = link.partition("/-/")
-    return f"{quote(address, safe=':/')}/-/{rest}" if separator else link
-
-
 class GroupRepositories(Repositories):
     """The repositories of a group: changes of several are applied together."""
 
     async def apply_changes(self, changes: Sequence[RepositoryChange], *, guard: Guard | None = None) -> None:
-        """One transaction: two repositories that swap names always have one. A new name applies to the history too; a
-        pause cancels waiting runs of ticks and pushes. The index is unchanged. `guard`: see `register_all`.
+        """One transaction, in this order: a name that one gives up is free for the next. A new name applies to the
+        history too, and to the points after the next run; one that began before publishes nothing. A pause cancels
+        waiting runs of ticks and pushes. `guard`: see `register_all`.
 
         Raises RegistrationsChanged if a row differs from what was read, or a name was taken meanwhile.
         """
@@ -248,40 +239,20 @@ class GroupRepositories(Repositories):
                 row = present.get(change.before.id)
                 if row is None or any(getattr(row, name) != getattr(change.before, name) for name in _DECIDED_BY):
                     raise RegistrationsChanged(f"Repository {change.before.name!r} was changed meanwhile.")
-            renamed = [change for change in changes if change.name != change.before.name]
-            for change in renamed:  # first to temporary names; no valid name has a line break
-                await change_repository(connection, change.before.id, {"name": f"\n{change.before.id}"})
             now = await connection.now()
             for change in changes:
                 values = {**change.values, "updated_at": now}
                 if (is_active := values.get("is_active")) is not None:
                     begins = scheduled(change.before, now, change.before.last_sync_at)
                     values |= begins if is_active else {"next_due_at": None}
+                if change.name != change.before.name:
+                    values["generation"] = columns.generation + 1
                 await change_repository(connection, change.before.id, values)
+            renamed = [change for change in changes if change.name != change.before.name]
             for change in renamed:
                 runs = update(RUNS).where(RUNS.c.repository_id == change.before.id)
                 await connection.execute(runs.values(repository=change.name))
             if paused := [change.before.id for change in changes if change.values.get("is_active") is False]:
                 await self._cancel_automatic(connection, paused, "its group")
+            await outdate_links(connection, [change.before.id for change in renamed])
             await connection.announce(REGISTRATIONS)
-
-    async def relocate(self, repository: Repository, location: str, *, guard: Guard | None = None) -> None:
-        """The same project has a new address, which the links of its points have already: nothing else changes.
-        `guard`: see `register_all`."""
-        columns = REPOSITORIES.c
-        same = and_(columns.id == repository.id, columns.name == repository.name)
-        linked = select(VERSIONS.c.id, VERSIONS.c.links).where(
-            VERSIONS.c.repository_id == repository.id, VERSIONS.c.links.is_not(None)
-        )
-        async with self._database.write(guard) as connection:
-            await connection.execute(update(REPOSITORIES).where(same).values(location=location))
-            for version_id, links in await connection.rows(linked):
-                moved = update(VERSIONS).where(VERSIONS.c.id == version_id)
-                await connection.execute(moved.values(links=moved_link(links, location)))
-
-    async def running(self, identities: Collection[str]) -> set[str]:
-        """The ids of those that have a running run."""
-        query = select(RUNS.c.repository_id).where(
-            RUNS.c.repository_id.in_(identities), RUNS.c.status == RunStatus.RUNNING
-        )
-        return set(await self._database.scalars(query))

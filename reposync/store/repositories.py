@@ -185,6 +185,8 @@ class Repositories(Stored):
             changes |= scheduled(registration, now, row.last_sync_at)
         if changes:
             row = await change_repository(connection, row.id, changes | {"updated_at": now})
+        if "location" in changes:
+            await outdate_links(connection, [row.id])
         if changes or is_new:
             await connection.announce(REGISTRATIONS)
         rows[row.name] = row
@@ -345,6 +347,13 @@ def scheduled(definition: Registration, now: datetime, last_sync_at: datetime | 
             with suppress(ScheduleError):  # of a newer program, which takes it and knows the next moment
                 next_due_at = Schedule.parse(definition.cron_expression, definition.timezone).next_after(now)
     return {"next_due_at": next_due_at, "last_tick_at": now}
+
+
+async def outdate_links(connection: Connection, identities: Sequence[str]) -> None:
+    """Their names or addresses have changed: the next run of each writes them to its points."""
+    if identities:
+        outdated = update(VERSIONS).where(VERSIONS.c.repository_id.in_(identities))
+        await connection.execute(outdated.values(links=""))
 
 
 def _indexed(resolved: Mapping[str, Any] | None) -> dict[str, Any]:

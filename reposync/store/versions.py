@@ -63,6 +63,11 @@ class Origin:
     links: str | None
     commits: Sequence[tuple[int, str | None]]
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether the points have the name and the address that the repository has now."""
+        return self.links != ""
+
     def commit_of(self, epoch: int) -> str | None:
         at = bisect_right(self.commits, epoch, key=itemgetter(0)) - 1
         return self.commits[at][1] if at >= 0 else None

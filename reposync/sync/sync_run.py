@@ -157,10 +157,12 @@ class SyncRun:
         self._context.figures.files_failed = totals.failed
         index = self._parts.open_index(version.physical)
         links = source.url(SAMPLE_PATH, head, 1, 1)
-        if links != version.links and not situation.builds:
-            # The project's path, its host or the branch changed: so did the links of all files.
+        is_new = situation.builds and version.links is None
+        if links != version.links and not is_new:
+            # The name, the project's path, its host or the branch changed: so did the links of all files.
             await index.relink(
                 version.id,
+                self._repository.name,
                 lambda path, first, last: source.url(path_bytes(path), head, first, last),
                 check=self._context.lease.check,
             )

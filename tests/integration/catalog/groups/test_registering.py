@@ -178,8 +178,8 @@ async def test_a_repository_that_is_no_longer_listed_by_name_goes_on_in_the_grou
         row = await world.row_of(project)
         assert report.renamed == (("payments", "platform/payments"),)
         assert (row.id, row.is_active, row.origin) == (before.id, True, "group")
-        assert {each["repository"] for each in await world.metadata()} == {"platform/payments"}
         assert (await world.completed("platform/payments")).files_processed == 0
+        assert {each["repository"] for each in await world.metadata()} == {"platform/payments"}
 
 
 async def test_of_two_groups_the_inner_one_has_the_project_in_any_order(closed_world: GroupWorld) -> None:
@@ -203,7 +203,7 @@ async def test_of_two_groups_the_inner_one_has_the_project_in_any_order(closed_w
 
 
 async def test_a_name_of_a_different_repository_is_not_taken_and_is_reported(world: GroupWorld) -> None:
-    world.project("platform/a")
+    project = world.project("platform/a")
     await world.app.repositories.register(
         Registration(
             name="platform/a", location="https://git.example.com/a.git", source="git", origin="command", collection="x"
@@ -212,8 +212,8 @@ async def test_a_name_of_a_different_repository_is_not_taken_and_is_reported(wor
 
     report = await world.discover()
 
-    assert report.problem_code == "NAME_TAKEN"
-    assert "platform/a" in str((await world.group()).error_message)
+    assert report.kept_names == ((f"platform/a-{project.id}", "platform/a"),)
+    assert (await world.row_of(project)).is_active
     assert (await world.rows())["platform/a"].source == "git"
 
 

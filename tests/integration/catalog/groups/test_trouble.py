@@ -244,16 +244,17 @@ async def test_a_temporary_error_is_retried_soon_and_one_for_a_person_at_the_nex
 
 
 async def test_a_defect_ends_the_look_at_one_group_with_an_id_to_find_it_by(world: GroupWorld) -> None:
-    project = world.project("platform/a", {"a.py": b"a = 1\n"})
-    await world.discover()
-    await world.completed("platform/a")
-    project.move("platform/b")
+    world.project("platform/a")
     registry = world.app.configuration.registry
 
-    def broken(collection: str) -> Any:
-        raise ZeroDivisionError("secret")
+    class Broken:
+        def request(self, kind: str) -> None:
+            raise ZeroDivisionError("secret")
 
-    pod = type(world.discovery)(world.app.database, broken, "pod")
+        def rate_limited(self, seconds: float) -> None:
+            raise AssertionError
+
+    pod = replace(world.discovery, observer=Broken())
     await pod.declare(registry)
     assert await pod.run_due(registry) == 1
 
