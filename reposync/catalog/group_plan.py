@@ -126,6 +126,7 @@ class GroupView:
         for project in new:
             if (name := _first_name(project, taken)) is not None:
                 names[name] = project
+                taken.add(name)
             else:
                 skipped.setdefault("other repositories have its name", []).append(project.path)
         known += [Known(row, None, row.name, _UNLISTED if trusted else None) for row in missing]

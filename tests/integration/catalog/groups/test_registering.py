@@ -204,6 +204,7 @@ async def test_of_two_groups_the_inner_one_has_the_project_in_any_order(closed_w
 
 async def test_a_name_of_a_different_repository_is_not_taken_and_is_reported(world: GroupWorld) -> None:
     project = world.project("platform/a")
+    second = world.project(f"platform/a-{project.id}")
     await world.app.repositories.register(
         Registration(
             name="platform/a", location="https://git.example.com/a.git", source="git", origin="command", collection="x"
@@ -212,8 +213,9 @@ async def test_a_name_of_a_different_repository_is_not_taken_and_is_reported(wor
 
     report = await world.discover()
 
-    assert report.kept_names == ((f"platform/a-{project.id}", "platform/a"),)
-    assert (await world.row_of(project)).is_active
+    numbered = f"platform/a-{project.id}"
+    assert report.kept_names == ((numbered, "platform/a"), (f"{numbered}-{second.id}", numbered))
+    assert (await world.row_of(project)).is_active and (await world.row_of(second)).is_active
     assert (await world.rows())["platform/a"].source == "git"
 
 
