@@ -28,6 +28,7 @@ from reposync.config.registry import Registry
 from reposync.config.sections import DaemonConfig
 from reposync.config.settings import Configuration, Settings
 from reposync.errors import Starting, StoreUnavailable
+from reposync.garbage import collect_as_usual
 from reposync.runs.reporting import Observer
 from reposync.scheduling import CronScheduler
 from reposync.store.index_queries import version_states
@@ -142,7 +143,7 @@ class Daemon:
                 self._health.report("database", "ok")
                 # A full collection of what is loaded by now takes 140 ms.
                 gc.collect()
-                gc.freeze()
+                collect_as_usual()
                 stack.callback(gc.unfreeze)
                 return app
 

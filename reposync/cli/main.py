@@ -21,6 +21,7 @@ from reposync import __version__
 from reposync.cli.commands import Group
 from reposync.cli.output import print_error
 from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError, UsageError
+from reposync.garbage import collect_rarely
 
 # Name -> (module, attribute, help). A module is imported when its command runs: `--help` must not import all of them.
 COMMANDS = {
@@ -100,14 +101,9 @@ def cli() -> None:
     """
 
 
-# Imports make many objects that last: with the default of 700, the garbage collector took 0.15 s of a short command,
-# with 10,000 still 0.05 s.
-GC_THRESHOLD = 100_000
-
-
 def main() -> NoReturn:
     """Run the command line and exit. Errors are sentences, not tracebacks (REPOSYNC_DEBUG=1 shows them)."""
-    gc.set_threshold(GC_THRESHOLD)
+    collect_rarely()
     # NumPy is used for a few vectors: starting a thread for each core took 0.05 s of CPU of a search.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # The interpreter collects garbage several times while it exits. With nothing to collect, `history` takes 0.43 s of

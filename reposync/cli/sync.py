@@ -104,7 +104,9 @@ async def _sync(app: Application, words: tuple[str, ...], *, full: bool, approve
     """Fails if a run was not completed, or without some files."""
     from reposync.api.documents import run_documents
     from reposync.app.command_runs import request_run
+    from reposync.garbage import collect_as_usual
 
+    collect_as_usual()
     async with contextlib.AsyncExitStack() as unfinished:
         all_ok = True
         if not words and app.configuration.registry.groups:

@@ -48,7 +48,9 @@ def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: b
     async def act(app: Application) -> Result:
         from reposync.app.verification import Verification
         from reposync.errors import VectorIndexError
+        from reposync.garbage import collect_as_usual
 
+        collect_as_usual()
         verification = Verification(app, against_source=source, report=lambda line: click.echo(line, err=True))
         chosen = await verification.names(names)
         if not chosen:

@@ -1,0 +1,22 @@
+"""When cycles of objects are collected: rarely while a command starts, and as Python does it while it works."""
+
+from __future__ import annotations
+
+import gc
+
+# Imports make many objects that last: with the default of 700, the garbage collector took 0.15 s of a short command,
+# with 10,000 still 0.05 s.
+_STARTING_THRESHOLD = 100_000
+_WORKING_THRESHOLD = gc.get_threshold()[0]
+
+
+def collect_rarely() -> None:
+    gc.set_threshold(_STARTING_THRESHOLD)
+
+
+def collect_as_usual() -> None:
+    """Once all is loaded: what is there by now is never looked at again. A response of httpx and its stream refer to
+    each other, so that the bodies of requests and responses last until the next collection: a sync of 3,000 files held
+    125 MB of them with the threshold of the start."""
+    gc.freeze()
+    gc.set_threshold(_WORKING_THRESHOLD)
