@@ -29,6 +29,7 @@ from benchmarks.filling import address
 from benchmarks.measure import machine, spread
 from benchmarks.storm.pods import Pod, running
 from reposync.store.database import Database
+from reposync.store.history import RunHistory
 from reposync.store.run import Ask
 from reposync.store.runs import Runs
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
@@ -76,15 +77,15 @@ async def enqueue_to_start(url: str, folder: Path, requests: int) -> None:
     ):
         await pod.ready()
         async with await Database.open(url) as database:
-            runs = Runs(database)
+            runs, history = Runs(database), RunHistory(database)
             first, _ = await runs.enqueue("small", Ask(RunTrigger.COMMAND))  # or the one that the daemon itself queued
-            await ended(runs, first.id)
+            await ended(history, first.id)
             dice = random.Random(1)
             waited, lasted = [], []
             for _ in range(requests):
                 # Not in step with the daemon's own polling.
                 await asyncio.sleep(dice.uniform(0.05, 0.5))
-                run = await ended(runs, await ask(runs))
+                run = await ended(history, await ask(runs))
                 assert run.started_at is not None
                 waited.append((run.started_at - run.queued_at).total_seconds() * 1_000)
                 lasted.append((run.duration_seconds or 0.0) * 1_000)
@@ -98,8 +99,8 @@ async def ask(runs: Runs) -> str:
     return run.id
 
 
-async def ended(runs: Runs, run_id: str):  # type: ignore[no-untyped-def]
-    while (run := await runs.get(run_id)).status not in FINAL:
+async def ended(history: RunHistory, run_id: str):  # type: ignore[no-untyped-def]
+    while (run := await history.get(run_id)).status not in FINAL:
         await asyncio.sleep(0.02)
     assert run.status is RunStatus.COMPLETED, run.error_message
     return run

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from reposync.errors import UsageError
 
 if TYPE_CHECKING:
+    from reposync.store.history import RunHistory
     from reposync.store.run import Run
-    from reposync.store.runs import Runs
 
 FIRST_PROBLEMS = 100
 MAX_CURSOR_CHARS = 3_100
@@ -25,15 +25,15 @@ DETAIL_KEYS = ("max_attempts", "handed_back", "not_before", "cancel_requested", 
 """Columns of a run that only its detail shows."""
 
 
-def run_documents(runs: Runs, found: Iterable[Run]) -> list[dict[str, Any]]:
+def run_documents(history: RunHistory, found: Iterable[Run]) -> list[dict[str, Any]]:
     """The runs as items of the history."""
-    return [run_document(runs, run) for run in found]
+    return [run_document(history, run) for run in found]
 
 
-def run_document(runs: Runs, run: Run) -> dict[str, Any]:
+def run_document(history: RunHistory, run: Run) -> dict[str, Any]:
     """A run that nobody has reported on for the time of its lease says so: its process is gone, or cannot write."""
     document = {**run.document, "asked_by": run.askers}
-    if run.status == "running" and run.lease_until is not None and run.lease_until < runs.now():
+    if run.status == "running" and run.lease_until is not None and run.lease_until < history.now():
         document["error_message"] = (
             f"Its worker has not reported; its lease ended at {run.lease_until:%H:%M:%S} UTC. The process is gone, or "
             "cannot write to the database: a full disk, or a lock, which `/readyz` of the daemon names."
@@ -41,19 +41,19 @@ def run_document(runs: Runs, run: Run) -> dict[str, Any]:
     return document
 
 
-async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[str, Any]:
+async def run_detail(history: RunHistory, run: Run, limit: int = FIRST_PROBLEMS) -> dict[str, Any]:
     """Everything known of the run, with its first `limit` problems by path. Raises StoreUnavailable."""
     # Imported here: `reposync history` uses this module and needs no part of a sync.
     from reposync.runs.reporting import current_progress
     from reposync.store.run import shown_attempts
     from reposync.sync.brake import read_brake
 
-    attempts, counts = await runs.attempts(run.id), await runs.count_problems(run.id)
-    problems = await runs.problems(run.id, limit)
+    attempts, counts = await history.attempts(run.id), await history.count_problems(run.id)
+    problems = await history.problems(run.id, limit)
     brake, progress = read_brake(run.brake), current_progress(run)
     is_all = len(problems) >= sum(counts.values())
     return {
-        **run_document(runs, run),
+        **run_document(history, run),
         "asked_by": list(dict.fromkeys(request.asked_by for request in run.requests)),
         **{key: getattr(run, key) for key in DETAIL_KEYS},
         "max_attempts": run.max_attempts - run.handed_back,

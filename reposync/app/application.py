@@ -27,6 +27,7 @@ from reposync.runs.locks import RunLocks
 from reposync.runs.presence import Presence, present
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
+from reposync.store.history import RunHistory
 from reposync.store.manifest import Manifests
 from reposync.store.registry import RegistryDocuments
 from reposync.store.repositories import Repositories
@@ -71,6 +72,7 @@ class Application:
     manifests: Manifests
     versions: Versions
     runs: Runs
+    history: RunHistory
     catalog: Catalog
     presence: Presence
     locks: RunLocks
@@ -253,7 +255,7 @@ class Application:
         machine is claimed without waiting for the lease."""
         from reposync.runs.endings import ExecutionPolicy
 
-        for run in await self.runs.active(repository_id):
+        for run in await self.history.active(repository_id):
             if run_id not in (None, run.id):
                 continue
             worker = run.worker if run.status is RunStatus.RUNNING else None
@@ -340,10 +342,11 @@ async def open_application(
         presence = resources.enter_context(present(settings.state_dir, settings.pod_name))
         repositories = Repositories(database)
         runs = Runs(database, redact=secrets.redact, on_lost=observer.attempt_lost)
-        locks = _open_locks(configuration, runs, observer)
+        history = RunHistory(database)
+        locks = _open_locks(configuration, history, observer)
         resources.push_async_callback(locks.close)
         catalog = Catalog(registry, repositories, clear or {}, await _unapplied(database, settings))
-        stores = (database, repositories, Manifests(database), Versions(database), runs, catalog)
+        stores = (database, repositories, Manifests(database), Versions(database), runs, history, catalog)
         yield Application(configuration, *stores, presence, locks, observer, secrets, resources, long_lived=long_lived)
 
 
@@ -369,7 +372,7 @@ def start_engine(configuration: Configuration) -> None:
         EmbeddedEngine(configuration.settings.state_dir).ensure_started()
 
 
-def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) -> RunLocks:
+def _open_locks(configuration: Configuration, history: RunHistory, observer: Observer) -> RunLocks:
     url = configuration.settings.redis_url
     if url is None:
         return RunLocks()
@@ -377,4 +380,4 @@ def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) ->
     from reposync.runs.redis_locks import RedisLocks
 
     daemon = configuration.registry.daemon
-    return RedisLocks(url, runs, watchdog_seconds=daemon.lock_watchdog_seconds, observer=observer)
+    return RedisLocks(url, history, watchdog_seconds=daemon.lock_watchdog_seconds, observer=observer)

@@ -46,7 +46,7 @@ class CommandRun:
                     return self.run
                 watch(displayed_progress(self.run))
                 await asyncio.sleep(FOLLOW_SECONDS)
-                self._note(await self.app.runs.get(self.run.id), report)
+                self._note(await self.app.history.get(self.run.id), report)
         except asyncio.CancelledError:
             await self.interrupt()
             raise

@@ -174,7 +174,7 @@ class SearchableCommits:
             if state.last_commit
             else "no commit of it is indexed completely"
         )
-        run = next(iter(await app.runs.active(row.id) or await app.runs.history(row.name, limit=1)), None)
+        run = next(iter(await app.history.active(row.id) or await app.history.runs(row.name, limit=1)), None)
         latest = "It has never been synced." if run is None else f"Its latest run {run.id} is {run.status}."
         sentences = [f"Commit {state.commit} of {state.repository!r} is not searchable yet: {held}.", latest]
         if state.trouble is not None:
@@ -187,7 +187,7 @@ class SearchableCommits:
         """LATER if a run that began after `began` has completed. Raises StoreUnavailable."""
         if indexed.last_sync_at is None or indexed.last_sync_at <= began:
             return None
-        runs = await self._application().runs.history(indexed.name, RunStatus.COMPLETED, limit=1)
+        runs = await self._application().history.runs(indexed.name, RunStatus.COMPLETED, limit=1)
         is_later = any(run.started_at is not None and run.started_at > began for run in runs)
         return Relation.LATER if is_later else None
 

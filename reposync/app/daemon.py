@@ -210,7 +210,7 @@ class Daemon:
 
     async def _purge(self, app: Application) -> None:
         days = self._config().history_days
-        if days is not None and (gone := await app.runs.purge(app.runs.now() - timedelta(days=days))):
+        if days is not None and (gone := await app.history.purge(app.history.now() - timedelta(days=days))):
             log.info("history shortened", runs=gone, older_than_days=days)
 
     async def refresh_metrics(self) -> None:
@@ -218,7 +218,7 @@ class Daemon:
         app = self.app
         if app is None:
             return
-        queue = await app.runs.queue()
+        queue = await app.history.queue()
         waiting = {str(status): queue.counts.get(status, 0) for status in _WATCHED}
         self._metrics.show("queue_runs", waiting)
         self._metrics.show("queue_oldest_seconds", queue.oldest_seconds or 0)
@@ -226,10 +226,10 @@ class Daemon:
         counted = Counter(state.word for state in states)
         self._metrics.show("repositories", {word: counted[word] for word in ("active", "paused", "inactive")})
         # A paused repository is expected to become outdated.
-        self._metrics.freshness({each.name: each.last_sync_at for each in states if each.is_active}, app.runs.now())
+        self._metrics.freshness({each.name: each.last_sync_at for each in states if each.is_active}, app.history.now())
         behind = {state.name: state.behind_since.timestamp() for state in states if state.behind_since}
         self._metrics.show("repository_behind_since_timestamp_seconds", behind)
-        self._metrics.show("repository_late", dict.fromkeys(await late_repositories(states, app.runs.now()), 1))
+        self._metrics.show("repository_late", dict.fromkeys(await late_repositories(states, app.history.now()), 1))
         self._metrics.show("clock_skew_seconds", app.database.clock.skew_seconds)
         self._metrics.show("workers", len(await app.live_workers()))
         self._metrics.show("files_failed", await failed_files(app))

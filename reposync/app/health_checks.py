@@ -108,7 +108,7 @@ class HealthChecks:
     async def _ask_for_waits(self) -> None:
         """Raises RepoSyncError if runs pause for long because a server asks for that."""
         with contextlib.suppress(StoreUnavailable):  # the check of the database reports it
-            if runs := await self.app.runs.long_waits(LONG_WAIT_SECONDS):
+            if runs := await self.app.history.long_waits(LONG_WAIT_SECONDS):
                 first = runs[0]
                 more = f", and {len(runs) - 1:,} more runs wait" if runs[1:] else ""
                 when = next_attempt(first.not_before)

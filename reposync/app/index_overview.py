@@ -232,7 +232,7 @@ async def release(app: Application, names: Collection[str]) -> list[str]:
 
 
 async def _running(app: Application, identity: str) -> Run | None:
-    return next((run for run in await app.runs.active(identity) if run.status is RunStatus.RUNNING), None)
+    return next((run for run in await app.history.active(identity) if run.status is RunStatus.RUNNING), None)
 
 
 def _change_state(indexes: SimilarIndexes, config: EmbeddingConfig) -> ChangeState:

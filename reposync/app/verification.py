@@ -116,14 +116,14 @@ class Verification:
         """Its row and its running run. The row first: a run that begins after this begins a new epoch before it
         writes."""
         row = await self.app.repositories.get(name)
-        for run in await self.app.runs.active(row.id):
+        for run in await self.app.history.active(row.id):
             if run.status is RunStatus.RUNNING and await self._is_alive(run):
                 return row, run
         return row, None
 
     async def _is_alive(self, run: Run) -> bool:
         """Whether its worker may still write: its lease is valid, and it is not known to be dead."""
-        over = run.lease_until is not None and run.lease_until < self.app.runs.now()
+        over = run.lease_until is not None and run.lease_until < self.app.history.now()
         return not over and not await asyncio.to_thread(self.app.presence.is_dead, run.worker or "")
 
     async def _read(self, row: Repository) -> Verdict:
@@ -188,7 +188,7 @@ class Verification:
 
     async def _unfinished(self, row: Repository, live: IndexVersion, has_rows: bool) -> list[Difference]:
         """An interrupted run leaves complete files, but an index between two commits."""
-        for run in await self.app.runs.history(row.name, limit=_RUNS_LOOKED_AT):
+        for run in await self.app.history.runs(row.name, limit=_RUNS_LOOKED_AT):
             if run.repository_id != row.id or run.status is RunStatus.COMPLETED:
                 break
             wrote = run.files_processed or run.files_deleted or run.files_skipped or run.error_code == "RUN_ABANDONED"
@@ -238,7 +238,7 @@ async def find_orphaned_points(app: Application) -> list[OrphanedPoints]:
         registered = {row.id for row in await app.repositories.list()}
         registered |= {version.id for each in versions.values() for version in each}
         unknown = [identity for identity in points if identity not in registered]
-        known = await app.runs.past_names(unknown)
+        known = await app.history.past_names(unknown)
         for identity in unknown:
             left = await index.count(identity)
             if not left:

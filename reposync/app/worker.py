@@ -197,7 +197,7 @@ class WorkerPool:
     async def _expire_the_dead(self) -> None:
         """Free the runs of workers that were killed on this machine, without waiting for their leases."""
         try:
-            for run in await self._app.runs.history(status=RunStatus.RUNNING, limit=1_000):
+            for run in await self._app.history.runs(status=RunStatus.RUNNING, limit=1_000):
                 if await asyncio.to_thread(self._app.presence.is_dead, run.worker or ""):
                     await self._app.runs.expire(run)
         except RepoSyncError as error:

@@ -12,11 +12,11 @@ from typing import Any
 
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
 from reposync.store.columns import known_fields
+from reposync.store.history import RunHistory
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository, RepositoryState
 from reposync.store.run import MissedTick, Run
-from reposync.store.runs import Runs
 from reposync.store.ticks import Ticks
 
 
@@ -100,12 +100,12 @@ async def state_words(repositories: Repositories) -> dict[str, str]:
 
 
 async def overviews(
-    repositories: Repositories, manifests: Manifests, runs: Runs, names: Collection[str] | None = None
+    repositories: Repositories, manifests: Manifests, history: RunHistory, names: Collection[str] | None = None
 ) -> list[Overview]:
     """All repositories, or those with these names, by name."""
     rows = await repositories.list(names)
     versions = {row.id: row.live_version or row.id for row in rows}
-    latest = await runs.latest(None if names is None else list(versions))
+    latest = await history.latest(None if names is None else list(versions))
     counts = await manifests.counts(None if names is None else list(versions.values()))
     meaning = await manifests.meaning_indexed(list(versions.values()))
     return [
@@ -115,12 +115,12 @@ async def overviews(
 
 
 async def repository_detail(
-    repositories: Repositories, manifests: Manifests, runs: Runs, ticks: Ticks, name: str
+    repositories: Repositories, manifests: Manifests, history: RunHistory, ticks: Ticks, name: str
 ) -> tuple[RepositoryDetail, Repository]:
     """With its row. Raises RepositoryNotFound, which names the nearest name."""
     row = await repositories.get(name)
     version = row.live_version or row.id
-    counts, latest = await manifests.counts([version]), await runs.latest([row.id])
+    counts, latest = await manifests.counts([version]), await history.latest([row.id])
     meaning = (await manifests.meaning_indexed([version])).get(version)
     found = _overview(row, counts.get(version, ManifestCounts()), meaning, latest.get(row.id))
     return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=await ticks.missed(row.id)), row

@@ -15,8 +15,8 @@ from reposync.words import duration, escape_unprintable
 if TYPE_CHECKING:
     from reposync.runs.locks import Lock, Release, RunLocks
     from reposync.store.database import Database
+    from reposync.store.history import RunHistory
     from reposync.store.repositories import Repositories
-    from reposync.store.runs import Runs
 
 
 @click.group(cls=Group)
@@ -54,9 +54,10 @@ async def release(database: Database, name: str, force: bool) -> Result:
     is removed with --force only.
     """
     from reposync.runs.locks import release_lock
+    from reposync.store.runs import Runs
 
     async with _opened(database) as stores:
-        done = await release_lock(name, *stores, force=force, by=current_user())
+        done = await release_lock(name, *stores, Runs(database), force=force, by=current_user())
     return Result(done.model_dump(), [_sentence(done)])
 
 
@@ -81,18 +82,18 @@ def _row(each: Lock) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def _opened(database: Database) -> AsyncGenerator[tuple[RunLocks, Repositories, Runs], None]:
+async def _opened(database: Database) -> AsyncGenerator[tuple[RunLocks, Repositories, RunHistory], None]:
     from reposync.runs.locks import RunLocks
+    from reposync.store.history import RunHistory
     from reposync.store.repositories import Repositories
-    from reposync.store.runs import Runs
 
-    runs, url = Runs(database), settings().redis_url
+    history, url = RunHistory(database), settings().redis_url
     found = RunLocks()
     if url is not None:
         from reposync.runs.redis_locks import RedisLocks
 
-        found = RedisLocks(url, runs)
+        found = RedisLocks(url, history)
     try:
-        yield found, Repositories(database), runs
+        yield found, Repositories(database), history
     finally:
         await found.close()

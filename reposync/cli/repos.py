@@ -28,11 +28,11 @@ def repos() -> None:
 async def list_(database: Database) -> Result:
     """All repositories: those of the registry file and of groups, and those that were synced by path or URL."""
     from reposync.catalog.overview import overviews
+    from reposync.store.history import RunHistory
     from reposync.store.manifest import Manifests
     from reposync.store.repositories import Repositories
-    from reposync.store.runs import Runs
 
-    found = await overviews(Repositories(database), Manifests(database), Runs(database))
+    found = await overviews(Repositories(database), Manifests(database), RunHistory(database))
     rows = table(list(map(_row, found)), fold=("name", "source", "schedule")) if found else NO_REPOSITORY
     return Result(found, [rows])
 
@@ -89,7 +89,7 @@ def remove(name: str, yes: bool) -> Result:
         is_done = run.status == "completed"
         what = f"removed, with {run.files_deleted:,} indexed files" if is_done else run.status
         message = f". {escape_unprintable(run.error_message)}" if run.error_message else ""
-        return Result(run_document(app.runs, run), [f"{shown}: {what}{message}"], failed=not is_done)
+        return Result(run_document(app.history, run), [f"{shown}: {what}{message}"], failed=not is_done)
 
     return run_with_app(act, with_engine=True)
 
@@ -136,7 +136,7 @@ async def _detail(app: Application, name: str) -> RepositoryDetail:
     from reposync.catalog.overview import repository_detail
     from reposync.store.ticks import Ticks
 
-    return (await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name))[0]
+    return (await repository_detail(app.repositories, app.manifests, app.history, Ticks(app.database), name))[0]
 
 
 def _row(each: Overview) -> dict[str, Any]:

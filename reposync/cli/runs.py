@@ -41,10 +41,10 @@ LEAST_WIDTHS = {
 async def history(database: Database, repository: str | None, status: str | None, limit: int) -> Result:
     """The execution log, newest first."""
     from reposync.api.documents import run_documents
-    from reposync.store.runs import Runs
+    from reposync.store.history import RunHistory
 
-    log = Runs(database)
-    found = await log.history(repository=repository, status=RunStatus(status) if status else None, limit=limit)
+    log = RunHistory(database)
+    found = await log.runs(repository=repository, status=RunStatus(status) if status else None, limit=limit)
     if not found and repository is not None:
         await log.require_known(repository)
     documents = run_documents(log, found)
@@ -102,9 +102,9 @@ async def show(database: Database, run_id: str, limit: int) -> Result:
     """Everything about the run ID (or a unique prefix), and the files that failed or were skipped, with the reason.
     Failed files are listed first; with --json, all are sorted by path."""
     from reposync.api.documents import run_detail
-    from reposync.store.runs import Runs
+    from reposync.store.history import RunHistory
 
-    log = Runs(database)
+    log = RunHistory(database)
     run = await log.get(run_id)
     document = await run_detail(log, run, limit)
     lines = list(field_lines({key: value for key, value in document.items() if not key.startswith("problem")}))
@@ -147,17 +147,18 @@ async def approve(database: Database, run_id: str) -> Result:
 async def _changed(database: Database, run_id: str, action: str) -> tuple[Run, dict[str, Any]]:
     from reposync.api.documents import run_detail
     from reposync.catalog.apply import registry_in_force
+    from reposync.store.history import RunHistory
     from reposync.store.run import Ask
     from reposync.store.runs import Runs
 
-    log = Runs(database)
+    log, runs = RunHistory(database), Runs(database)
     found = await log.get(run_id)
     if action == "cancel":
-        run = await log.cancel(found.id, by=current_user())
+        run = await runs.cancel(found.id, by=current_user())
     else:
         attempts = (await registry_in_force(database, {})).daemon.max_attempts
         ask = Ask(RunTrigger.COMMAND, current_user(), max_attempts=attempts)
-        run = await (log.approve if action == "approve" else log.retry)(found.id, ask)
+        run = await (runs.approve if action == "approve" else runs.retry)(found.id, ask)
     return run, await run_detail(log, run)
 
 
@@ -178,10 +179,10 @@ async def watch(database: Database, run_id: str) -> Result:
     from reposync.api.documents import run_document
     from reposync.errors import StoreUnavailable
     from reposync.runs.reporting import displayed_progress
-    from reposync.store.runs import Runs
+    from reposync.store.history import RunHistory
     from reposync.store.workers import Workers
 
-    log = Runs(database)
+    log = RunHistory(database)
     run, read_at = await log.get(run_id), time.monotonic()
     if run.status in WAITING and not await Workers(database).alive():
         hint = "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."

@@ -129,13 +129,13 @@ async def _sync(app: Application, words: tuple[str, ...], *, full: bool, approve
             runs.append(run)
             say(summary(run), *await _problem_lines(app, run))
         all_ok = all_ok and all(run.status == "completed" and not run.files_failed for run in runs)
-        return Result(run_documents(app.runs, runs), [], failed=not all_ok)
+        return Result(run_documents(app.history, runs), [], failed=not all_ok)
 
 
 async def _problem_lines(app: Application, run: Run) -> list[str]:
     """The first failed files, and the number of files by reason."""
-    counts = await app.runs.count_problems(run.id)
-    failed = await app.runs.problems(run.id, NAMED_FAILURES, reason="failed") if "failed" in counts else []
+    counts = await app.history.count_problems(run.id)
+    failed = await app.history.problems(run.id, NAMED_FAILURES, reason="failed") if "failed" in counts else []
     lines = [f"  failed: {escape_unprintable(each.path)}  {escape_unprintable(each.detail)}" for each in failed]
     reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
     title = "failed or skipped" if failed else "skipped"

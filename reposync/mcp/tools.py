@@ -175,7 +175,7 @@ async def list_repositories(caller: Caller, asked: ListRepositories) -> Outcome:
     app = await caller.application()
     part = asked.name.casefold()
     names = sorted(each.name for each in await app.repositories.states() if part in each.name.casefold())
-    shown = await overviews(app.repositories, app.manifests, app.runs, names[:MAX_LISTED]) if names else []
+    shown = await overviews(app.repositories, app.manifests, app.history, names[:MAX_LISTED]) if names else []
     now = app.database.clock.now()
     more = len(names) - len(shown)
     lines = [_repository_line(each, now) for each in shown] or ["No repository has such a name."]

@@ -19,6 +19,7 @@ from typing import Protocol
 from pydantic import BaseModel, Field
 
 from reposync.errors import LockHeld, LockNotFound, Remedy, StoreUnavailable
+from reposync.store.history import RunHistory
 from reposync.store.repositories import Repositories
 from reposync.store.run import Run
 from reposync.store.runs import Runs
@@ -115,12 +116,12 @@ class RunLocks:
         """Raises nothing."""
 
 
-async def is_stale(runs: Runs, holder: LockHolder) -> bool:
+async def is_stale(history: RunHistory, holder: LockHolder) -> bool:
     """Whether a holder's run has ended or was taken over, so that its lock may be replaced. Raises nothing. A holder is
     respected if its run is unknown (a different installation shares the Redis) or if the database does not answer."""
     try:
         async with asyncio.timeout(_JUDGEMENT_SECONDS):
-            run = (await runs.by_ids([holder.run_id])).get(holder.run_id)
+            run = (await history.by_ids([holder.run_id])).get(holder.run_id)
     except (StoreUnavailable, TimeoutError):
         return False
     return run is not None and not _holds(run, holder)
@@ -175,14 +176,14 @@ class Release(Lock):
     cancel_requested: bool
 
 
-async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs) -> list[Lock]:
+async def lock_overviews(locks: RunLocks, repositories: Repositories, history: RunHistory) -> list[Lock]:
     """All locks, and running runs without a lock, by repository. Raises RedisUnavailable, StoreUnavailable."""
     records = await locks.list()
-    running = {run.id: run for run in await runs.history(status=RunStatus.RUNNING, limit=_MAX_RUNNING)}
+    running = {run.id: run for run in await history.runs(status=RunStatus.RUNNING, limit=_MAX_RUNNING)}
     names = await repositories.names_of({record.repository_id for record in records})
     holders = {record: record.holder.run_id for record in records if record.holder is not None}
-    known = await runs.by_ids(set(holders.values()) - running.keys()) | running
-    now = runs.now()
+    known = await history.by_ids(set(holders.values()) - running.keys()) | running
+    now = history.now()
     found = [_shown(record, known.get(holders.get(record, "")), names, now) for record in records]
     locked = {each.run_id for each in found if each.state is LockState.HELD}
     for run in running.values():
@@ -193,7 +194,14 @@ async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs
 
 
 async def release_lock(
-    name: str, locks: RunLocks, repositories: Repositories, runs: Runs, *, force: bool = False, by: str = ""
+    name: str,
+    locks: RunLocks,
+    repositories: Repositories,
+    history: RunHistory,
+    runs: Runs,
+    *,
+    force: bool = False,
+    by: str = "",
 ) -> Release:
     """Remove the lock of the repository `name` (a name or an id) if it is stale; with `force` any lock, and its run is
     requested to end. A run without Redis has no lock to remove.
@@ -201,7 +209,7 @@ async def release_lock(
     Raises LockNotFound if the repository has no lock, LockHeld if its holder is alive and `force` is False,
     RedisUnavailable, StoreUnavailable.
     """
-    every = await lock_overviews(locks, repositories, runs)
+    every = await lock_overviews(locks, repositories, history)
     mine = [each for each in every if name in (each.repository, each.repository_id)]
     look = Remedy("`reposync locks list` shows all locks.", "`GET /api/v1/locks` shows all locks.")
     if not mine:

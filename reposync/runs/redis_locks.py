@@ -28,8 +28,8 @@ from reposync.config.sections import LOCK_SECONDS
 from reposync.errors import ConfigError, LockHeld, LockLost, RedisUnavailable
 from reposync.runs.locks import LOCK_PREFIX, LockHolder, LockRecord, RunLocks, is_stale
 from reposync.runs.reporting import Observer
+from reposync.store.history import RunHistory
 from reposync.store.run import Run
-from reposync.store.runs import Runs
 from reposync.supervision import Backoff, to_the_end
 from reposync.words import escape_unprintable
 
@@ -80,7 +80,7 @@ class RedisLocks(RunLocks):
     def __init__(
         self,
         url: str,
-        runs: Runs,
+        history: RunHistory,
         *,
         ttl_seconds: float = LOCK_SECONDS,
         watchdog_seconds: float | None = None,
@@ -90,7 +90,7 @@ class RedisLocks(RunLocks):
         at which a lock is extended to its full `ttl_seconds`; None: a third of it.
 
         Raises ConfigError for a URL that cannot be used, without any part of it."""
-        self.runs = runs
+        self.history = history
         self.ttl_seconds = ttl_seconds
         self.watchdog_seconds = ttl_seconds / 3 if watchdog_seconds is None else watchdog_seconds
         self.observer = observer or Observer()
@@ -238,7 +238,7 @@ class RedisGuard:
     async def _keep(self) -> None:
         # A lock that is gone is taken again (Redis restarted empty, or it was released by hand), unless the run is not
         # ours any more.
-        if await is_stale(self._locks.runs, self._holder):
+        if await is_stale(self._locks.history, self._holder):
             raise self._lost("superseded", "a different worker has taken the run over, or the run has ended")
         if (other := await self._take()) is not None:
             raise self._lost("taken", str(other))
@@ -254,7 +254,7 @@ class RedisGuard:
             if other is None:
                 self._held_since = since
                 return None
-            if other.holder is None or not await is_stale(self._locks.runs, other.holder):
+            if other.holder is None or not await is_stale(self._locks.history, other.holder):
                 break
         return other
 

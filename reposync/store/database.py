@@ -341,6 +341,9 @@ class Stored:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    def now(self) -> datetime:  # by the database's clock
+        return self._database.clock.now()
+
 
 async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock | None) -> Database:
     with translated(address.where):
@@ -360,8 +363,7 @@ async def _turn_on_wal(database: Database, lock_seconds: float) -> None:
 
 
 async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, clock: Clock | None) -> Database:
-    # Imported only here: SQLite needs no asyncpg.
-    from reposync.store.postgresql import STATEMENT_SECONDS, Connector, watch_connections
+    from reposync.store.postgresql import STATEMENT_SECONDS, Connector, watch_connections  # SQLite needs no asyncpg
 
     connector = Connector(address, lock_seconds)
 

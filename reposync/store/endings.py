@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import Row
+
+from reposync.errors import CANNOT_HERE
+from reposync.store.run import COUNTS, RunFigures
+from reposync.store.run_state import Event
 from reposync.store.status import PRIORITIES, RELEASED, YIELDED, RunStatus, RunTrigger
 
 
@@ -87,3 +92,52 @@ STOPPING = HandBack()
 """This process shuts down."""
 YIELDING = HandBack(outcome=YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
 """Other runs wait. Also a person's run continues with the priority of a scheduled one: it has had its turn."""
+
+
+# What it does to the row ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an ending does to the row of a run. `delay_seconds`: until the next attempt; None if there is none."""
+
+    event: Event
+    outcome: str
+    columns: Mapping[str, Any]
+    delay_seconds: float | None = None
+
+
+def step_of(row: Row[Any], ending: Ending, error: Mapping[str, Any]) -> Step:
+    uncounted = {**error, "handed_back": row.handed_back + 1, "max_attempts": row.max_attempts + 1}
+    match ending:
+        case Finish(status=RunStatus.COMPLETED):
+            return Step(Event.COMPLETE, RunStatus.COMPLETED, error)
+        case Fail(own_requests=None):
+            return Step(Event.FAIL, RunStatus.FAILED, error)
+        case _ if row.cancel_requested:  # with the reason of that
+            return Step(Event.STOP, RunStatus.CANCELLED, {})
+        case Finish():
+            return Step(Event.STOP, RunStatus.CANCELLED, error)
+        case Fail() if len(row.asked) <= (ending.own_requests or 0):
+            return Step(Event.FAIL, RunStatus.FAILED, error)
+        case Fail():
+            return Step(Event.RETRY_LATER, RunStatus.RETRYING, uncounted, ending.delay_seconds)
+        case Retry() if row.attempt < row.max_attempts:
+            return Step(Event.RETRY_LATER, RunStatus.RETRYING, error, ending.delay_seconds)
+        case Retry():
+            event = Event.COMPLETE if ending.at_last is RunStatus.COMPLETED else Event.FAIL
+            return Step(event, ending.at_last, error)
+        case Block():
+            # An approval holds for what the run met first, and for nothing later.
+            brake = dict(ending.brake) if ending.brake else None
+            return Step(Event.BLOCK, RunStatus.BLOCKED, {**error, "brake": brake, "approval": None})
+        case HandBack():
+            priority = row.priority if ending.priority is None else ending.priority
+            return Step(Event.HAND_BACK, ending.outcome, uncounted | {"priority": priority}, ending.delay_seconds)
+    raise NotImplementedError(ending)
+
+
+def is_same_wait(earlier: str | None, code: str | None, figures: RunFigures | None) -> bool:
+    """Whether the attempt did nothing, for the reason of the one before."""
+    worked = figures is not None and any(getattr(figures, name) for name in COUNTS)
+    return not worked and code is not None and (code == earlier or {code, earlier} <= CANNOT_HERE)

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Row, Select, case, delete, func, literal_c
 from reposync.errors import CANNOT_HERE, LOCKED, Remedy, RunAmbiguous, RunNotFound
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Stored
+from reposync.store.idempotency import KEY_SECONDS
 from reposync.store.repositories import unknown_repository
 from reposync.store.run import QueueFigures, Run, RunAttempt, RunCount, RunProblem, parse_cursor
 from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
@@ -33,8 +34,6 @@ from reposync.store.tables import (
 MAX_PAGE = 1_000
 # One batch takes some tens of milliseconds, during which SQLite's other writers wait.
 PURGE_BATCH = 500
-KEY_SECONDS = 24 * 3600.0
-"""How long an `Idempotency-Key` is kept."""
 # Runs and missed ticks that are less far ahead of the clock keep their time.
 _FAR = timedelta(days=1)
 
@@ -43,16 +42,14 @@ _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class RunHistory(Stored):
-    def now(self) -> datetime:
-        """By the database's clock, like all times of runs. Aware UTC."""
-        return self._database.clock.now()
+    """Reads only, but for `purge`."""
 
     async def get(self, run_id: str) -> Run:
         """By id, or by a prefix that no other run has. Raises RunNotFound, RunAmbiguous."""
         async with self._database.read() as connection:
-            return await self._found(connection, run_id)
+            return await find_run(connection, run_id)
 
-    async def history(
+    async def runs(
         self,
         repository: str | None = None,
         status: RunStatus | Collection[RunStatus] | None = None,
@@ -208,18 +205,6 @@ class RunHistory(Stored):
         rows = await self._database.rows(query.order_by(func.count().desc(), PROBLEMS.c.reason))
         return {row[0]: row[1] for row in rows}
 
-    async def failures(self, repository_id: str, detail: str) -> dict[tuple[str, str], int]:
-        """(key of a path, detail of its problem) -> in how many runs of the repository the file failed like this. Only
-        details that begin with `detail`."""
-        query = (
-            select(PROBLEMS.c.path, PROBLEMS.c.detail, func.count())
-            .join(RUNS, RUNS.c.id == PROBLEMS.c.run_id)
-            .where(RUNS.c.repository_id == repository_id, PROBLEMS.c.reason == "failed")
-            .where(PROBLEMS.c.detail.startswith(detail, autoescape=True))
-            .group_by(PROBLEMS.c.path, PROBLEMS.c.detail)
-        )
-        return {(row[0], row[1]): int(row[2]) for row in await self._database.rows(query)}
-
     async def past_names(self, identities: Collection[str]) -> dict[str, str]:
         """The latest name in the log of each of these repository ids that has runs."""
         mine = select(RUNS.c.repository_id, RUNS.c.repository).where(RUNS.c.repository_id.in_(identities))
@@ -278,18 +263,20 @@ class RunHistory(Stored):
     async def _runs(self, query: Select[Any]) -> list[Run]:
         return [Run.of(row) for row in await self._database.rows(query)]
 
-    async def _found(self, connection: Connection, run_id: str) -> Run:
-        wanted = run_id.strip().lower()
-        # A range and not LIKE, for which a database whose collation is not C has no index.
-        lowest, highest = wanted + _LOWEST_ID[len(wanted) :], wanted + _HIGHEST_ID[len(wanted) :]
-        if not wanted or not _ID.fullmatch(lowest):
-            raise no_such_run(run_id)
-        rows = await connection.rows(select(RUNS).where(RUNS.c.id.between(lowest, highest)).limit(2))
-        if len(rows) > 1:
-            raise RunAmbiguous(f"The ids of several runs begin with {run_id!r}.", remedy="Give more of the id.")
-        if not rows:
-            raise no_such_run(run_id)
-        return Run.of(rows[0])
+
+async def find_run(connection: Connection, run_id: str) -> Run:
+    """See `RunHistory.get`."""
+    wanted = run_id.strip().lower()
+    # A range and not LIKE, for which a database whose collation is not C has no index.
+    lowest, highest = wanted + _LOWEST_ID[len(wanted) :], wanted + _HIGHEST_ID[len(wanted) :]
+    if not wanted or not _ID.fullmatch(lowest):
+        raise no_such_run(run_id)
+    rows = await connection.rows(select(RUNS).where(RUNS.c.id.between(lowest, highest)).limit(2))
+    if len(rows) > 1:
+        raise RunAmbiguous(f"The ids of several runs begin with {run_id!r}.", remedy="Give more of the id.")
+    if not rows:
+        raise no_such_run(run_id)
+    return Run.of(rows[0])
 
 
 def _waits_since() -> ColumnElement[datetime]:

@@ -228,7 +228,7 @@ class Run(RunCounts):
 
     @property
     def cursor(self) -> str:
-        """Where the next page of the history begins (`RunHistory.history(before=...)`)."""
+        """Where the next page of the history begins (`RunHistory.runs(before=...)`)."""
         return f"{self.queued_at.strftime(_CURSOR_TIME)}_{self.id}"
 
     @property

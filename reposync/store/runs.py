@@ -1,15 +1,15 @@
-"""The execution log, which is also the queue: executing a run, and recording its progress and end."""
+"""The queue of runs: asking for them, executing them, and recording their progress and end. Reading: `RunHistory`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, exists, select, update
+from sqlalchemy import Row, and_, delete, exists, func, select, update
 from sqlalchemy.exc import IntegrityError
 
-from reposync.errors import CANNOT_HERE, DefinitionChanged
+from reposync.errors import DefinitionChanged, Remedy, RunCancelled, RunStateConflict
 from reposync.store.attempts import (
     REPOSITORY_REMOVED,
     change_attempt,
@@ -25,20 +25,32 @@ from reposync.store.attempts import (
     total_counts,
 )
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
-from reposync.store.database import QUEUE, Connection, Database
-from reposync.store.endings import Block, Ending, Fail, Finish, HandBack, Retry
-from reposync.store.repositories import lock_repositories
-from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures, RunProblem
-from reposync.store.run_queue import RunQueue
-from reposync.store.run_state import Event, joined, locked, move
-from reposync.store.status import RunStatus
-from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, RUNS, is_over, status_is
+from reposync.store.database import QUEUE, REGISTRATIONS, Connection, Database, Stored
+from reposync.store.endings import Ending, Step, is_same_wait, step_of
+from reposync.store.history import find_run, no_such_run
+from reposync.store.idempotency import RequestKey, remember, repeated
+from reposync.store.repositories import change_repository, lock_repositories, lock_repository
+from reposync.store.repository import Repository
+from reposync.store.run import IN_ADVANCE, Ask, LostAttempt, Run, RunFigures, RunProblem
+from reposync.store.run_state import (
+    TRANSITIONS,
+    Event,
+    cancel,
+    joined,
+    lock_unfinished,
+    locked,
+    move,
+    new_run,
+    queue_runs,
+)
+from reposync.store.status import WAITING, RunStatus, RunTrigger
+from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, new_head, status_is
 
 CLAIM_TRIES = 5
 MAX_DETAIL_CHARS = 1_000
 
 
-class Runs(RunQueue):
+class Runs(Stored):
     """Methods that take a run raise LeaseLost once a different worker has it, and then have written nothing."""
 
     def __init__(
@@ -53,6 +65,132 @@ class Runs(RunQueue):
         super().__init__(database)
         self._redact = redact
         self._on_lost = on_lost
+
+    # Asking ----------------------------------------------------------------------------------------------------------
+
+    async def enqueue(self, repository: str, ask: Ask, *, key: RequestKey | None = None) -> tuple[Run, bool]:
+        """Ask for a run of the repository with this name. Returns the run, and whether it is new. One that waits is
+        joined; a removal pauses the repository and cancels its other runs. `key`: the run of an earlier request with it
+        is returned. As part of a transaction: `queue_runs`. Raises RepositoryNotFound, IdempotencyKeyReused."""
+        async with self._database.write() as connection:
+            row = await lock_repository(connection, repository)
+            if key is not None and (before := await repeated(connection, key)) is not None:
+                return before, False
+            if ask.approval == IN_ADVANCE:
+                ask = replace(ask, approval=await self._approval(connection, row.id))
+            if ask.removal:
+                await self._clear(connection, row)
+            ((run, is_new),) = await queue_runs(connection, {row.id: row.name}, ask)
+            if key is not None:
+                await remember(self._database, connection, key, run)
+            return run, is_new
+
+    async def _clear(self, connection: Connection, repository: Row[Any]) -> None:
+        """For its removal: no tick comes in between, and what else was asked for is not done any more."""
+        if repository.is_active:
+            paused = {"is_active": False, "paused_reason": "It is being removed.", "next_due_at": None}
+            await change_repository(connection, repository.id, paused | {"updated_at": self._database.moment()})
+            await connection.announce(REGISTRATIONS)
+        for row in await lock_unfinished(connection, repository.id):
+            if not (row.removal and row.status in WAITING):
+                await cancel(connection, row, RunCancelled.code, "The repository is being removed.")
+
+    async def _approval(self, connection: Connection, identity: str) -> dict[str, Any]:
+        blocked = and_(RUNS.c.repository_id == identity, is_over(), status_is(RunStatus.BLOCKED))
+        brake: dict[str, Any] | None = await connection.scalar(select(RUNS.c.brake).where(blocked))
+        return brake if brake and brake.get("commit") else IN_ADVANCE
+
+    async def enqueue_for_push(
+        self, repository: Repository, commit: str, ask: Ask, *, is_head: bool = True
+    ) -> tuple[Run, bool] | Repository:
+        """A run of `repository`, whose branch is at `commit` since a push, and whether it is new. Or there is none: its
+        row says that it is not active, or else the index holds that commit already.
+        `is_head`: its branch is known to be the one that was pushed.
+
+        One transaction, so that a pause comes before or after it. If the index holds the commit, the push is ignored
+        only if no run is active: a run that began before the push may move the index to a different commit. Raises
+        RepositoryNotFound.
+        """
+        columns = REPOSITORIES.c
+        async with self._database.write() as connection:
+            row = await lock_repository(connection, repository.name, repository.id)
+            busy = select(exists().where(RUNS.c.repository_id == repository.id, is_active()))
+            if is_head:
+                moved = columns.head_commit.is_distinct_from(commit)
+                seen = update(REPOSITORIES).where(columns.id == repository.id, moved)
+                await connection.execute(seen.values(**new_head(commit, self._database.moment())))
+            if not row.is_active or (row.last_commit == commit and not await connection.scalar(busy)):
+                return Repository.of(row)
+            ((run, is_new),) = await queue_runs(connection, {row.id: row.name}, ask)
+            return run, is_new
+
+    async def claim_orphan_removal(
+        self, identity: str, name: str, worker: str, lease_seconds: float, *, asked_by: str = ""
+    ) -> Run | None:
+        """A new run that removes the points of a repository that is no longer registered. `worker` claims it in the
+        same transaction, so that a new registration of the name cannot join it, and no sync of this id begins while it
+        runs. None if the id is registered, or has an active run."""
+        registered = select(REPOSITORIES.c.id).where(REPOSITORIES.c.id == identity)
+        active = select(RUNS.c.id).where(RUNS.c.repository_id == identity, is_active()).limit(1)
+        ask = Ask(RunTrigger.COMMAND, asked_by, removal=True, repair=True, max_attempts=1)
+        try:
+            async with self._database.write() as connection:
+                for known in (registered, active):
+                    if await connection.scalar(known) is not None:
+                        return None
+                run = new_run(identity, name, ask, await connection.now())
+                await connection.execute(RUNS.insert().values(**run))
+                return await take(connection, worker, lease_seconds, run["id"])
+        except IntegrityError:
+            return None  # it was registered, and a sync was requested, at the same time
+
+    async def repeated(self, key: RequestKey) -> Run | None:
+        """See the function."""
+        async with self._database.read() as connection:
+            return await repeated(connection, key)
+
+    # Cancelling ------------------------------------------------------------------------------------------------------
+
+    async def cancel(self, run_id: str, *, by: str = "") -> Run:
+        """A waiting or blocked run ends at once; a running one at its next heartbeat, or when its lease ends; one that
+        is over is unchanged. Raises RunNotFound."""
+        async with self._database.write() as connection:
+            row = await _locked(connection, run_id)
+            why = f"Cancelled by {by}." if by else "Cancelled on request."
+            return Run.of(await cancel(connection, row, RunCancelled.code, why, cancel_requested=True))
+
+    async def interrupt(self, run_id: str) -> None:
+        """The command that asked for the run ends. So does the run, unless somebody else asked for it too."""
+        alone = RUNS.c.id == run_id, is_active(), func.json_array_length(RUNS.c.asked) == 1
+        async with self._database.write() as connection:
+            if (row := await connection.one_or_none(locked(connection, *alone))) is not None:
+                await cancel(connection, row, RunCancelled.code, "The command that asked for it was interrupted.")
+
+    # Approving and retrying ------------------------------------------------------------------------------------------
+
+    async def approve(self, run_id: str, ask: Ask) -> Run:
+        """Allow what a blocked run stopped at, and nothing else: it waits again, before scheduled runs. If that is
+        unknown, because an earlier program blocked the run, it is only tried again. Raises RunNotFound,
+        RunStateConflict if it is not blocked, RepositoryNotFound if the repository was removed."""
+        return await self._send_back(run_id, Event.APPROVE, ask)
+
+    async def retry(self, run_id: str, ask: Ask) -> Run:
+        """Queue a failed or cancelled run again, to do the same, before scheduled runs. Raises RunNotFound,
+        RunStateConflict if it is in a different state, RepositoryNotFound."""
+        return await self._send_back(run_id, Event.RETRY, ask)
+
+    async def _send_back(self, run_id: str, event: Event, ask: Ask) -> Run:
+        async with self._database.write() as connection:
+            seen = await find_run(connection, run_id)
+            await lock_repository(connection, seen.repository, seen.repository_id)
+            row = await _locked(connection, seen.id)
+            _require_state(row, event)
+            now = await connection.now()
+            ask = replace(ask, approval=row.brake if event is Event.APPROVE else row.approval)
+            again = joined(row, ask, [ask.entry(now)]) | {"max_attempts": row.attempt + ask.max_attempts}
+            return Run.of(await move(connection, row, event, not_before=now, **again))
+
+    # Executing -------------------------------------------------------------------------------------------------------
 
     async def claim(self, worker: str, lease_seconds: float, *, run_id: str | None = None) -> Run | None:
         """Claim the first run that can be executed (by priority, then age) for `lease_seconds`; None if there is none.
@@ -137,7 +275,7 @@ class Runs(RunQueue):
             row = await connection.one_or_none(locked(connection, held_by(run)))
             if row is None:
                 return await self._ended_before(connection, run, ending)
-            step = _step(row, ending, self._error(ending))
+            step = step_of(row, ending, self._error(ending))
             if step.event in (Event.BLOCK, Event.COMPLETE):
                 step = await self._settle_blocked(connection, row, step)
             error = {name: step.columns.get(name, getattr(row, name)) for name in ("error_code", "error_message")}
@@ -145,7 +283,7 @@ class Runs(RunQueue):
             columns = {**step.columns, **totals}
             if step.delay_seconds is not None:
                 columns["not_before"] = self._database.moment(step.delay_seconds)
-                if step.event is Event.HAND_BACK and _is_same_wait(row.error_code, ending.code, figures):
+                if step.event is Event.HAND_BACK and is_same_wait(row.error_code, ending.code, figures):
                     columns["waits_since"] = row.waits_since
             elif figures is not None:
                 columns["commit_after"] = figures.commit_after
@@ -176,6 +314,18 @@ class Runs(RunQueue):
         earlier = delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason)
         await self._database.change(earlier, guard=fence(run))
 
+    async def failures(self, repository_id: str, detail: str) -> dict[tuple[str, str], int]:
+        """(key of a path, detail of its problem) -> in how many runs of the repository the file failed like this. Only
+        details that begin with `detail`."""
+        query = (
+            select(PROBLEMS.c.path, PROBLEMS.c.detail, func.count())
+            .join(RUNS, RUNS.c.id == PROBLEMS.c.run_id)
+            .where(RUNS.c.repository_id == repository_id, PROBLEMS.c.reason == "failed")
+            .where(PROBLEMS.c.detail.startswith(detail, autoescape=True))
+            .group_by(PROBLEMS.c.path, PROBLEMS.c.detail)
+        )
+        return {(row[0], row[1]): int(row[2]) for row in await self._database.rows(query)}
+
     # -----------------------------------------------------------------------------------------------------------------
 
     def _message(self, text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
@@ -194,7 +344,7 @@ class Runs(RunQueue):
             raise lease_lost(run)
         return Run.of(row)
 
-    async def _settle_blocked(self, connection: Connection, row: Row[Any], step: _Step) -> _Step:
+    async def _settle_blocked(self, connection: Connection, row: Row[Any], step: Step) -> Step:
         """A repository has one blocked run at most. If `row` is to be blocked as well, the earlier one waits for both.
         If it is completed, it did the work of the blocked one, which ends, or is queued again if it has to do more."""
         which = and_(RUNS.c.repository_id == row.repository_id, is_over(), status_is(RunStatus.BLOCKED))
@@ -204,7 +354,7 @@ class Runs(RunQueue):
         if step.event is Event.BLOCK:
             await move(connection, blocked, Event.BLOCK, **{**joined(blocked, row, row.asked), **step.columns})
             message = f"{step.columns['error_message'] or ''} Run {blocked.id} waits for a person."
-            return _Step(Event.STOP, RunStatus.CANCELLED, {**step.columns, "error_message": truncate(message.strip())})
+            return Step(Event.STOP, RunStatus.CANCELLED, {**step.columns, "error_message": truncate(message.strip())})
         if any(getattr(blocked, flag) and not getattr(row, flag) for flag in ("full", "repair", "removal")):
             await move(connection, blocked, Event.APPROVE, not_before=self._database.moment(), brake=None)
         else:
@@ -213,47 +363,23 @@ class Runs(RunQueue):
         return step
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What an ending does to the row of a run. `delay_seconds`: until the next attempt; None if there is none."""
-
-    event: Event
-    outcome: str
-    columns: Mapping[str, Any]
-    delay_seconds: float | None = None
+async def _locked(connection: Connection, run_id: str) -> Row[Any]:
+    found = await find_run(connection, run_id)
+    row = await connection.one_or_none(locked(connection, RUNS.c.id == found.id))
+    if row is None:  # purged in between
+        raise no_such_run(run_id)
+    return row
 
 
-def _step(row: Row[Any], ending: Ending, error: Mapping[str, Any]) -> _Step:
-    uncounted = {**error, "handed_back": row.handed_back + 1, "max_attempts": row.max_attempts + 1}
-    match ending:
-        case Finish(status=RunStatus.COMPLETED):
-            return _Step(Event.COMPLETE, RunStatus.COMPLETED, error)
-        case Fail(own_requests=None):
-            return _Step(Event.FAIL, RunStatus.FAILED, error)
-        case _ if row.cancel_requested:  # with the reason of that
-            return _Step(Event.STOP, RunStatus.CANCELLED, {})
-        case Finish():
-            return _Step(Event.STOP, RunStatus.CANCELLED, error)
-        case Fail() if len(row.asked) <= (ending.own_requests or 0):
-            return _Step(Event.FAIL, RunStatus.FAILED, error)
-        case Fail():
-            return _Step(Event.RETRY_LATER, RunStatus.RETRYING, uncounted, ending.delay_seconds)
-        case Retry() if row.attempt < row.max_attempts:
-            return _Step(Event.RETRY_LATER, RunStatus.RETRYING, error, ending.delay_seconds)
-        case Retry():
-            event = Event.COMPLETE if ending.at_last is RunStatus.COMPLETED else Event.FAIL
-            return _Step(event, ending.at_last, error)
-        case Block():
-            # An approval holds for what the run met first, and for nothing later.
-            brake = dict(ending.brake) if ending.brake else None
-            return _Step(Event.BLOCK, RunStatus.BLOCKED, {**error, "brake": brake, "approval": None})
-        case HandBack():
-            priority = row.priority if ending.priority is None else ending.priority
-            return _Step(Event.HAND_BACK, ending.outcome, uncounted | {"priority": priority}, ending.delay_seconds)
-    raise NotImplementedError(ending)
-
-
-def _is_same_wait(earlier: str | None, code: str | None, figures: RunFigures | None) -> bool:
-    """Whether the attempt did nothing, for the reason of the one before."""
-    worked = figures is not None and any(getattr(figures, name) for name in COUNTS)
-    return not worked and code is not None and (code == earlier or {code, earlier} <= CANNOT_HERE)
+def _require_state(row: Row[Any], event: Event) -> None:
+    """Raises RunStateConflict."""
+    which, option, body = "failed or cancelled run can be tried again", "", ""
+    if event is Event.APPROVE:
+        which, option = "blocked run can be approved", " --allow-mass-delete"
+        body = ' with `{"allow_mass_delete": true}`'
+    if (row.status, event) not in TRANSITIONS:
+        http = f"`POST /api/v1/repositories/{row.repository}/sync`{body} starts a new one."
+        raise RunStateConflict(
+            f"Run {row.id} is {row.status}, and only a {which}.",
+            remedy=Remedy(f"`reposync sync {row.repository}{option}` starts a new one.", http),
+        )

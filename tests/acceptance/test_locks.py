@@ -46,7 +46,7 @@ class Scene:
         self._do(lambda log: log.runs.end(run, Finish(), RunFigures()))
 
     def now(self, run: Run) -> Run:
-        return self._do(lambda log: log.runs.get(run.id))
+        return self._do(lambda log: log.history.get(run.id))
 
     def _do(self, what: Any) -> Any:
         async def work() -> Any:

@@ -40,13 +40,13 @@ def event_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["runs"], dependencies=parts.readers)
 
     async def fetch(ids: Collection[str]) -> dict[str, Run]:
-        return await parts.application().runs.by_ids(ids)
+        return await parts.application().history.by_ids(ids)
 
     following = RowWatch(fetch, max_watchers=MAX_STREAMS)
 
     async def followed(request: Request, run_id: RunIdPrefix) -> AsyncIterator[tuple[Run, AsyncIterator[bytes]]]:
         # A dependency, not part of the stream: its errors still become a response, and it ends with the request.
-        run = await parts.application().runs.get(run_id)
+        run = await parts.application().history.get(run_id)
         # A response to HEAD has no body to stream.
         max_seconds = 0.0 if is_head(request) else MAX_SECONDS
         events = run_events(following, run, stopping_of(request), max_seconds=max_seconds)

@@ -39,7 +39,7 @@ def lock_routes(parts: ApiParts) -> APIRouter:
     async def list_locks(_: NoQuery) -> Locks:
         app = parts.application()
         async with _timeout():
-            return Locks(items=await lock_overviews(app.locks, app.repositories, app.runs))
+            return Locks(items=await lock_overviews(app.locks, app.repositories, app.history))
 
     @routes.delete(
         "/locks/{repository:path}",
@@ -57,7 +57,8 @@ def lock_routes(parts: ApiParts) -> APIRouter:
     ) -> Release:
         app, by = parts.application(), admitted(request).name
         async with _timeout():
-            return await release_lock(repository, app.locks, app.repositories, app.runs, force=options.force, by=by)
+            places = app.locks, app.repositories, app.history, app.runs
+            return await release_lock(repository, *places, force=options.force, by=by)
 
     return routes
 

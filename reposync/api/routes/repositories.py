@@ -42,10 +42,10 @@ from reposync.catalog.overview import RepositoryDetail, overviews, repository_de
 from reposync.catalog.targets import add_repository, change_repository, request_removal, syncable
 from reposync.config.loading import checked_repository
 from reposync.errors import ConfigError, RepositoryChanged
+from reposync.store.idempotency import RequestKey
 from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run
-from reposync.store.run_queue import RequestKey
 from reposync.store.status import RunTrigger
 from reposync.store.ticks import Ticks
 from reposync.words import suggestion
@@ -102,7 +102,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["repositories"], dependencies=parts.readers)
 
     async def fetch(ids: Collection[str]) -> dict[str, Run]:
-        return await parts.application().runs.by_ids(ids)
+        return await parts.application().history.by_ids(ids)
 
     following = RowWatch(fetch)
 
@@ -113,11 +113,11 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         if ended is None:
             return run
         response.status_code = 200
-        return run_document(parts.application().runs, ended)
+        return run_document(parts.application().history, ended)
 
     async def detail(name: str) -> tuple[RepositoryDetail, Repository]:
         app = parts.application()
-        return await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name)
+        return await repository_detail(app.repositories, app.manifests, app.history, Ticks(app.database), name)
 
     @routes.get(
         "/repositories",
@@ -130,7 +130,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         states = await state_words(app.repositories)
         of_state = [name for name, state in states.items() if filters.state in (None, state)]
         names, next_cursor = page_of_names(of_state, filters.limit, filters.cursor, filters.name)
-        items = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
+        items = await overviews(app.repositories, app.manifests, app.history, names) if names else []
         return conditional(request, {"items": items, "next_cursor": next_cursor})
 
     @routes.post(
@@ -192,7 +192,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             attempts = app.configuration.registry.daemon.max_attempts
             ask = Ask(RunTrigger.HTTP, client.name, full=options.full, approval=approval, max_attempts=attempts)
             run, _ = await app.runs.enqueue(row.name, ask, key=sent)
-        return await run_response(request, response, run_document(app.runs, run), waiting.wait)
+        return await run_response(request, response, run_document(app.history, run), waiting.wait)
 
     @routes.get(
         "/repositories/{name:path}", summary="One repository", response_model=RepositoryDetail, responses=ETAG_ANSWERS
@@ -253,7 +253,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         app = parts.application()
         ask = Ask(RunTrigger.HTTP, admitted(request).name, removal=True)
         run = await request_removal(app.repositories, app.runs, name, ask)
-        return await run_response(request, response, run_document(app.runs, run), waiting.wait)
+        return await run_response(request, response, run_document(app.history, run), waiting.wait)
 
     commits = SearchableCommits(parts.application, max_waiting=MAX_WAITING)
 

@@ -44,15 +44,15 @@ def run_routes(parts: ApiParts) -> APIRouter:
         responses=ETAG_ANSWERS,
     )
     async def list_runs(request: Request, filters: Annotated[RunFilters, Query()]) -> Response:
-        runs = parts.application().runs
+        history = parts.application().history
         wanted = filters.model_dump(exclude={"limit", "cursor"}) | {"status": filters.status or None}
         # One more than requested shows whether there is another page.
-        found = await runs.history(**wanted, limit=filters.limit + 1, before=filters.cursor)
+        found = await history.runs(**wanted, limit=filters.limit + 1, before=filters.cursor)
         if not found and filters.repository is not None:
-            await runs.require_known(filters.repository)
+            await history.require_known(filters.repository)
         shown = found[: filters.limit]
         next_cursor = shown[-1].cursor if len(found) > len(shown) else None
-        return conditional(request, {"items": run_documents(runs, shown), "next_cursor": next_cursor})
+        return conditional(request, {"items": run_documents(history, shown), "next_cursor": next_cursor})
 
     @routes.get(
         "/runs/{run_id}",
@@ -61,8 +61,8 @@ def run_routes(parts: ApiParts) -> APIRouter:
         responses=ETAG_ANSWERS,
     )
     async def get_run(request: Request, run_id: RunIdPrefix, _: NoQuery) -> Response:
-        runs = parts.application().runs
-        return conditional(request, await run_detail(runs, await runs.get(run_id)))
+        history = parts.application().history
+        return conditional(request, await run_detail(history, await history.get(run_id)))
 
     @routes.get(
         "/runs/{run_id}/problems",
@@ -74,9 +74,9 @@ def run_routes(parts: ApiParts) -> APIRouter:
         request: Request, run_id: RunIdPrefix, filters: Annotated[ProblemFilters, Query()]
     ) -> Response:
         after = None if filters.cursor is None else key_before(filters.cursor)
-        runs = parts.application().runs
-        run = await runs.get(run_id)
-        found = await runs.problems(run.id, filters.limit + 1, after=after, reason=filters.reason)
+        history = parts.application().history
+        run = await history.get(run_id)
+        found = await history.problems(run.id, filters.limit + 1, after=after, reason=filters.reason)
         shown = found[: filters.limit]
         next_cursor = cursor_after(shown[-1].path) if len(found) > len(shown) else None
         return conditional(request, {"items": shown, "next_cursor": next_cursor})
@@ -94,13 +94,13 @@ def run_routes(parts: ApiParts) -> APIRouter:
     async def cancel_run(request: Request, response: Response, run_id: RunId, _: NoQuery) -> dict[str, Any]:
         run = await act_on_run(parts.application(), "cancel", run_id, admitted(request).name)
         response.status_code = 200 if run.is_final else 202
-        return await run_detail(parts.application().runs, run)
+        return await run_detail(parts.application().history, run)
 
     def queue_again(action: str) -> Callable[..., Awaitable[dict[str, Any]]]:
         async def handle(request: Request, response: Response, run_id: RunId, _: NoQuery) -> dict[str, Any]:
             run = await act_on_run(parts.application(), action, run_id, admitted(request).name)
             response.headers["Location"] = run_path(request, run.id)
-            return await run_detail(parts.application().runs, run)
+            return await run_detail(parts.application().history, run)
 
         return handle
 

@@ -78,7 +78,7 @@ async def show_locks(page: Page) -> Response:
     found: list[Lock] = []
     problem = None
     try:
-        found = await lock_overviews(app.locks, app.repositories, app.runs)
+        found = await lock_overviews(app.locks, app.repositories, app.history)
     except StoreUnavailable:
         raise
     except RepoSyncError as error:
@@ -114,7 +114,7 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
         case "retry-failed":
             await _retry_failed(app, by)
         case "release":
-            await release_lock(name, app.locks, app.repositories, app.runs, by=by)
+            await release_lock(name, app.locks, app.repositories, app.history, app.runs, by=by)
             return "/locks"
         case "pause":
             await app.repositories.pause(name, "Paused on the page.", by=by)
@@ -133,8 +133,8 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
 
 async def _retry_failed(app: Application, by: str) -> None:
     """The last run of each repository, if it failed."""
-    names = await app.runs.latest_statuses({RunStatus.FAILED})
-    for each in await overviews(app.repositories, app.manifests, app.runs, sorted(names)) if names else ():
+    names = await app.history.latest_statuses({RunStatus.FAILED})
+    for each in await overviews(app.repositories, app.manifests, app.history, sorted(names)) if names else ():
         if each.last_run is not None and each.last_status == RunStatus.FAILED:
             with contextlib.suppress(RunStateConflict):  # queued again meanwhile
                 await act_on_run(app, "retry", each.last_run, by)

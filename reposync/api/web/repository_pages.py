@@ -63,7 +63,7 @@ async def show_repositories(page: Page) -> Response:
     choice = query.get("show", "") if query.get("show") in _CHOICES else ""
     after = key_before(query["after"]) if query.get("after") else ""
     states = sorted(await app.repositories.states(), key=lambda each: each.name)
-    latest = await app.runs.latest_statuses(_BAD | ACTIVE)
+    latest = await app.history.latest_statuses(_BAD | ACTIVE)
     incomplete, by_words = await incomplete_versions(app.database), await words_only(app.database)
     known = [
         _Known(
@@ -81,10 +81,10 @@ async def show_repositories(page: Page) -> Response:
     chosen = [each.name for each in matching if _CHOICES[choice][1](each)]
     left = [each for each in chosen if each > after]
     names, seen = left[:PAGE_REPOSITORIES], len(chosen) - len(left)
-    found = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
+    found = await overviews(app.repositories, app.manifests, app.history, names) if names else []
     shown = (RunStatus.RUNNING, RunStatus.BLOCKED)
-    runs = await app.runs.by_ids([each.last_run for each in found if each.last_run and each.last_status in shown])
-    late = set(await late_repositories(states, app.runs.now()))
+    runs = await app.history.by_ids([each.last_run for each in found if each.last_run and each.last_status in shown])
+    late = set(await late_repositories(states, app.history.now()))
 
     def address(**extra: str) -> str:
         return f"{page.root}/{_query(name=name, show=choice, **extra)}"
@@ -119,11 +119,11 @@ async def show_repositories(page: Page) -> Response:
 
 async def _last_day(app: Application, states: Sequence[RepositoryState], late: Collection[str]) -> dict[str, Any]:
     """The last 24 hours, the queue and the workers."""
-    now = app.runs.now()
-    counts = await app.runs.by_hour(first_hour(now))
+    now = app.history.now()
+    counts = await app.history.by_hour(first_hour(now))
     ended = sum(each.runs for each in counts if each.is_final)
     completed = sum(each.runs for each in counts if each.kind == "completed")
-    queue = await app.runs.queue()
+    queue = await app.history.queue()
     behind = [(each.behind_since, each.name) for each in states if each.behind_since]
     synced = [(each.last_sync_at, each.name) for each in states if each.name in late and each.last_sync_at]
     return {
@@ -161,15 +161,15 @@ async def show_repository(page: Page) -> Response:
     name = page.request.path_params["name"]
     app = page.app
     try:
-        found, row = await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name)
+        found, row = await repository_detail(app.repositories, app.manifests, app.history, Ticks(app.database), name)
     except RepositoryNotFound:
-        await app.runs.require_known(name)
+        await app.history.require_known(name)
         # It was removed, but its history is kept.
         return Response(status_code=303, headers={"Location": f"{page.root}/runs?{urlencode({'repository': name})}"})
     version = row.live_version or row.id
     path = page.query.get("folder", "").strip("/")
     entries = await app.manifests.folder(version, path, PAGE_ENTRIES + 1)
-    runs = await app.runs.history(repository=row.name, limit=CHART_RUNS)
+    runs = await app.history.runs(repository=row.name, limit=CHART_RUNS)
     address = f"{page.root}/repositories/{path_of(row.name)}"
 
     def in_folder(path: str) -> str:
@@ -189,7 +189,7 @@ async def show_repository(page: Page) -> Response:
         repository=found,
         registered=row.origin_words,
         definition=list(_keys(row.resolved or row.definition or {})),
-        ticks=_ticks(row, app.runs.now()),
+        ticks=_ticks(row, app.history.now()),
         index=await index_overview(app, row.name),
         commit_page=(await commit_pages(app.database, [row.id])).get(row.id),
         chart=run_chart(runs),

@@ -39,12 +39,12 @@ async def show_runs(page: Page) -> Response:
     app = page.app
     filters, wanted = _filters(page.query)
     before = page.query.get("before") or None
-    found = await app.runs.history(**wanted, limit=max(PAGE_RUNS + 1, CHART_RUNS), before=before)
+    found = await app.history.runs(**wanted, limit=max(PAGE_RUNS + 1, CHART_RUNS), before=before)
     shown, more = found[:PAGE_RUNS], len(found) > PAGE_RUNS
     repository, unknown = filters["repository"], None
     if not found and repository:
         try:
-            await app.runs.require_known(repository)
+            await app.history.require_known(repository)
         except RepositoryNotFound as error:
             unknown = error.for_pages
     kept = {key: value for key, value in filters.items() if value}
@@ -71,9 +71,9 @@ async def show_runs(page: Page) -> Response:
 
 async def show_run(page: Page) -> Response:
     app = page.app
-    found = await app.runs.get(page.request.path_params["run_id"])
-    counts = await app.runs.count_problems(found.id)
-    problems = await app.runs.problems(found.id, PAGE_PROBLEMS, failed_first=True)
+    found = await app.history.get(page.request.path_params["run_id"])
+    counts = await app.history.count_problems(found.id)
+    problems = await app.history.problems(found.id, PAGE_PROBLEMS, failed_first=True)
     brake = read_brake(found.brake)
     requests = found.requests
     askers = list(dict.fromkeys(request.asked_by for request in requests))
@@ -86,7 +86,7 @@ async def show_run(page: Page) -> Response:
         requests=[{"request": request, "wants": _wants(request)} for request in requests[:PAGE_REQUESTS]],
         more_requests=len(requests) - PAGE_REQUESTS,
         cancel_label=f"Cancel for all {len(askers):,} requesters" if len(askers) > 1 else "Cancel",
-        attempts=shown_attempts(await app.runs.attempts(found.id)),
+        attempts=shown_attempts(await app.history.attempts(found.id)),
         progress=_progress(found),
         counts=counts,
         skipped=sum(number for reason, number in counts.items() if reason != Skip.FAILED),

@@ -14,6 +14,7 @@ import pytest
 from reposync.app.application import Application
 from reposync.config.settings import Settings
 from reposync.store.database import Database
+from reposync.store.history import RunHistory
 from reposync.store.run import Ask, Run, RunFigures, RunProblem
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
@@ -38,6 +39,7 @@ class Rest:
     app: Application
     client: httpx.AsyncClient
     other: Runs
+    history: RunHistory
     folder: Path
     worker: str = "pod-b:1:0"
     seen: list[str] = field(default_factory=list)
@@ -102,4 +104,4 @@ async def rest(tmp_path: Path, database_url: str) -> AsyncIterator[Rest]:
         await Database.open(database_url) as database,
         client_of(parts_of(app)) as client,
     ):
-        yield Rest(app, client, Runs(database), tmp_path)
+        yield Rest(app, client, Runs(database), RunHistory(database), tmp_path)

@@ -38,7 +38,7 @@ def test_no_request_breaks_a_route_and_every_response_is_as_described(
     showcase: Showcase, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repositories, "check_source", allow)
-    runs = [run.id for run in showcase.call(showcase.app.runs.history(limit=50))]
+    runs = [run.id for run in showcase.call(showcase.app.history.runs(limit=50))]
     known = {"name": [REAL, "no/such"], "run_id": runs, "repository": [REAL]}
     commit = showcase.run_of(REAL, RunStatus.COMPLETED).commit_after
     turns = itertools.count()

@@ -37,11 +37,11 @@ async def test_without_redis_the_runs_at_work_are_shown_and_force_ends_one(world
     }
     held = await client.delete(f"/api/v1/locks/{NAME}")
     assert code(held) == (409, "LOCK_HELD")
-    assert not (await world.app.runs.get(run.id)).cancel_requested
+    assert not (await world.app.history.get(run.id)).cancel_requested
 
     done = (await client.delete("/api/v1/locks/platform%2Fapi", params={"force": "true"})).json()
     assert (done["released"], done["cancel_requested"], done["run_id"]) == (False, True, run.id)
-    assert (await world.app.runs.get(run.id)).cancel_requested
+    assert (await world.app.history.get(run.id)).cancel_requested
 
 
 @pytest.mark.parametrize("way", ["API", "page"])

@@ -36,7 +36,7 @@ def live(showcase: Showcase) -> Generator[Run, None, None]:
     showcase.register(name)
     run = showcase.begin(showcase.queue(name))
     yield run
-    if not showcase.call(showcase.app.runs.get(run.id)).is_final:
+    if not showcase.call(showcase.app.history.get(run.id)).is_final:
         showcase.end(run)
 
 

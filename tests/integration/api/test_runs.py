@@ -99,7 +99,7 @@ async def test_one_run_is_shown_with_attempts_problems_and_progress(rest: Rest) 
     assert rest_of_them["items"] == [asdict(each) for each in problems[100:120]]
     last = await rest.get(f"/runs/{waiting.id}/problems", cursor=rest_of_them["next_cursor"])
     assert (last["items"], last["next_cursor"]) == ([asdict(each) for each in problems[120:]], None)
-    none = await run_detail(rest.other, running, 0)
+    none = await run_detail(rest.history, running, 0)
     first = await rest.get(f"/runs/{waiting.id}/problems", cursor=none["problems_cursor"], limit=20)
     assert (none["problems"], first["items"]) == ([], [asdict(each) for each in problems[:20]])
     assert await rest.refusal("GET", f"/runs/{waiting.id}/problems?cursor=%21", 422) == "USAGE"

@@ -36,7 +36,7 @@ async def test_a_sync_is_answered_at_once_with_its_run(rest: Rest) -> None:
     assert answer.status_code == 202
     run = (await rest.client.get(answer.headers["location"])).json()
     assert (run["status"], run["trigger"], run["repository"]) == ("queued", "http", "platform/api")
-    row = await rest.other.get(run["id"])
+    row = await rest.history.get(run["id"])
     assert (row.full, row.approval, row.max_attempts) == (True, IN_ADVANCE, 3)
 
 
@@ -62,7 +62,7 @@ async def test_what_does_not_fit_is_refused(rest: Rest) -> None:
             key
         )
     assert await rest.refusal("POST", "/repositories/nowhere/sync", 404) == "REPOSITORY_NOT_FOUND"
-    assert await rest.other.history() == []
+    assert await rest.history.runs() == []
 
 
 # Idempotency-Key -----------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ async def test_the_same_key_gets_the_same_run_also_when_the_run_is_long_over(res
     assert again.headers["location"] == first.headers["location"]
     assert (first.headers.get("idempotency-replayed"), again.headers["idempotency-replayed"]) == (None, "true")
     assert (waited.status_code, waited.json()["status"]) == (200, "completed")
-    assert len(await rest.other.history()) == 1
+    assert len(await rest.history.runs()) == 1
 
 
 async def test_a_key_is_for_one_request(rest: Rest) -> None:
@@ -144,7 +144,7 @@ async def test_the_same_key_on_two_pods_at_once_is_one_run(rest: Rest, database_
     assert {answer.status_code for answer in found} == {202}
     of_key = [{answer.json()["id"] for answer in found[start : start + 6]} for start in (0, 6, 12)]
     assert [len(each) for each in of_key] == [1, 1, 1]
-    assert {run.id for run in await rest.other.history()} == set().union(*of_key)
+    assert {run.id for run in await rest.history.runs()} == set().union(*of_key)
 
 
 async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> None:
@@ -166,7 +166,7 @@ async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> 
 @pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.BLOCKED])
 async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest, status: RunStatus) -> None:
     waiting = asyncio.create_task(asks(rest, params={"wait": 30}))
-    while not (runs := await rest.other.history()):
+    while not (runs := await rest.history.runs()):
         await asyncio.sleep(0.01)
     await rest.ended(runs[0].id, status)
     answer = await waiting
@@ -178,7 +178,7 @@ async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest, s
 
 async def test_waiting_ends_when_the_client_disconnects(rest: Rest) -> None:
     waiting = asyncio.create_task(asks(rest, params={"wait": 300}))
-    while not await rest.other.history():
+    while not await rest.history.runs():
         await asyncio.sleep(0.01)
     waiting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -192,7 +192,7 @@ async def test_a_pod_that_shuts_down_responds_to_waiting_clients_with_the_queued
     async with httpx.AsyncClient(timeout=30) as client:
         async with serve_http(create_app(parts_of(rest.app)), "127.0.0.1", 0) as address:
             waiting = asyncio.create_task(client.post(f"{address.url}{API}{SYNC}?wait=300"))
-            while not await rest.other.history():
+            while not await rest.history.runs():
                 await asyncio.sleep(0.01)
         answer = await waiting
 
@@ -203,6 +203,6 @@ async def test_a_storm_of_requests_is_one_run_with_all_their_options(rest: Rest)
     answers = await asyncio.gather(*(asks(rest, json={"full": number % 10 == 0}) for number in range(60)))
 
     assert {answer.status_code for answer in answers} == {202}
-    (run,) = await rest.other.history()
+    (run,) = await rest.history.runs()
     assert {answer.json()["id"] for answer in answers} == {run.id}
     assert run.full is True

@@ -101,7 +101,7 @@ class Site:
         return await self.client.post(self.url, content=content, headers={k: v for k, v in said.items() if v})
 
     async def runs(self, repository: str | None = None) -> list[Run]:
-        return await self.app.runs.history(repository)
+        return await self.app.history.runs(repository)
 
     async def indexed(self, name: str, commit: str, number: int | None = None) -> None:
         """As after a run that came to its end."""
@@ -167,7 +167,7 @@ async def test_a_push_to_the_default_branch_queues_one_run_however_the_repositor
 
         again = await site.posts(X_Gitlab_Event_UUID="8f1a3c52-8a55-4c47-9d12-0f6a1f6f2a11")
         assert again.json()["runs"] == [{"repository": "app", "run_id": run.id, "status": "queued", "is_new": False}]
-        askers = (await site.app.runs.get(run.id)).askers
+        askers = (await site.app.history.get(run.id)).askers
         assert askers[-1] == "push to platform/app, delivery 8f1a3c52-8a55-4c47-9d12-0f6a1f6f2a11"
 
 

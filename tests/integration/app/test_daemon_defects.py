@@ -83,7 +83,7 @@ async def serving(settings: Settings, metrics: Metrics, health: Health) -> Async
 
 async def completed(daemon: Daemon) -> int:
     app = daemon.app
-    return 0 if app is None else len(await app.runs.history("app", RunStatus.COMPLETED, limit=1_000))
+    return 0 if app is None else len(await app.history.runs("app", RunStatus.COMPLETED, limit=1_000))
 
 
 async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_with_its_lease(
@@ -112,8 +112,8 @@ async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_wi
             return await completed(daemon) > before
 
         await eventually(goes_on, LONG_SECONDS)
-        runs = await app.runs.history("app", limit=1_000)
-        outcomes = [(each.outcome, each.error_code) for run in runs for each in await app.runs.attempts(run.id)]
+        runs = await app.history.runs("app", limit=1_000)
+        outcomes = [(each.outcome, each.error_code) for run in runs for each in await app.history.attempts(run.id)]
         assert ("retrying", "INTERNAL_ERROR") in outcomes
         assert "lost" not in [outcome for outcome, _ in outcomes]
         assert "a defect in the catalogue" in caplog.text

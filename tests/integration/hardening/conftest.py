@@ -19,7 +19,7 @@ from reposync.runs.redis_locks import RedisLocks
 from reposync.sources.factory import open_source
 from reposync.sources.port import GitLabProject, RemoteGit
 from reposync.store.database import Database
-from reposync.store.runs import Runs
+from reposync.store.history import RunHistory
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import CollectionMissing, IndexSettings
 from tests.acceptance.conftest import person, repository  # noqa: F401
@@ -90,7 +90,7 @@ async def ask_qdrant(url: str, ca_file: Path | None, seconds: float) -> object:
 async def ask_redis(url: str, ca_file: Path | None, seconds: float) -> object:
     scheme, _, rest = url.partition("://")
     address = f"{'rediss' if scheme == 'https' else 'redis'}://:{SECRET}@{rest}/0"
-    async with closing(RedisLocks(address, Runs(None))) as locks:  # type: ignore[arg-type]
+    async with closing(RedisLocks(address, RunHistory(None))) as locks:  # type: ignore[arg-type]
         return await locks.call(lambda redis: redis.ping(), within=seconds)
 
 

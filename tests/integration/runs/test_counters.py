@@ -16,6 +16,7 @@ from reposync.runs.redis_locks import RedisLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.endings import Retry
+from reposync.store.history import RunHistory
 from reposync.store.run import RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
@@ -61,8 +62,7 @@ async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
     observer: Observer,
     redis_server: RedisServer,  # noqa: F811
 ) -> None:
-    runs = Runs(database)
-    locks = RedisLocks(redis_server.url, runs, observer=observer)
+    locks = RedisLocks(redis_server.url, RunHistory(database), observer=observer)
     try:
         redis_server.stop()
         for number in range(3):
@@ -145,7 +145,7 @@ async def test_a_run_is_measured_when_it_ends_with_all_its_attempts(
         Writes().make
     )
 
-    (run,) = await store.runs.history()
+    (run,) = await store.history.runs()
     assert run.status == "completed" and run.attempt == 2
     for figure in ("duration", "elapsed"):
         assert counted(metrics, f"run_{figure}_seconds_count", trigger="http") == 1

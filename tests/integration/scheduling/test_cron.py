@@ -39,14 +39,14 @@ async def test_a_pod_whose_clock_is_a_day_off_fires_at_the_right_moments_also_wh
     async with await database_time.open() as database, asyncio.TaskGroup() as tasks:
         store = Store(database)
         await store.repository(cron_expression="@every 1s")
-        began = store.runs.now()
+        began = store.history.now()
         cron = CronScheduler(store.ticks, DaemonConfig, on_ticks=outcomes.append)
         scheduling = tasks.create_task(cron.run())
 
         tolerance = timedelta(minutes=1)
         for _ in range(2):
             tick = await ticked(store)
-            assert began - tolerance <= tick <= store.runs.now() + tolerance
+            assert began - tolerance <= tick <= store.history.now() + tolerance
         assert not any(outcome.missed for outcome in outcomes)
 
         await database_time.set(off + seconds)
@@ -79,8 +79,8 @@ async def test_of_the_ticks_of_a_pause_the_last_one_runs_late_or_is_listed_as_mi
             await asyncio.sleep(0.05)
         scheduling.cancel()
 
-        last = store.runs.now().replace(minute=0, second=0, microsecond=0)
+        last = store.history.now().replace(minute=0, second=0, microsecond=0)
         assert sum(outcomes, TickOutcome()) == expected
-        late = [run.scheduled_for for run in await store.runs.history() if run.scheduled_for is not None]
+        late = [run.scheduled_for for run in await store.history.runs() if run.scheduled_for is not None]
         missed = [each.scheduled_for for each in await store.ticks.missed(repository.id)]
         assert (late, missed) == (([last], []) if expected.queued else ([], [last]))

@@ -24,11 +24,11 @@ import reposync.store
 from reposync.store import index_queries
 from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
+from reposync.store.idempotency import RequestKey
 from reposync.store.manifest import ManifestRow
 from reposync.store.registry import GroupRepositories, ProjectGroups, RegistryDocuments, RepositoryChange
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
-from reposync.store.run_queue import RequestKey
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, IndexVersion, ProjectGroup, VersionState
 from reposync.store.versions import IndexHold, Published
@@ -135,22 +135,22 @@ HEAD = "d" * 40
 
 def _history() -> dict[str, Call]:
     return {
-        "get": lambda it: it.store.runs.get(it.running.id),
-        "history": lambda it: it.store.runs.history("payments", RunStatus.RUNNING),
-        "require_known": lambda it: it.store.runs.require_known("payments"),
-        "active": lambda it: it.store.runs.active(it.row.id),
-        "by_ids": lambda it: it.store.runs.by_ids([it.running.id]),
-        "latest": lambda it: it.store.runs.latest([it.row.id]),
-        "latest_statuses": lambda it: it.store.runs.latest_statuses([RunStatus.RUNNING]),
-        "attempts": lambda it: it.store.runs.attempts(it.running.id),
-        "queue": lambda it: it.store.runs.queue(),
-        "long_waits": lambda it: it.store.runs.long_waits(1.0),
-        "by_hour": lambda it: it.store.runs.by_hour(TICK),
-        "problems": lambda it: it.store.runs.problems(it.running.id),
-        "count_problems": lambda it: it.store.runs.count_problems(it.running.id),
+        "get": lambda it: it.store.history.get(it.running.id),
+        "runs": lambda it: it.store.history.runs("payments", RunStatus.RUNNING),
+        "require_known": lambda it: it.store.history.require_known("payments"),
+        "active": lambda it: it.store.history.active(it.row.id),
+        "by_ids": lambda it: it.store.history.by_ids([it.running.id]),
+        "latest": lambda it: it.store.history.latest([it.row.id]),
+        "latest_statuses": lambda it: it.store.history.latest_statuses([RunStatus.RUNNING]),
+        "attempts": lambda it: it.store.history.attempts(it.running.id),
+        "queue": lambda it: it.store.history.queue(),
+        "long_waits": lambda it: it.store.history.long_waits(1.0),
+        "by_hour": lambda it: it.store.history.by_hour(TICK),
+        "problems": lambda it: it.store.history.problems(it.running.id),
+        "count_problems": lambda it: it.store.history.count_problems(it.running.id),
         "failures": lambda it: it.store.runs.failures(it.row.id, "It"),
-        "past_names": lambda it: it.store.runs.past_names([it.row.id]),
-        "purge": lambda it: it.store.runs.purge(it.store.runs.now() + timedelta(hours=1)),
+        "past_names": lambda it: it.store.history.past_names([it.row.id]),
+        "purge": lambda it: it.store.history.purge(it.store.history.now() + timedelta(hours=1)),
     }
 
 
@@ -191,6 +191,7 @@ def _runs() -> dict[str, Call]:
         "end for a retry": lambda it: it.store.runs.end(it.running, Retry(*why, delay_seconds=1.0), figures),
         "end by a yield": lambda it: it.store.runs.end(it.running, YIELDING, figures),
         "record_brake": lambda it: it.store.runs.record_brake(it.running, BRAKE),
+        "failures": lambda it: it.store.runs.failures(it.row.id, "It"),
         "add_problems": lambda it: it.store.runs.add_problems(it.running, problem),
         "forget_problems": lambda it: it.store.runs.forget_problems(it.running, "failed"),
     }
@@ -323,7 +324,7 @@ def _of(name: str, calls: Mapping[str, Call]) -> dict[str, Call]:
 
 CALLS: Mapping[str, Call] = {
     **_of("RunHistory", _history()),
-    **_of("RunQueue", _queue()),
+    **_of("Runs", _queue()),
     **_of("Runs", _runs()),
     **_of("Versions", _versions()),
     **_of("Manifests", _manifests()),

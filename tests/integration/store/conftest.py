@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import update
 
 from reposync.store.database import Database
+from reposync.store.history import RunHistory
 from reposync.store.manifest import Manifests
 from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repositories import Repositories
@@ -57,6 +58,7 @@ class Store:
         self.manifests = Manifests(database)
         self.versions = Versions(database)
         self.runs = Runs(database)
+        self.history = RunHistory(database)
         self.ticks = Ticks(database)
 
     async def tick(
@@ -150,7 +152,7 @@ class Store:
 
     async def taken(self, name: str) -> Run:
         """The run of this repository that waits, as a worker claims it."""
-        (waiting,) = await self.runs.active((await self.repositories.get(name)).id)
+        (waiting,) = await self.history.active((await self.repositories.get(name)).id)
         claimed = await self.runs.claim("worker-1", 3_000.0, run_id=waiting.id)
         assert claimed is not None
         return claimed

@@ -49,7 +49,7 @@ async def test_a_copy_holds_what_was_committed_and_nothing_of_what_was_not(
     async with await Database.open(sqlite_url(target)) as copy:
         assert (await copy.schema()).state == "current"
         assert await copy.scalar(text("PRAGMA user_version")) == int(OLDEST_PROGRAM), "older programs read it there"
-        (found,) = await Store(copy).runs.history()
+        (found,) = await Store(copy).history.runs()
     assert (found.id, found.worker) == (run.id, None)
 
 

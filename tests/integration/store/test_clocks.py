@@ -45,7 +45,7 @@ async def synced(store: Store) -> None:
 
 
 async def test_a_tick_runs_when_it_comes_and_not_before(store: Store, time: DatabaseTime) -> None:
-    tick = (store.runs.now() + timedelta(hours=1)).replace(second=0, microsecond=0)
+    tick = (store.history.now() + timedelta(hours=1)).replace(second=0, microsecond=0)
     await store.repository()
     await store.due(tick)
 
@@ -60,7 +60,7 @@ async def test_schedules_go_on_when_the_clock_is_set_back_whatever_waits(store: 
     names = ("payments", "innocent")
     for name in names:
         await store.repository(name, cron_expression="*/10 * * * *")
-    hour = store.runs.now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    hour = store.history.now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
 
     async def at(minute: int) -> TickOutcome:
         """The clock is set to a few seconds after that minute of the next hour."""
@@ -94,7 +94,7 @@ async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wro
     await store.tick(TICK)
     if not waits:
         await synced(store)
-    a_year_ahead = store.runs.now() + A_YEAR
+    a_year_ahead = store.history.now() + A_YEAR
     minutely = {"cron_expression": "* * * * *", "next_due_at": a_year_ahead, "last_tick_at": a_year_ahead}
     async with store.database.write() as connection:
         await connection.execute(update(REPOSITORIES).values(**minutely))
@@ -104,7 +104,7 @@ async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wro
     await store.ticks.reschedule()
     assert await store.take() == TickOutcome()
     row = await store.repositories.get("payments")
-    assert row.next_due_at is not None and row.next_due_at <= store.runs.now() + timedelta(minutes=1)
+    assert row.next_due_at is not None and row.next_due_at <= store.history.now() + timedelta(minutes=1)
 
     assert await store.tick(TICK) == (TickOutcome(joined=1) if waits else TickOutcome(queued=1))
     assert (await store.claimed()).scheduled_for == TICK
@@ -147,7 +147,7 @@ async def test_a_living_worker_keeps_its_run_when_the_clock_goes_back(store: Sto
     await store.runs.heartbeat(run, 60.0)
 
     await store.database.clock.measure()
-    assert (await store.runs.get(run.id)).lease_until <= store.runs.now() + timedelta(seconds=61)
+    assert (await store.history.get(run.id)).lease_until <= store.history.now() + timedelta(seconds=61)
     assert await store.runs.claim("worker-2", 60.0) is None
 
 
@@ -182,19 +182,19 @@ async def test_a_run_and_a_missed_tick_of_the_future_are_not_kept_until_then(sto
     row = await store.repository()
     await time.set(A_YEAR.total_seconds())
     await store.database.clock.measure()
-    late = (store.runs.now() - timedelta(hours=2)).replace(second=0, microsecond=0)
+    late = (store.history.now() - timedelta(hours=2)).replace(second=0, microsecond=0)
     assert await store.tick(late, grace_seconds=300.0) == TickOutcome(missed=1, first_runs=1)
     await synced(store)
     await time.set(0)
     await store.database.clock.measure()
 
-    assert await store.runs.purge(store.runs.now() - timedelta(days=90)) == 0
-    (kept,) = await store.runs.history()
-    assert max(kept.queued_at, kept.started_at, kept.completed_at) <= store.runs.now(), "it counts from now on"
+    assert await store.history.purge(store.history.now() - timedelta(days=90)) == 0
+    (kept,) = await store.history.runs()
+    assert max(kept.queued_at, kept.started_at, kept.completed_at) <= store.history.now(), "it counts from now on"
     assert len(await store.ticks.missed(row.id)) == 1
     await time.set(timedelta(days=91).total_seconds())
     await store.database.clock.measure()
-    assert await store.runs.purge(store.runs.now() - timedelta(days=90)) == 1
+    assert await store.history.purge(store.history.now() - timedelta(days=90)) == 1
     assert await store.ticks.missed(row.id) == []
 
 
@@ -214,7 +214,7 @@ async def test_what_a_pod_with_a_wrong_clock_writes_is_of_the_databases_clock(
         await synced(pod)
 
         row = await pod.repositories.get("payments")
-        (run,) = await pod.runs.history()
+        (run,) = await pod.history.runs()
         (worker,) = await workers.alive()
 
         a_bit = timedelta(seconds=1)
@@ -243,7 +243,7 @@ async def test_lost_attempts_are_counted_once_by_the_worker_that_finds_them(stor
         (run.id, RunTrigger.COMMAND, 7)
     ] * 3
     assert min(lost.run.earlier_seconds for lost in found) >= 0
-    assert (await store.runs.get(run.id)).error_code == "RUN_ABANDONED"
+    assert (await store.history.get(run.id)).error_code == "RUN_ABANDONED"
 
 
 # Workers and sessions -------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class Pod:
 
     async def reschedule(self, _: int) -> None:
         of_one = update(REPOSITORIES).where(REPOSITORIES.c.name == self.chance.choice(NAMES))
-        await self.store.database.change(of_one.values(scheduled_since=self.store.runs.now()))
+        await self.store.database.change(of_one.values(scheduled_since=self.store.history.now()))
         await self.store.ticks.reschedule()
 
     async def register(self, turn: int) -> None:
@@ -76,7 +76,7 @@ class Pod:
         file = ManifestRow(f"{run.attempt}.py", "a" * 40, 0o100644, 10, 1, None, "python", epoch)
         await self.store.manifests.record(run, version.id, [file])
         await self.store.runs.heartbeat(run, 60.0, {}, RunFigures(files_processed=1))
-        running = [each for each in await self.store.runs.active(run.repository_id) if each.status == "running"]
+        running = [each for each in await self.store.history.active(run.repository_id) if each.status == "running"]
         if len(running) > 1:
             self.overlaps.append(run.id)
         match self.chance.randrange(5):
@@ -126,13 +126,13 @@ class Pod:
             await self.store.renamed(await self.store.repositories.by_id(self.identities[0]), name)
 
     async def tidy(self, _: int) -> None:
-        for run in (await self.store.runs.history(status={RunStatus.FAILED, RunStatus.BLOCKED}, limit=3))[1:]:
+        for run in (await self.store.history.runs(status={RunStatus.FAILED, RunStatus.BLOCKED}, limit=3))[1:]:
             with suppress(UsageError):
                 await (self.store.runs.retry if run.status == "failed" else self.store.runs.approve)(
                     run.id, Ask(RunTrigger.COMMAND)
                 )
-        await self.store.runs.purge(datetime.now(UTC), batch=2)
-        await self.store.runs.queue()
+        await self.store.history.purge(datetime.now(UTC), batch=2)
+        await self.store.history.queue()
 
 
 async def test_pods_that_do_everything_at_once_neither_deadlock_nor_break_a_promise(
@@ -152,7 +152,7 @@ async def test_pods_that_do_everything_at_once_neither_deadlock_nor_break_a_prom
                 group.create_task(repeat(task))
 
     assert [pod.overlaps for pod in pods] == [[], []]
-    runs = await store.runs.history(limit=1_000)
+    runs = await store.history.runs(limit=1_000)
     ticks = Counter((run.repository_id, run.scheduled_for) for run in runs if run.scheduled_for is not None)
     assert set(ticks.values()) <= {1}
     for versions in (await store.versions.all()).values():
@@ -162,16 +162,16 @@ async def test_pods_that_do_everything_at_once_neither_deadlock_nor_break_a_prom
         live = [each.id for each in await store.versions.of(row.id) if each.state is VersionState.LIVE]
         assert live == ([] if row.live_version is None else [row.live_version])
     for identity in identities:
-        active = Counter(run.status for run in await store.runs.active(identity))
+        active = Counter(run.status for run in await store.history.active(identity))
         assert active[RunStatus.RUNNING] <= 1 and active[RunStatus.QUEUED] <= 1
     for row in await store.repositories.list():
         await store.repositories.resume(row.name)  # who was renamed in the middle of a pause
     await store.database.change(update(REPOSITORIES).values(next_due_at=TICK))
     await store.take()
-    assert all(row.next_due_at > store.runs.now() for row in await store.repositories.list())
+    assert all(row.next_due_at > store.history.now() for row in await store.repositories.list())
     # Whatever is left can be worked off.
     for run in [each for each in runs if each.status == "running"]:
         await store.runs.expire(run)
     while run := await store.runs.claim("last", 60.0):
         await store.ended(run)
-    assert (await store.runs.queue()).counts.keys() <= {RunStatus.BLOCKED}
+    assert (await store.history.queue()).counts.keys() <= {RunStatus.BLOCKED}

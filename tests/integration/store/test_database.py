@@ -16,6 +16,7 @@ from reposync.config.database_url import sqlite_url
 from reposync.errors import ConfigError, StoreUnavailable
 from reposync.store import database as database_module
 from reposync.store.database import Database
+from reposync.store.history import RunHistory
 from reposync.store.run import Ask
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
@@ -115,7 +116,7 @@ async def test_another_process_that_writes_for_too_long_is_a_reason_to_try_again
         with pytest.raises(StoreUnavailable, match="write lock") as caught:
             await Runs(database).cancel("x")
         assert caught.value.retryable
-        assert await Runs(database).history() == [], "reading needs no lock"
+        assert await RunHistory(database).runs() == [], "reading needs no lock"
 
         other.execute("ROLLBACK")
         other.close()
@@ -209,7 +210,7 @@ async def test_an_address_that_postgresql_does_not_understand_is_a_mistake_in_th
 async def test_missing_tables_are_reported(empty_database_url: str) -> None:
     async with await Database.open(empty_database_url) as database:
         with pytest.raises(StoreUnavailable, match=r"tables are missing.*reposync db upgrade") as caught:
-            await Runs(database).history(SECRET)
+            await RunHistory(database).runs(SECRET)
 
     assert SECRET not in "".join(traceback.format_exception(caught.value)), "logs get what a query was about"
 
@@ -317,7 +318,7 @@ async def test_connections_that_the_server_closed_are_replaced_without_an_error(
         names = [f"repository-{number}" for number in range(6)]
         runs = await asyncio.gather(*(store.runs.enqueue(name, Ask(RunTrigger.HTTP)) for name in names))
         assert {run.repository for run, _ in runs} == set(names)
-        assert len(await store.runs.history()) == 6
+        assert len(await store.history.runs()) == 6
 
 
 @ON_POSTGRESQL
@@ -328,7 +329,7 @@ async def test_a_connection_that_breaks_in_a_transaction_can_be_tried_again(stor
             await connection.execute(text("SELECT 1"))
 
     assert caught.value.retryable
-    assert await store.runs.history() == []
+    assert await store.history.runs() == []
 
 
 @ON_POSTGRESQL

@@ -36,7 +36,7 @@ async def stops(store: Store, lost: int = 812, worker: str = "worker-1") -> Run:
 
 
 async def blocked_runs(store: Store) -> list[Run]:
-    return await store.runs.history(status=RunStatus.BLOCKED)
+    return await store.history.runs(status=RunStatus.BLOCKED)
 
 
 def asked(run: Run) -> list[tuple[str, str]]:
@@ -50,14 +50,14 @@ async def test_ticks_against_the_brake_are_one_blocked_run_and_none_after_its_ap
         await stops(store, 800 + number)
 
     (waits,) = await blocked_runs(store)
-    assert (await store.runs.queue()).counts == {RunStatus.BLOCKED: 1}
+    assert (await store.history.queue()).counts == {RunStatus.BLOCKED: 1}
     assert (waits.brake, waits.error_message) == (brake(847), "847 of 900 files would be lost."), "the latest stop"
     await store.runs.approve(waits.id, Ask(RunTrigger.COMMAND))
     done = await store.ended()
 
     assert done.id == waits.id
     assert await blocked_runs(store) == []
-    assert (await store.runs.queue()).counts == {}
+    assert (await store.history.queue()).counts == {}
 
 
 async def test_a_run_that_stops_beside_a_blocked_one_names_it_and_gives_it_its_requests(store: Store) -> None:
@@ -82,10 +82,10 @@ async def test_a_completed_run_closes_the_blocked_one_with_a_message(store: Stor
     await store.runs.enqueue("payments", Ask(RunTrigger.HTTP, full=full))
     done = await store.ended()
 
-    closed = await store.runs.get(waits.id)
+    closed = await store.history.get(waits.id)
     assert (closed.status, closed.error_code) == (RunStatus.CANCELLED, "SUPERSEDED")
     assert closed.error_message is not None and done.id in closed.error_message
-    assert (await store.runs.queue()).counts == {}
+    assert (await store.history.queue()).counts == {}
 
 
 @pytest.mark.parametrize("asked", [{"full": True}, {"repair": True}])
@@ -95,7 +95,7 @@ async def test_what_a_completed_run_did_not_do_is_queued_again(store: Store, ask
     await store.tick(TICK)
     await store.ended()
 
-    again = await store.runs.get(waits.id)
+    again = await store.history.get(waits.id)
     assert (again.status, again.brake, again.error_code) == (RunStatus.QUEUED, None, None)
     assert (again.full, again.repair) == (asked.get("full", False), asked.get("repair", False))
 
@@ -118,7 +118,7 @@ async def test_an_approval_beforehand_is_of_the_first_deletion_that_the_run_meet
     await store.queued(trigger=RunTrigger.COMMAND, approval=IN_ADVANCE)
     run = await store.claimed()
     await store.runs.record_brake(run, brake(700))
-    noted = await store.runs.get(run.id)
+    noted = await store.history.get(run.id)
     assert (noted.approval, noted.brake) == (brake(700), brake(700)), "and goes on"
     await store.runs.end(run, STOPPING)
 
@@ -149,7 +149,7 @@ async def test_a_deletion_that_is_allowed_beside_a_blocked_run_is_the_one_that_i
 
     assert run.approval == brake(700)
     await stops(store, 812)
-    assert (await store.runs.get(waits.id)).approval is None
+    assert (await store.history.get(waits.id)).approval is None
     after, _ = await store.runs.enqueue("payments", Ask(RunTrigger.COMMAND, asked_by="zoe@laptop", approval=IN_ADVANCE))
     assert after.approval == brake(812)
 
@@ -179,7 +179,7 @@ async def test_files_that_could_not_be_read_are_those_of_the_latest_attempt(stor
     done = await store.runs.end(second, Finish(), RunFigures(files_failed=1, files_processed=2))
 
     assert (done.files_failed, done.files_processed) == (1, 2)
-    assert [each.files_failed for each in await store.runs.attempts(run.id)] == [3, 1]
+    assert [each.files_failed for each in await store.history.attempts(run.id)] == [3, 1]
 
 
 async def test_a_run_says_as_many_skipped_files_as_it_lists_whichever_attempt_met_them(store: Store) -> None:
@@ -193,7 +193,7 @@ async def test_a_run_says_as_many_skipped_files_as_it_lists_whichever_attempt_me
     done = await store.runs.end(again, Finish(), RunFigures(files_skipped=2))
 
     assert done.files_skipped == 3
-    assert await store.runs.count_problems(run.id) == {"binary": 2, "failed": 1, "lock_file": 1}
+    assert await store.history.count_problems(run.id) == {"binary": 2, "failed": 1, "lock_file": 1}
 
 
 async def test_how_often_a_file_failed_in_the_same_way_is_counted_by_runs(store: Store) -> None:
@@ -219,13 +219,13 @@ async def test_a_removal_whose_last_worker_died_is_completed_if_the_row_is_gone(
 
     assert await store.runs.claim("worker-2", 60.0) is None
 
-    ended = await store.runs.get(run.id)
+    ended = await store.history.get(run.id)
     if row == "is there":
         assert (ended.status, ended.error_code) == (RunStatus.FAILED, "RUN_ABANDONED")
     else:
         assert (ended.status, ended.error_code, ended.repository) == (RunStatus.COMPLETED, None, "payments")
         assert str(ended.error_message).startswith("An earlier attempt removed the repository")
-    assert [each.outcome for each in await store.runs.attempts(run.id)] == ["lost"]
+    assert [each.outcome for each in await store.history.attempts(run.id)] == ["lost"]
 
 
 # Runs that remove the points of a repository that is no longer registered -------------------------------------------
@@ -241,7 +241,7 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
 
     assert run is not None
     assert (run.status, run.worker, run.attempt, run.removal, run.repair) == ("running", WORKER, 1, True, True)
-    assert (await store.runs.attempts(run.id))[0].worker == WORKER
+    assert (await store.history.attempts(run.id))[0].worker == WORKER
     assert await store.runs.claim_orphan_removal(row.id, row.name, "another", 60.0) is None
     again = await store.repository()
     assert again.id == row.id
@@ -266,7 +266,7 @@ def counts(of: object) -> tuple[int, ...]:
 
 
 async def outcomes(store: Store, run: Run) -> list[tuple[int, str, str | None]]:
-    attempts = await store.runs.attempts(run.id)
+    attempts = await store.history.attempts(run.id)
     for earlier, later in pairwise(attempts):
         assert earlier.ended_at is not None and earlier.started_at <= earlier.ended_at <= later.started_at
     return [(each.attempt, each.worker, each.outcome) for each in attempts]
@@ -282,7 +282,7 @@ async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(st
     done = await store.runs.end(taken, Finish(), MORE)
 
     assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", RunStatus.COMPLETED)]
-    first, second = await store.runs.attempts(run.id)
+    first, second = await store.history.attempts(run.id)
     assert (counts(first), counts(second)) == (counts(SOME), counts(MORE)), "its heartbeats are all that is known of it"
     assert counts(done) == (11, 22, 44, 55)
 
@@ -310,7 +310,7 @@ async def test_attempts_that_are_handed_back_for_one_reason_are_one_row_however_
         for worker, ending in back.items():
             run = await store.runs.end(await store.claimed(worker), ending)
 
-    rows = shown_attempts(await store.runs.attempts(run.id))
+    rows = shown_attempts(await store.history.attempts(run.id))
     assert [(each.attempt, each.worker, each.error_code, each.outcome, each.times) for each in rows] == [
         (1, "pod-2", "LOCK_HELD", RELEASED, 1),  # this one did something
         (2, "pod-1", "SECRET_MISSING", RELEASED, 10),
@@ -332,9 +332,9 @@ async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(st
     await store.repositories.remove("payments")
 
     assert await outcomes(store, run) == [(1, "pod-1", RunStatus.CANCELLED)]
-    (attempt,) = await store.runs.attempts(run.id)
+    (attempt,) = await store.history.attempts(run.id)
     assert attempt.ended_at is not None and attempt.error_code == "REPOSITORY_REMOVED"
-    assert counts(await store.runs.get(run.id)) == counts(SOME)
+    assert counts(await store.history.get(run.id)) == counts(SOME)
 
 
 # Durations ------------------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ async def never_taken_over(store: Store) -> Run:
     run = await store.taken_over(await store.running(max_attempts=2))
     await store.runs.expire(run)
     assert await store.runs.claim("worker-3", 60.0) is None
-    return await store.runs.get(run.id)
+    return await store.history.get(run.id)
 
 
 async def cancelled_while_it_waits(store: Store) -> Run:
@@ -386,7 +386,7 @@ async def blocked_again(store: Store) -> Run:
     waits = await stops(store)
     await store.tick(TICK + timedelta(hours=1))
     await stops(store)
-    return await store.runs.get(waits.id)
+    return await store.history.get(waits.id)
 
 
 @ON_EVERY_DATABASE
@@ -402,7 +402,7 @@ async def test_a_run_lasts_as_long_as_all_its_attempts_and_from_the_first_start_
 ) -> None:
     run = await ends(store)
 
-    shown, attempts = run.document, await store.runs.attempts(run.id)
+    shown, attempts = run.document, await store.history.attempts(run.id)
     seconds = [(each.ended_at - each.started_at).total_seconds() for each in attempts if each.ended_at is not None]
     assert len(seconds) == len(attempts) and (sum(seconds) or ends in (taken_over_twice, never_taken_over))
     assert shown["duration_seconds"] == pytest.approx(sum(seconds), abs=0.001)
@@ -425,7 +425,7 @@ async def test_attempts_of_pods_of_the_previous_version_count_too(store: Store) 
     ended = {"status": "completed", "completed_at": later + timedelta(seconds=2), "duration_seconds": 2.0}
     await store.database.change(RUNS.update().values(**ended))
 
-    run = await store.runs.get(first.id)
+    run = await store.history.get(first.id)
     assert run.document["started_at"] == earlier
     assert run.document["duration_seconds"] == run.earlier_seconds + 2.0
     assert run.document["elapsed_seconds"] == 602.0
@@ -439,7 +439,7 @@ async def test_an_attempt_whose_worker_died_ends_with_its_lease_and_not_when_tha
 
     done = await store.ended(await store.claimed("worker-2"))
 
-    first, _ = await store.runs.attempts(run.id)
+    first, _ = await store.history.attempts(run.id)
     assert first.ended_at == night["lease_until"]
     assert 15 <= done.document["duration_seconds"] < 600 < done.document["elapsed_seconds"]
 
@@ -480,14 +480,14 @@ async def in_state(store: Store, status: str) -> Run:
     """A run that was used before, in that state."""
     run = await store.queued()
     await store.database.change(RUNS.update().where(RUNS.c.id == run.id).values(status=status, **USED))
-    return await store.runs.get(run.id)
+    return await store.history.get(run.id)
 
 
 async def after(store: Store, run: Run, event: Event, **said: Any) -> Run:
     async with store.database.write() as connection:
         row = await connection.one(locked(connection, RUNS.c.id == run.id))
         await move(connection, row, event, **said)
-    return await store.runs.get(run.id)
+    return await store.history.get(run.id)
 
 
 async def test_an_event_that_does_not_apply_to_the_state_changes_nothing(store: Store) -> None:
@@ -497,7 +497,7 @@ async def test_an_event_that_does_not_apply_to_the_state_changes_nothing(store: 
             if (status, event) not in TRANSITIONS:
                 with pytest.raises(RunStateConflict, match=f"Run {run.id} is {status}: {event} does not apply"):
                     await after(store, run, event)
-        assert await store.runs.get(run.id) == run
+        assert await store.history.get(run.id) == run
         await store.database.change(RUNS.delete())
 
 
@@ -531,7 +531,7 @@ async def test_a_run_that_waits_again_leaves_the_place_to_one_that_is_queued(sto
     assert is_new
 
     assert (await after(store, run, event)).status is RunStatus.RETRYING
-    assert (await store.runs.get(queued.id)).status is RunStatus.QUEUED
+    assert (await store.history.get(queued.id)).status is RunStatus.QUEUED
 
 
 # Lost answers -------------------------------------------------------------------------------------------------------
@@ -557,10 +557,10 @@ async def test_the_end_of_an_attempt_is_written_once_if_its_answer_was_lost(
     run = await store.claimed()
     if (await end(store, run)).status in WAITING:  # its row may be merged with that of the next attempt
         run = await store.claimed("worker-2")
-    first, attempts = await end(store, run), await store.runs.attempts(run.id)
+    first, attempts = await end(store, run), await store.history.attempts(run.id)
 
     assert await end(store, run) == first
-    assert await store.runs.attempts(run.id) == attempts
+    assert await store.history.attempts(run.id) == attempts
     taken = await store.runs.claim("worker-3", 60.0)
     assert await end(store, run) == (taken or first), "also if a worker has it again"
 

@@ -86,7 +86,7 @@ async def test_long_paths_that_begin_alike_are_different_files(store: Store) -> 
 
 @given(paths=st.sets(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=40)))
 async def test_any_path_that_git_can_have_comes_back_as_it_was(store: Store, paths: set[str]) -> None:
-    active = await store.runs.history(limit=1)
+    active = await store.history.runs(limit=1)
     run = active[0] if active else await store.running()
 
     await store.manifests.clear(run, run.repository_id)

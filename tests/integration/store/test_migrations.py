@@ -169,11 +169,11 @@ async def test_the_program_works_on_the_rows_of_a_released_version(empty_databas
     async with await Database.open(empty_database_url) as database:
         await database.upgrade()
         store = Store(database)
-        history = await store.runs.history(limit=100)
+        history = await store.history.runs(limit=100)
         waiting = {run.id for run in history if run.status in ("queued", "retrying")}
         (abandoned,) = (run for run in history if run.status is RunStatus.RUNNING)
         claimed = [await store.runs.claim("survivor", 60.0) for _ in range(len(waiting) + 1)]
-        attempts = await store.runs.attempts(abandoned.id)
+        attempts = await store.history.attempts(abandoned.id)
         queued, is_new = await store.runs.enqueue("old-service", Ask(RunTrigger.HTTP))
         payments = await store.repositories.get("payments-api")
         manifest = await store.manifests.load(payments.id)
@@ -203,8 +203,8 @@ async def test_runs_of_an_earlier_version_last_from_their_first_attempt_to_their
     await make(empty_database_url, RELEASED)
     async with await Database.open(empty_database_url) as database:
         await database.upgrade()
-        run = await Store(database).runs.get("e1a5589b")
-        waits = await Store(database).runs.get("22aeb722")
+        run = await Store(database).history.get("e1a5589b")
+        waits = await Store(database).history.get("22aeb722")
     shown = run.document
 
     assert shown["started_at"].isoformat() == "2026-03-01T12:30:00.100000+00:00"
@@ -218,8 +218,8 @@ async def test_what_was_asked_of_a_program_with_requests_is_in_the_row_of_the_ru
     async with await Database.open(empty_database_url) as database:
         await database.upgrade()
         store = Store(database)
-        (queued,) = await store.runs.history(status=RunStatus.QUEUED)
-        repeated = await store.runs.by_ids(["9de87a3e-cb6c-5a4b-8492-2929bf2c0fe9"])
+        (queued,) = await store.history.runs(status=RunStatus.QUEUED)
+        repeated = await store.history.by_ids(["9de87a3e-cb6c-5a4b-8492-2929bf2c0fe9"])
         keys = (await rows(empty_database_url))["idempotency_keys"]
 
     assert [(request.asked_by, request.full) for request in queued.requests] == [
@@ -434,14 +434,14 @@ async def test_a_run_with_an_unknown_status_is_over_and_others_go_on(store: Stor
     odd = await store.queued()
     await newer(store.database, RUNS.c.id, odd.id, status=STATUS)
 
-    seen = await store.runs.get(odd.id)
+    seen = await store.history.get(odd.id)
     assert (seen.status, seen.is_final) == (STATUS, True)
-    assert [run.status for run in await store.runs.history()] == [STATUS]
-    assert await store.runs.history(status=RunStatus.COMPLETED) == []
-    assert await store.runs.active(odd.repository_id) == []
-    assert await store.runs.latest_statuses(list(RunStatus)) == {}
-    assert (await store.runs.latest())[odd.repository_id].status == STATUS
-    assert (await store.runs.queue()).counts == {}
+    assert [run.status for run in await store.history.runs()] == [STATUS]
+    assert await store.history.runs(status=RunStatus.COMPLETED) == []
+    assert await store.history.active(odd.repository_id) == []
+    assert await store.history.latest_statuses(list(RunStatus)) == {}
+    assert (await store.history.latest())[odd.repository_id].status == STATUS
+    assert (await store.history.queue()).counts == {}
     assert (await store.runs.cancel(odd.id)).status == STATUS, "nobody knows what that would mean"
     for change in (store.runs.approve, store.runs.retry):
         with pytest.raises(RunStateConflict, match=STATUS):

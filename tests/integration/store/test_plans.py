@@ -37,7 +37,7 @@ OVER_RUNS = re.compile(r"(SEARCH|SCAN) (sync_runs|other|later)\b")
 
 async def looked_up(store: Store, run_id: str) -> None:
     with suppress(RunNotFound):
-        await store.runs.get(run_id)
+        await store.history.get(run_id)
 
 
 async def interrupted(store: Store) -> None:
@@ -47,7 +47,7 @@ async def interrupted(store: Store) -> None:
 
 CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "claim": (lambda store: store.runs.claim("worker-1", 60.0), {RUNNING, WAITING_IN_ORDER, ACTIVE, BY_ID}),
-    "queue": (lambda store: store.runs.queue(), {ACTIVE, OVER}),
+    "queue": (lambda store: store.history.queue(), {ACTIVE, OVER}),
     "enqueue": (lambda store: store.runs.enqueue("payments", Ask(RunTrigger.HTTP)), {BY_REPOSITORY, BY_ID}),
     "pause": (lambda store: store.repositories.pause("payments", "why"), {BY_REPOSITORY}),
     "tick": (lambda store: store.tick(NOW), {BY_REPOSITORY, OF_REPOSITORY, BY_ID}),
@@ -55,8 +55,8 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "remove": (lambda store: store.repositories.remove("payments"), {BY_REPOSITORY, OVER, BY_ID}),
     "finish": (lambda store: store.ended(), {BY_REPOSITORY, OVER, BY_ID, RUNNING, WAITING_IN_ORDER, ACTIVE}),
     "interrupt": (interrupted, {BY_REPOSITORY, BY_ID}),
-    "latest runs": (lambda store: store.runs.latest(), {OF_ONE, BY_ID}),
-    "purge": (lambda store: store.runs.purge(NOW + timedelta(days=999)), {NEWEST, OF_REPOSITORY, BY_ID}),
+    "latest runs": (lambda store: store.history.latest(), {OF_ONE, BY_ID}),
+    "purge": (lambda store: store.history.purge(NOW + timedelta(days=999)), {NEWEST, OF_REPOSITORY, BY_ID}),
     "get": (lambda store: looked_up(store, "0"), {BY_ID}),
 }
 HISTORIES: dict[str, tuple[dict[str, Any], set[str]]] = {
@@ -114,7 +114,7 @@ async def plan(
 @pytest.mark.parametrize("name", [*CASES, *HISTORIES])
 async def test_frequent_queries_use_their_indexes(store: Store, name: str) -> None:
     asked, listed = HISTORIES.get(name, ({}, set()))
-    operation, indexes = CASES.get(name, (lambda store: store.runs.history(**asked), listed))
+    operation, indexes = CASES.get(name, (lambda store: store.history.runs(**asked), listed))
     waiting = await store.queued()
     if name in ("tick", "first run", "purge"):
         await store.runs.cancel(waiting.id)
@@ -139,7 +139,7 @@ async def test_a_page_far_back_before_a_moment_begins_at_its_cursor(
     later = last.queued_at + timedelta(days=1)
 
     steps = await plan(
-        store, lambda each: each.runs.history(None, status, 50, last.cursor, trigger=trigger, until=later)
+        store, lambda each: each.history.runs(None, status, 50, last.cursor, trigger=trigger, until=later)
     )
 
     assert steps != []

@@ -158,7 +158,7 @@ async def test_only_what_failed_or_was_cancelled_is_tried_again_and_only_what_is
         with pytest.raises(RepositoryNotFound, match="'removed'"):
             await change(failed.id, Ask(RunTrigger.COMMAND))
 
-    assert (await store.runs.get(run.id)) == run
+    assert (await store.history.get(run.id)) == run
 
 
 async def test_others_wait_where_a_run_of_another_repository_could_be_executed_now(store: Store) -> None:
@@ -185,21 +185,21 @@ async def test_others_wait_where_a_run_of_another_repository_could_be_executed_n
 async def test_the_age_of_the_queue_is_that_of_the_run_that_waits_longest_also_if_a_server_asks_for_that(
     store: Store,
 ) -> None:
-    assert (await store.runs.queue()).oldest_seconds == 0.0
+    assert (await store.history.queue()).oldest_seconds == 0.0
     old = await store.running("old")
     await store.runs.end(old, HandBack(delay_seconds=-500.0))
     await store.queued("new")
 
-    assert 500.0 <= (await store.runs.queue()).oldest_seconds < 600.0
+    assert 500.0 <= (await store.history.queue()).oldest_seconds < 600.0
 
     asked = SourceUnavailable("The server asks to wait.", retry_after_seconds=3600.0)
     await store.runs.end(await store.running("asked"), HandBack(asked.code, str(asked), delay_seconds=3600.0))
     ages = update(RUNS).where(RUNS.c.error_code == asked.code)
     await store.database.change(ages.values(waits_since=store.database.moment(-2000.0)))
 
-    assert 2000.0 <= (await store.runs.queue()).oldest_seconds < 2100.0
-    assert [run.repository for run in await store.runs.long_waits(300.0)] == ["asked"]
-    assert await store.runs.long_waits(6000.0) == []
+    assert 2000.0 <= (await store.history.queue()).oldest_seconds < 2100.0
+    assert [run.repository for run in await store.history.long_waits(300.0)] == ["asked"]
+    assert await store.history.long_waits(6000.0) == []
 
 
 @pytest.mark.parametrize("status", [RunStatus.QUEUED, RunStatus.RETRYING])
@@ -212,10 +212,10 @@ async def test_a_pause_of_ten_years_that_an_earlier_program_wrote_ends_after_the
 
     assert await store.runs.claim("worker-1", 60.0) is None
 
-    shortened = await store.runs.get(run.id)
+    shortened = await store.history.get(run.id)
     longest = 3600.0 if status is RunStatus.QUEUED else 86_400.0
     assert shortened.next_attempt_at is not None
-    assert shortened.next_attempt_at <= store.runs.now() + timedelta(seconds=longest + 1)
+    assert shortened.next_attempt_at <= store.history.now() + timedelta(seconds=longest + 1)
 
 
 async def clicked(store: Store, asked_by: str = "token 1", **asked: Any) -> Run:
@@ -230,7 +230,7 @@ async def test_the_same_request_of_the_same_client_is_no_further_one(store: Stor
 
     assert {each.id for each in again} == {run.id}
     assert (again[-1].full, again[0]) == (True, run)
-    joined = await store.runs.get(run.id)
+    joined = await store.history.get(run.id)
     assert joined == again[-1], "as the client was told"
     assert [(each.asked_by, each.full) for each in joined.requests] == [
         ("token 1", False),
@@ -263,7 +263,7 @@ async def test_ctrl_c_ends_a_run_that_nobody_else_asked_for_and_otherwise_only_t
 
     await store.runs.interrupt(run.id)
 
-    after = await store.runs.get(run.id)
+    after = await store.history.get(run.id)
     assert (after.cancel_requested or after.status is RunStatus.CANCELLED) == (other is None)
     if claimed is not None:
         assert await store.runs.heartbeat(claimed, 60.0) == (other is None)
@@ -284,9 +284,9 @@ async def test_a_pause_cancels_what_ticks_and_pushes_asked_for_and_no_request_of
     for name in ("payments", "other"):
         await store.repositories.pause(name, "being moved", by="token 1")
 
-    left = await store.runs.get(run.id)
+    left = await store.history.get(run.id)
     assert (left.status, left.trigger, left.full, left.approval) == ("queued", "command", True, IN_ADVANCE)
-    ended = await store.runs.get(pushed.id)
+    ended = await store.history.get(pushed.id)
     assert (ended.status, ended.error_code) == (RunStatus.CANCELLED, "REPOSITORY_PAUSED")
     assert ended.error_message == "The repository was paused by token 1."
 
@@ -300,7 +300,7 @@ async def test_a_removal_cancels_all_other_runs(store: Store) -> None:
 
     assert is_new and removal.id != waiting.id
     assert (removal.removal, removal.full, removal.repair) == (True, False, False)
-    assert (await store.runs.get(waiting.id)).error_message == "The repository is being removed."
+    assert (await store.history.get(waiting.id)).error_message == "The repository is being removed."
     row = await store.repositories.get("payments")
     assert (row.is_active, row.paused_reason) == (False, "It is being removed."), "no tick comes in between"
     assert await store.runs.heartbeat(running, 60.0)
@@ -308,7 +308,7 @@ async def test_a_removal_cancels_all_other_runs(store: Store) -> None:
     assert (again.id, again.status, again.removal) == (removal.id, RunStatus.QUEUED, True)
     repaired = await clicked(store, repair=True)
     assert (repaired.id, repaired.removal, repaired.repair) == (removal.id, True, False), "it stays a removal"
-    assert [run.status for run in await store.runs.active(row.id)] == [RunStatus.RUNNING, RunStatus.QUEUED]
+    assert [run.status for run in await store.history.active(row.id)] == [RunStatus.RUNNING, RunStatus.QUEUED]
 
 
 async def test_a_removal_that_could_not_be_queued_leaves_the_repository_as_it_is(store: Store) -> None:

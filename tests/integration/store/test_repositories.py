@@ -118,8 +118,8 @@ async def test_a_renamed_repository_keeps_what_it_is_and_did_and_its_run_goes_on
 
     assert renamed == before.model_copy(update={"name": "new", "updated_at": renamed.updated_at})
     assert await store.repositories.get("new") == renamed
-    assert [each.id for each in await store.runs.history("new")] == [run.id]
-    assert await store.runs.history("old") == []
+    assert [each.id for each in await store.history.runs("new")] == [run.id]
+    assert await store.history.runs("old") == []
     with pytest.raises(RepositoryNotFound, match="'old'"):
         await store.runs.enqueue("old", Ask(RunTrigger.HTTP))
     assert await store.runs.heartbeat(run, 60.0) is False
@@ -138,12 +138,12 @@ async def test_a_new_repository_under_an_old_name_has_its_own_id_and_history(sto
     assert first.id == repository_id("name") != second.id == again.id
     queued, created = await store.runs.enqueue("name", Ask(RunTrigger.HTTP))
     assert created and queued.repository_id == second.id
-    assert await store.runs.history("name") == [queued]
-    assert [each.id for each in await store.runs.history("first")] == [run.id]
+    assert await store.history.runs("name") == [queued]
+    assert [each.id for each in await store.history.runs("first")] == [run.id]
     assert {(await store.runs.claim("worker-1", 60.0)).repository for _ in range(2)} == {"name", "first"}
     await store.repositories.remove("name")
-    assert [each.id for each in await store.runs.history("name")] == [queued.id], "of the one that had it last"
-    assert [each.id for each in await store.runs.history("first")] == [run.id]
+    assert [each.id for each in await store.history.runs("name")] == [queued.id], "of the one that had it last"
+    assert [each.id for each in await store.history.runs("first")] == [run.id]
 
 
 async def test_a_name_has_1_to_255_characters(store: Store) -> None:
@@ -165,7 +165,7 @@ async def test_a_run_that_removes_its_repository_ends_as_it_likes(store: Store) 
 
     assert await store.repositories.list() == []
     assert await store.manifests.load(run.repository_id) == {}
-    assert (await store.runs.get(waiting.id)).error_code == "REPOSITORY_REMOVED"
+    assert (await store.history.get(waiting.id)).error_code == "REPOSITORY_REMOVED"
     assert await store.runs.heartbeat(run, 60.0) is False
     done = await store.runs.end(run, Finish(), RunFigures(files_deleted=1))
     assert (done.status, done.files_deleted) == (RunStatus.COMPLETED, 1)
@@ -189,7 +189,7 @@ async def test_what_a_run_publishes_is_what_the_repository_shows(store: Store) -
 
     shown = await store.repositories.get("payments")
     assert (shown.live_version, shown.last_commit) == (live.id, COMMIT)
-    assert shown.last_sync_at is not None and run.started_at <= shown.last_sync_at <= store.runs.now()
+    assert shown.last_sync_at is not None and run.started_at <= shown.last_sync_at <= store.history.now()
     assert (shown.last_committed_at, shown.project_id) == (committed, 4711)
     assert shown.last_committed_at.utcoffset() == timedelta(0), "whatever zone it was said in"
     assert await store.versions.attributes(live.id) == attributes

@@ -90,9 +90,9 @@ class Requests(RuleBasedStateMachine):
         await self.database.change(text("UPDATE sync_runs SET not_before = queued_at"))
         while run := await self.store.runs.claim("last", 60.0):
             await self.store.ended(run)
-        left = await self.store.runs.history(status={*WAITING, RunStatus.RUNNING})
+        left = await self.store.history.runs(status={*WAITING, RunStatus.RUNNING})
         assert left == []
-        assert {run.repository for run in await self.store.runs.history(status=RunStatus.BLOCKED)} <= set(NAMES)
+        assert {run.repository for run in await self.store.history.runs(status=RunStatus.BLOCKED)} <= set(NAMES)
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Requests(RuleBasedStateMachine):
         """Of one of those who asked: the run ends only if nobody else did."""
         run = self._any(data)
         self.do(self.store.runs.interrupt(run.id))
-        after = self.do(self.store.runs.get(run.id))
+        after = self.do(self.store.history.get(run.id))
         if run.status in (*WAITING, RunStatus.RUNNING) and len(run.asked) == 1:
             assert after.cancel_requested or after.status is RunStatus.CANCELLED
             self._cancelled(run)
@@ -226,7 +226,7 @@ class Requests(RuleBasedStateMachine):
 
     @invariant()
     def look(self) -> None:
-        runs = self.do(self.store.runs.history(limit=1_000))
+        runs = self.do(self.store.history.runs(limit=1_000))
         self.runs = {run.id: run for run in runs}
         self.at_most_one_of_each()
         self.nobody_asks_who_did_not()
@@ -268,7 +268,7 @@ class Requests(RuleBasedStateMachine):
     def what_is_counted_is_what_happened(self) -> None:
         missed = sum(len(self.do(self.store.ticks.missed(self._id(name), 1_000))) for name in NAMES)
         assert missed == self.missed
-        queue = self.do(self.store.runs.queue()).counts
+        queue = self.do(self.store.history.queue()).counts
         expected = Counter(str(run.status) for run in self.runs.values())
         for status in ("queued", "retrying", "running", "blocked"):
             assert queue.get(status, 0) == expected[status]

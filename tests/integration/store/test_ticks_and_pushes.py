@@ -30,8 +30,8 @@ async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store:
     assert await store.take() == TickOutcome(), "by a pod that is late"
 
     assert (joined.id, joined.trigger, joined.scheduled_for) == (clicked.id, RunTrigger.COMMAND, TICK)
-    assert await store.runs.history() == [joined]
-    assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
+    assert await store.history.runs() == [joined]
+    assert await store.history.purge(datetime.now(UTC) + timedelta(days=1)) == 1
     assert await store.take() == TickOutcome(), "also if the history does not know it any more"
     row = await store.repositories.get("payments")
     assert row.next_due_at == TICK.replace(year=TICK.year + 1), "a year later"
@@ -46,7 +46,7 @@ async def test_ticks_of_what_was_removed_or_paused_meanwhile_are_dropped_and_the
 
     assert await store.take() == TickOutcome(queued=1)
 
-    assert [run.repository for run in await store.runs.history()] == ["there"]
+    assert [run.repository for run in await store.history.runs()] == ["there"]
     assert (await store.repositories.get("paused")).next_due_at is None
 
 
@@ -59,7 +59,7 @@ async def test_ticks_that_passed_together_are_one_run_of_the_latest(store: Store
     assert await store.take() == TickOutcome(queued=1)
 
     run = await store.claimed()
-    now = store.runs.now()
+    now = store.history.now()
     assert run.scheduled_for == now.replace(minute=0, second=0, microsecond=0)
     assert (await store.repositories.get("payments")).next_due_at == run.scheduled_for + timedelta(hours=1)
 
@@ -72,7 +72,7 @@ async def test_hundreds_of_ticks_of_one_moment_are_hundreds_of_runs(store: Store
     second = await store.take()
 
     assert (first, second) == (TickOutcome(queued=450), TickOutcome())
-    runs = await store.runs.history(limit=1_000)
+    runs = await store.history.runs(limit=1_000)
     assert {run.repository for run in runs} == set(names)
     assert {run.scheduled_for for run in runs} == {TICK}
 
@@ -87,7 +87,7 @@ async def test_pods_that_look_at_the_same_moment_queue_each_tick_once(store: Sto
 
     assert sum(outcome.queued for outcome in outcomes) == 250
     assert sum(outcome.joined for outcome in outcomes) == 0
-    assert len(await store.runs.history(limit=1_000)) == 250
+    assert len(await store.history.runs(limit=1_000)) == 250
 
 
 _REFUSED = {
@@ -126,7 +126,7 @@ async def test_a_repository_whose_run_the_database_refuses_stops_no_schedule_of_
         async with store.database.write() as connection:
             await connection.execute(text(over))
 
-    assert {run.repository for run in await store.runs.history()} == set(names) - {"broken"}
+    assert {run.repository for run in await store.history.runs()} == set(names) - {"broken"}
     assert f"a run of repository {repository_id('broken')} could not be queued" in caplog.text
     assert await store.take() == TickOutcome(), "the defect is not repeated at each turn"
 
@@ -144,10 +144,10 @@ async def test_a_tick_that_comes_too_late_is_not_run_and_is_recorded_as_missed(s
     (missed,) = await store.ticks.missed(repository.id)
     assert missed.scheduled_for == TICK
     assert missed.late_seconds == (missed.noticed_at - TICK).total_seconds()
-    assert await store.runs.history() == [synced], "it is no run"
+    assert await store.history.runs() == [synced], "it is no run"
     assert await store.runs.claim("worker-1", 60.0) is None
     assert await store.take(grace_seconds=300.0) == TickOutcome(), "noted once, by whichever pod"
-    await store.runs.purge(datetime.now(UTC) + timedelta(days=1))
+    await store.history.purge(datetime.now(UTC) + timedelta(days=1))
     assert await store.ticks.missed(repository.id) == [], "it goes with the history"
     assert await store.take(grace_seconds=300.0) == TickOutcome(), "and is not noticed again"
 
@@ -170,12 +170,12 @@ async def test_active_repositories_with_a_schedule_are_due_at_its_next_moment(st
     await store.repository("without")
     await store.repositories.pause("paused", "being moved")
     await store.repositories.deactivate("gone")
-    before = store.runs.now()
+    before = store.history.now()
     assert await store.take() == TickOutcome(first_runs=1)
 
     rows = {row.name: row for row in await store.repositories.list()}
     due_at = rows.pop("scheduled").next_due_at
-    assert due_at in (zurich.next_after(before), zurich.next_after(store.runs.now()))
+    assert due_at in (zurich.next_after(before), zurich.next_after(store.history.now()))
     assert {row.next_due_at for row in rows.values()} == {None}
     assert await store.take() == TickOutcome()
 
@@ -195,7 +195,7 @@ async def test_ticks_during_a_pause_are_not_missed(store: Store, by: str) -> Non
 
     back = await store.repositories.get("payments")
     assert back.is_active
-    assert back.next_due_at is not None and back.next_due_at > store.runs.now()
+    assert back.next_due_at is not None and back.next_due_at > store.history.now()
     assert await store.take() == TickOutcome()
 
 
@@ -211,7 +211,7 @@ async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_n
 
     row = await store.repository(**NIGHTLY | new.get(change, {}))
 
-    assert row.next_due_at is not None and row.next_due_at > store.runs.now()
+    assert row.next_due_at is not None and row.next_due_at > store.history.now()
     assert await store.take() == TickOutcome()
     await unattended(store)
     await store.due(TICK)
@@ -226,14 +226,14 @@ async def test_a_schedule_that_a_pod_of_0_2_changed_is_followed(store: Store) ->
     await store.repository(**NIGHTLY)
     await unattended(store)
     assert await store.take(grace_seconds=60.0) in (TickOutcome(missed=1), TickOutcome(queued=1))
-    changes = {"cron_expression": "*/5 * * * *", "scheduled_since": store.runs.now()}
+    changes = {"cron_expression": "*/5 * * * *", "scheduled_since": store.history.now()}
     await store.database.change(update(REPOSITORIES).values(**changes))
 
     await store.ticks.reschedule()
 
     assert await store.take() == TickOutcome()
     row = await store.repositories.get("payments")
-    assert row.next_due_at is not None and row.next_due_at <= store.runs.now() + timedelta(minutes=5)
+    assert row.next_due_at is not None and row.next_due_at <= store.history.now() + timedelta(minutes=5)
 
 
 async def test_a_tick_that_a_pod_of_0_2_took_is_not_taken_again(store: Store) -> None:
@@ -262,7 +262,7 @@ async def test_a_new_repository_is_synced_before_its_first_tick_however_many_pod
     )
 
     assert sum(outcome.first_runs for outcome in outcomes) == 3
-    runs = await store.runs.history()
+    runs = await store.history.runs()
     assert {(run.repository, run.trigger, run.scheduled_for) for run in runs} == {
         (name, RunTrigger.SCHEDULE, None) for name in ("a", "b", "c")
     }
@@ -273,7 +273,7 @@ async def test_who_ever_ran_or_waits_is_no_beginner(store: Store) -> None:
     run = await store.running("forgotten")
     await store.publishes(run)
     await store.ended(run)
-    assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
+    assert await store.history.purge(datetime.now(UTC) + timedelta(days=1)) == 1
     await store.queued("ran")
     await store.ended()
     await store.queued("failed")
@@ -321,7 +321,7 @@ async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(store: 
     asked = await asyncio.gather(
         *(runs.enqueue_for_push(pushed, NEW, Ask(RunTrigger.WEBHOOK, max_attempts=5)) for _ in range(4))
     )
-    (run,) = await runs.history()
+    (run,) = await store.history.runs()
     assert (run.trigger, run.max_attempts, run.status) == (RunTrigger.WEBHOOK, 5, RunStatus.QUEUED)
     assert sorted(each[1] for each in asked if not isinstance(each, Repository)) == [False, False, False, True]
 
@@ -415,6 +415,6 @@ async def test_a_tick_takes_no_more_statements_for_many_waiting_runs_than_for_fe
         event.remove(Engine, "before_cursor_execute", executed)
 
     assert max(counts) <= counts[0] + 1  # some have a tick already, and some have none
-    runs = await store.runs.history(limit=100)
+    runs = await store.history.runs(limit=100)
     assert [run.scheduled_for for run in runs] == [TICK + timedelta(hours=2)] * 20
     assert [[request.trigger for request in run.requests] for run in runs] == [["command", "schedule"]] * 20

@@ -80,7 +80,7 @@ async def test_each_attempt_writes_under_a_higher_epoch_than_any_before_it(store
 
     assert [await begun(above) for above in (None, 41, 7, None, 2**52)] == [1, 42, 43, 44, 2**52 + 1]
     assert (await store.repositories.get("payments")).epoch == 2**52 + 1
-    assert (await store.runs.get(run.id)).full_from_epoch == 0, "that of its first attempt"
+    assert (await store.history.get(run.id)).full_from_epoch == 0, "that of its first attempt"
     other = await store.building(run, settings_key="settings-2")
     assert await store.versions.begin_epoch(run, other, identity="index-1") == 2**52 + 2
 

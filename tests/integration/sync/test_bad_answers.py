@@ -44,7 +44,7 @@ async def failing(world: World, *paths: str) -> Run:
     run = await world.completed()
     assert (run.error_code, run.files_failed) == ("FILES_FAILED", len(paths))
     assert (await kept(world)).failed == set(paths)
-    assert await world.app.runs.count_problems(run.id) == {"failed": len(paths)}
+    assert await world.app.history.count_problems(run.id) == {"failed": len(paths)}
     return run
 
 
@@ -240,5 +240,5 @@ async def test_a_retry_that_reads_what_failed_ends_as_if_nothing_had_been(world:
         assert run.status == "retrying"
     run = await executed(world, run)
     assert (run.status, run.error_code, run.error_message, run.files_failed) == ("completed", None, None, 0)
-    assert await world.app.runs.count_problems(run.id) == {}
+    assert await world.app.history.count_problems(run.id) == {}
     assert await world.indexed() == await world.expected()

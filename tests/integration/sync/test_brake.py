@@ -142,7 +142,7 @@ async def test_files_that_turn_out_to_be_too_large_keep_their_points_until_a_per
         assert "100,004 bytes" in message(run), "one of them stands for all"
         assert len(await world.indexed()) == 40
         ended = await approved(world, run)
-        assert (ended.status, await world.app.runs.count_problems(ended.id)) == ("completed", {"too_large": 25})
+        assert (ended.status, await world.app.history.count_problems(ended.id)) == ("completed", {"too_large": 25})
         expected = await world.expected()
         assert await world.indexed() == {path: expected[path] for path in expected.keys() - large.keys()}
 
@@ -180,4 +180,4 @@ async def test_an_ordinary_sync_after_a_blocked_one_asks_again(quick_world: Worl
 
         assert (again.status, again.error_code) == ("cancelled", "DELETION_BLOCKED")
         assert f"Run {first.id} waits for a person" in message(again)
-        await has_stopped(world, await world.app.runs.get(first.id), {"vanished": 29}, before)
+        await has_stopped(world, await world.app.history.get(first.id), {"vanished": 29}, before)

@@ -252,7 +252,7 @@ class Catalogue(RuleBasedStateMachine):
     @invariant()
     def at_most_one_run_of_each_kind(self) -> None:
         for status in (RunStatus.RUNNING, RunStatus.QUEUED, RunStatus.BLOCKED):
-            runs = self.do(self.app.runs.history(status=status))
+            runs = self.do(self.app.history.runs(status=status))
             assert len({run.repository_id for run in runs}) == len(runs)
 
 

@@ -25,6 +25,6 @@ async def test_a_life_of_a_repository(closed_world: World, empty_database_url: s
     async with world.opened():
         await world.drop_collection()
         assert (await world.completed()).error_code == "INDEX_REBUILT"
-        assert len(await world.app.runs.history()) == 4
+        assert len(await world.app.history.runs()) == 4
         repository = await world.app.repositories.get("project")
         assert (repository.last_commit, repository.epoch) == (world.repository.head(), 3)

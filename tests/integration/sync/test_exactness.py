@@ -71,14 +71,14 @@ async def test_a_symlink_is_never_followed_and_a_dangling_one_hurts_nobody(world
     run = await world.completed()
     assert set(await world.indexed()) == {"a.py"}
     assert all("launch code" not in point["payload"]["page_content"] for point in (await world.points()).values())
-    assert await world.app.runs.count_problems(run.id) == {"symlink": 3}
+    assert await world.app.history.count_problems(run.id) == {"symlink": 3}
 
 
 async def test_hidden_files_are_indexed_and_blank_and_binary_files_are_not(world: World):
     world.repository.commit({"blank.py": b" \n\n\t\n", "data.py": b"\x00\x01\x02\xff" * 100})
     run = await world.completed()
     assert (run.files_processed, await world.points()) == (0, {}), "nothing of it can be indexed"
-    assert await world.app.runs.count_problems(run.id) == {"empty": 1, "binary": 1}
+    assert await world.app.history.count_problems(run.id) == {"empty": 1, "binary": 1}
     world.repository.commit({".github/workflows/ci.yml": b"on: push\n", ".hidden": b"text\n"})
     await world.completed()
     assert set(await world.indexed()) == {".github/workflows/ci.yml", ".hidden"}
@@ -91,7 +91,7 @@ async def test_a_submodule_and_an_lfs_pointer_are_skipped_with_their_reason(worl
     )
     run = await world.completed()
     assert set(await world.indexed()) == {"run.sh"}
-    assert await world.app.runs.count_problems(run.id) == {"submodule": 1, "lfs_pointer": 1}
+    assert await world.app.history.count_problems(run.id) == {"submodule": 1, "lfs_pointer": 1}
 
 
 async def test_hostile_and_unusual_paths_are_only_names(world: World):
@@ -131,7 +131,7 @@ async def test_a_plan_reports_what_a_sync_would_do_and_writes_nothing(world: Wor
     assert (plan.files_to_store, plan.files_unchanged, plan.commit_before) == (3, 0, None)
     assert plan.chunks_to_embed == plan.chunks
     assert await world.app.repositories.list() == registered
-    assert await world.app.runs.history() == []
+    assert await world.app.history.runs() == []
     assert world.embeddings.log == [] or all(each.inputs == 1 for each in world.embeddings.log)
     run = await world.completed()
     assert run.chunks_embedded == plan.chunks_to_embed

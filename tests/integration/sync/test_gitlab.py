@@ -87,7 +87,7 @@ async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_
     world.server.faults.edit_rows(lambda rows: [row for row in rows if row["path"] not in missing])
     lacking = ("f01.py", "f03.py", "yarn.lock", "link.bin")
     run = await failing(world, *lacking)
-    problems = await world.app.runs.problems(run.id)
+    problems = await world.app.history.problems(run.id)
     assert {each.path for each in problems} == set(lacking)
     assert all("cannot be proven to be complete" in each.detail for each in problems)
     assert await world.indexed() == old | {"f00.py": new["f00.py"]}
@@ -102,7 +102,7 @@ async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_
             # The rows of files without points are not taken over.
             run = await world.completed()
             assert run.error_code == "FILES_FAILED"
-            assert {"f01.py", "f03.py"} <= {each.path for each in await world.app.runs.problems(run.id)}
+            assert {"f01.py", "f03.py"} <= {each.path for each in await world.app.history.problems(run.id)}
             assert {"f01.py", "f03.py"} <= (await kept(world)).failed
             assert await world.indexed() == old | {"f00.py": new["f00.py"]}, "what is built beside keeps them too"
         world.server.faults.clear()

@@ -185,7 +185,7 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
         assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
         row = await world.app.repositories.get("project")
         assert (row.location, row.last_commit) == (str(other.path), None)
-        assert [each.status for each in await world.app.runs.active(row.id)] == ["queued"]
+        assert [each.status for each in await world.app.history.active(row.id)] == ["queued"]
     world.edit_registry(str(world.repository.path), str(other.path))
     async with world.opened():
         await world.completed()

@@ -72,7 +72,7 @@ async def test_two_syncs_at_once_make_one_index_and_never_overlap(world: World):
     first, second = await asyncio.gather(world.sync(), world.sync())
     assert {first.status, second.status} == {"completed"}
     assert await world.indexed() == await world.expected()
-    runs = sorted(await world.app.runs.history(), key=lambda run: run.started_at)
+    runs = sorted(await world.app.history.runs(), key=lambda run: run.started_at)
     assert all(earlier.completed_at <= later.started_at for earlier, later in itertools.pairwise(runs))
 
 
@@ -84,15 +84,15 @@ async def test_a_worker_that_lost_its_run_writes_nothing_more(world: World):
     with world.embeddings.holding():
         running = asyncio.create_task(world.sync())
         await asyncio.to_thread(world.embeddings.wait_for_waiting, 1)
-        (run, *_) = await world.app.runs.history(limit=1)
+        (run, *_) = await world.app.history.runs(limit=1)
         await world.app.runs.expire(run)
         assert await world.app.runs.claim("somebody-else", 60, run_id=run.id)
     with pytest.raises(LeaseLost):
         await running
     repository = await world.app.repositories.get("project")
     assert await world.app.manifests.load(repository.id) == before
-    assert (await world.app.runs.get(run.id)).worker == "somebody-else"
+    assert (await world.app.history.get(run.id)).worker == "somebody-else"
     # Whoever goes on finds what the first one left in the index, and ends exact.
-    await world.app.runs.expire(await world.app.runs.get(run.id))
+    await world.app.runs.expire(await world.app.history.get(run.id))
     await world.completed()
     assert await world.indexed() == await world.expected()

@@ -371,7 +371,7 @@ async def test_an_index_between_two_commits_is_not_exact(world: World):
     cut_off.append(asyncio.create_task(syncing))
     with pytest.raises(asyncio.CancelledError):
         await cut_off[0]
-    (last, *_) = await world.app.runs.history()
+    (last, *_) = await world.app.history.runs()
 
     found = await verdict(world)
 

@@ -151,7 +151,7 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", MANY)
     run = await sync_with_killed_workers(world, 3, others)
     assert (run.status, run.error_code, run.files_failed) == ("completed", "FILES_FAILED", 1)
-    problems = await world.app.runs.problems(run.id)
+    problems = await world.app.history.problems(run.id)
     assert [each.path for each in problems] == ["f000.py"]
     assert "ended the worker" in problems[0].detail
     verdict = await Verification(world.app, against_source=False, report=lambda _: None).verify("project")

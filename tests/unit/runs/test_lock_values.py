@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reposync.errors import ConfigError
 from reposync.runs.locks import LockHolder
 from reposync.runs.redis_locks import RedisLocks
-from reposync.store.runs import Runs
+from reposync.store.history import RunHistory
 
 RUN = "0b8a3c1e-2d4f-4a6b-8c0d-1e2f3a4b5c6d"
 WORKERS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.isprintable)
@@ -58,14 +58,14 @@ def test_the_pod_is_the_first_part_of_a_worker(worker: str, pod: str) -> None:
 )
 def test_an_address_that_cannot_be_used_is_refused_without_being_repeated(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        RedisLocks(url, Runs(None))  # type: ignore[arg-type]
+        RedisLocks(url, RunHistory(None))  # type: ignore[arg-type]
     assert "REDIS_URL" in str(refused.value)
     assert "geheimnis" not in str(refused.value)
 
 
 def test_a_lock_is_extended_after_a_third_of_its_time_to_live_unless_the_configuration_says_otherwise() -> None:
     def interval(configured: float | None) -> float:
-        locks = RedisLocks("redis://host", Runs(None), ttl_seconds=1800.0, watchdog_seconds=configured)  # type: ignore[arg-type]
+        locks = RedisLocks("redis://host", RunHistory(None), ttl_seconds=1800.0, watchdog_seconds=configured)  # type: ignore[arg-type]
         return locks.watchdog_seconds
 
     assert (interval(None), interval(5.0)) == (600.0, 5.0)

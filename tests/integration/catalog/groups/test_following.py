@@ -27,7 +27,7 @@ async def test_a_renamed_project_keeps_its_index_and_embeds_nothing(closed_world
             row = await world.row_of(project)
             assert (row.id, row.name, row.last_commit) == (before.id, "platform/core/billing", before.last_commit)
             assert row.location == f"{world.server.url}/platform/core/billing"
-            assert {run.repository for run in await world.app.runs.history()} == {"platform/core/billing"}
+            assert {run.repository for run in await world.app.history.runs()} == {"platform/core/billing"}
             (hit,) = await world.app.searching.search("invoice")
             assert hit.repository == "platform/core/billing"
             assert await world.differences("platform/core/billing") == {}, "that links are renewed later is no damage"

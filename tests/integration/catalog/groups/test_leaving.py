@@ -64,7 +64,7 @@ async def test_what_waits_because_of_a_tick_is_cancelled_with_the_pause(world: G
 
     await world.discover()
 
-    (run,) = await world.app.runs.history()
+    (run,) = await world.app.history.runs()
     assert (run.status, run.error_code) == (RunStatus.CANCELLED, "REPOSITORY_PAUSED")
     run, _ = await world.app.runs.enqueue("platform/a", Ask(RunTrigger.COMMAND))
     assert run.status is RunStatus.QUEUED, "a person may still sync it"

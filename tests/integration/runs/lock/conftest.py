@@ -105,7 +105,7 @@ async def open_locks(log: Log, heard: Heard, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(redis_locks, "RELEASE_SECONDS", 5.0)
 
     def open_one(url: str, ttl_seconds: float = 60.0, watchdog_seconds: float | None = 0.2) -> RedisLocks:
-        locks = RedisLocks(url, log.runs, ttl_seconds=ttl_seconds, watchdog_seconds=watchdog_seconds, observer=heard)
+        locks = RedisLocks(url, log.history, ttl_seconds=ttl_seconds, watchdog_seconds=watchdog_seconds, observer=heard)
         opened.append(locks)
         return locks
 

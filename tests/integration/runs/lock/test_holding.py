@@ -15,8 +15,8 @@ from reposync.runs.locks import LockHolder, lock_overviews, release_lock
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
 from reposync.store.endings import Finish
+from reposync.store.history import RunHistory
 from reposync.store.run import RunFigures
-from reposync.store.runs import Runs
 from tests.fixtures.clocks import DatabaseTime, ShiftedClock, database_time  # noqa: F401
 from tests.fixtures.databases import database_kind, database_url, postgresql  # noqa: F401
 from tests.fixtures.redis_server import RedisServer
@@ -117,7 +117,7 @@ async def test_without_an_answer_from_the_database_a_holder_counts(
     another = value(run.model_copy(update={"id": str(uuid.uuid4())}))
     server.set(key(run), another, px=60_000)
     async with await Database.open(sqlite_url(tmp_path / "without-tables.db")) as broken:
-        locks = RedisLocks(redis_url, Runs(broken))
+        locks = RedisLocks(redis_url, RunHistory(broken))
         with pytest.raises(LockHeld):
             async with locks.guard(run):
                 pytest.fail("entered")
@@ -132,16 +132,16 @@ async def test_a_living_workers_lock_is_left_alone_by_a_machine_whose_clock_is_a
     async with await database_time.open(ShiftedClock(86_400.0)) as database:
         log = Log(database)
         run = await log.running("payments")
-        locks = RedisLocks(redis_url, log.runs)
+        locks = RedisLocks(redis_url, log.history)
         async with locks.guard(run):
             await log.runs.heartbeat(run, 15.0)
             with pytest.raises(LockHeld, match="works on"):
-                await release_lock("payments", locks, log.repositories, log.runs)
+                await release_lock("payments", locks, log.repositories, log.history, log.runs)
 
             await log.runs.expire(run)
-            shown = await lock_overviews(locks, log.repositories, log.runs)
+            shown = await lock_overviews(locks, log.repositories, log.history)
             assert [each.lease_is_over for each in shown if each.run_id == run.id] == [True]
-            assert (await release_lock("payments", locks, log.repositories, log.runs)).released
+            assert (await release_lock("payments", locks, log.repositories, log.history, log.runs)).released
         await locks.close()
 
 
