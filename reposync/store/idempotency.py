@@ -49,7 +49,7 @@ async def repeated(connection: Connection, key: RequestKey) -> Run | None:
     return None if row is None else Run.of(row)
 
 
-async def remember(database: Database, connection: Connection, key: RequestKey, run: Run) -> None:
+async def remember(connection: Connection, database: Database, key: RequestKey, run: Run) -> None:
     new = database.insert(IDEMPOTENCY_KEYS).values(
         key=key.key, fingerprint=key.fingerprint, run_id=run.id, created_at=connection.moment()
     )

@@ -82,7 +82,7 @@ class Runs(Stored):
                 await self._clear(connection, row)
             ((run, is_new),) = await queue_runs(connection, {row.id: row.name}, ask)
             if key is not None:
-                await remember(self._database, connection, key, run)
+                await remember(connection, self._database, key, run)
             return run, is_new
 
     async def _clear(self, connection: Connection, repository: Row[Any]) -> None:

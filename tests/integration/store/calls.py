@@ -148,7 +148,6 @@ def _history() -> dict[str, Call]:
         "by_hour": lambda it: it.store.history.by_hour(TICK),
         "problems": lambda it: it.store.history.problems(it.running.id),
         "count_problems": lambda it: it.store.history.count_problems(it.running.id),
-        "failures": lambda it: it.store.runs.failures(it.row.id, "It"),
         "past_names": lambda it: it.store.history.past_names([it.row.id]),
         "purge": lambda it: it.store.history.purge(it.store.history.now() + timedelta(hours=1)),
     }
