@@ -22,7 +22,7 @@ from benchmarks.vector_data import Base, fill, make_chunks
 from reposync.config.sections import QdrantConfig, Quantization
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import LOCAL_WINDOW
-from reposync.vectors.collection import new_collection
+from reposync.vectors.changes import new_collection
 from reposync.vectors.connection import EmbeddedTransport
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.index import QdrantIndex
@@ -116,8 +116,9 @@ async def convert_collection(
             await until_green(client, COLLECTION)
             started = time.perf_counter()
             made = new_collection(SPEC, index_settings(own.url, setting, folder))
+            quantization = made["quantization_config"]
             changed = {
-                "quantization_config": made["quantization_config"],
+                "quantization_config": quantization and quantization.model_dump(exclude_none=True, mode="json"),
                 "vectors": {DENSE: {"on_disk": setting.on_disk}},
             }
             (await client.patch(f"/collections/{COLLECTION}", json=changed)).raise_for_status()

@@ -84,8 +84,6 @@ class Application:
     indexes: dict[str, QdrantIndex] = field(default_factory=dict)
     index_transport: httpx.AsyncBaseTransport | None = None
     """Replaces the connections to Qdrant, in tests."""
-    long_lived: bool = False
-    """A daemon uses Qdrant's client; its import takes a second, which is too long for a command."""
 
     def embedder(self) -> Embedder:
         """The embedder of the configured model."""
@@ -112,7 +110,7 @@ class Application:
             from reposync.vectors.index import QdrantIndex
 
             settings = IndexSettings(collection, self.configuration.settings.state_dir, self.configuration.qdrant)
-            index = QdrantIndex(settings, long_lived=self.long_lived, transport=self.index_transport)
+            index = QdrantIndex(settings, transport=self.index_transport)
             self.indexes[collection] = index
             self.resources.push_async_callback(index.close)
         return self.indexes[collection]
@@ -312,13 +310,12 @@ async def open_application(
     prepare: Callable[[Database], Awaitable[None]] | None = None,
     with_engine: bool = False,
     clock: Clock | None = None,
-    long_lived: bool = False,
     migrates: bool = True,
 ) -> AsyncGenerator[Application, None]:
     """Open the database, upgrade its schema (if it `migrates`; else it has to be current), call `prepare`, and read the
     current registry. `clear`: secrets that this process read from the registry file. `secrets`: collects all secrets of
     this process; they are redacted from errors that leave the block. `with_engine`: start the embedded engine, if it is
-    configured, during the imports. `clock`: this machine's. `long_lived`: see `Application`.
+    configured, during the imports. `clock`: this machine's.
 
     Raises StoreUnavailable, ConfigError."""
     await asyncio.to_thread(make_state_dir, settings)
@@ -347,7 +344,7 @@ async def open_application(
         resources.push_async_callback(locks.close)
         catalog = Catalog(registry, repositories, clear or {}, await _unapplied(database, settings))
         stores = (database, repositories, Manifests(database), Versions(database), runs, history, catalog)
-        yield Application(configuration, *stores, presence, locks, observer, secrets, resources, long_lived=long_lived)
+        yield Application(configuration, *stores, presence, locks, observer, secrets, resources)
 
 
 @contextlib.contextmanager

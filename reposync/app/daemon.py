@@ -133,7 +133,6 @@ class Daemon:
                     prepare=self._watcher.apply,
                     with_engine=True,
                     clock=self._clock,
-                    long_lived=True,
                 )
                 app = await stack.enter_async_context(opening)
             except StoreUnavailable as error:

@@ -7,15 +7,14 @@ import asyncio
 import contextlib
 import itertools
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from http.client import responses
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import h11
 import httpx
-import orjson
 
 from reposync.errors import IndexAnswerUnreadable, IndexUnavailable, IndexUnsupported, VectorIndexError
 from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
@@ -23,8 +22,7 @@ from reposync.outgoing import RetryPolicy, Timeouts, parse_json, validate_transp
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
 from reposync.vectors.port import CollectionMissing, IndexSettings, no_check
 
-if TYPE_CHECKING:
-    from qdrant_client import AsyncQdrantClient
+T = TypeVar("T")
 
 # The connection broke or nobody listened: the engine was killed, or it ended because it was idle.
 _ENGINE_GONE = (OSError, h11.RemoteProtocolError)
@@ -147,31 +145,13 @@ def addresses(settings: IndexSettings) -> list[str]:
     return [each._replace(netloc=each.netloc if each.port else f"{each.netloc}:6333").geturl() for each in nodes]
 
 
-class _ClientTransport(httpx.AsyncBaseTransport):
-    """Below Qdrant's client, whose requests name the first node: the requests of a QdrantConnection."""
-
-    def __init__(self, connection: QdrantConnection, url: str) -> None:
-        self._connection = connection
-        self._prefix = urlsplit(url).path
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        path = request.url.raw_path.decode("ascii").removeprefix(self._prefix)
-        content = await self._connection.send(request.method, path, await request.aread())
-        return httpx.Response(200, content=content, request=request)
-
-
 class QdrantConnection:
     """One Qdrant, of one or several nodes. Repeats requests while it is unavailable, each time at the next node; every
-    request of `QdrantIndex` may be repeated.
-
-    `long_lived`: for a daemon, which writes by Qdrant's client; a short command does without its import, and reads do
-    without its layers, which took 2 ms of a search. `transport` replaces the connections, which are opened at the first
+    request of `QdrantIndex` may be repeated. `transport` replaces the connections, which are opened at the first
     request. Raises ConfigError.
     """
 
-    def __init__(
-        self, settings: IndexSettings, *, long_lived: bool = False, transport: httpx.AsyncBaseTransport | None = None
-    ) -> None:
+    def __init__(self, settings: IndexSettings, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._is_embedded = settings.is_embedded
         config = settings.qdrant
         key = {"api-key": config.api_key.get_secret_value()} if config.api_key and not settings.is_embedded else {}
@@ -209,42 +189,24 @@ class QdrantConnection:
                 validate_transport(node.url, config.ca_file)
         self._current = 0
         self._version: tuple[int, ...] = NEWEST_VERSION if self._is_embedded else ()
-        self._client: AsyncQdrantClient | None = None
-        if long_lived:
-            # Its import takes a second and 55 MB.
-            from qdrant_client import AsyncQdrantClient
 
-            url = self._nodes[0].url
-            below = _ClientTransport(self, url)
-            self._client = AsyncQdrantClient(
-                url=url, port=None, check_compatibility=False, transport=below, trust_env=False
-            )
-
-    async def request(
+    async def repeat(
         self,
         what: str,
-        method: str,
-        path: str,
-        body: Any = None,
+        request: Callable[[], Awaitable[T]],
         *,
-        parameters: str = "",
-        is_write: bool = False,
         is_settled: Callable[[], Awaitable[bool]] | None = None,
         check: Callable[[], None] = no_check,
         once: bool = False,
-    ) -> Any:
-        """The `result` of the answer. Requested again while Qdrant is unavailable, unless `once`.
+    ) -> T | None:
+        """The result of `request`, which sends one by `send`; again while Qdrant is unavailable, unless `once`.
 
-        `what` is in messages: "could not {what}". `body`: JSON, or what becomes JSON. `parameters`: of the query.
-        `is_write`: the answer must say that it is applied. `is_settled`: asked before a write of unknown outcome is
-        sent again; if it is applied, the result is None. `check`: see WriteScope. Raises VectorIndexError and its
-        subclasses.
+        `what` is in messages: "could not {what}". `is_settled`: asked before a write of unknown outcome is sent again;
+        if it is applied, the result is None. `check`: see WriteScope. Raises VectorIndexError and its subclasses.
         """
-        is_ready = body is None or isinstance(body, bytes)
-        content = body if is_ready else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         is_unknown = False
 
-        async def attempt() -> Any:
+        async def attempt() -> T | None:
             nonlocal is_unknown
             if is_unknown and is_settled is not None:
                 if await is_settled():
@@ -252,10 +214,7 @@ class QdrantConnection:
                 is_unknown = False
             check()
             try:
-                answer = await self._exchange(method, path + parameters, content, is_write=is_write)
-                if is_write and not _is_completed(answer):
-                    raise TransientFailure("it was not applied in time", overloaded=True)
-                return answer
+                return await request()
             except HttpRefused as refused:
                 raise _refusal_of(self.where, what, refused.status, refused.body) from refused
             except TransientFailure as failure:
@@ -292,23 +251,6 @@ class QdrantConnection:
             )
         self._version = numbers
 
-    async def _exchange(self, method: str, path: str, content: bytes | None, *, is_write: bool) -> Any:
-        """The `result` of one answer. Raises what HttpClient.stream raises, and ValueError."""
-        if self._client is None or not is_write:
-            answer = parse_json(await self.send(method, path, content))
-        else:
-            from qdrant_client.http.exceptions import ResponseHandlingException
-
-            try:
-                answer = await self._client.http.client.request(
-                    type_=dict[str, Any], method=method, url=path, content=content
-                )
-            except ResponseHandlingException as error:
-                raise error.source from error
-        if not isinstance(answer, dict) or "result" not in answer:
-            raise VectorIndexError(f"{self.where} answered without a result.")
-        return answer["result"]
-
     async def send(self, method: str, path: str, content: bytes | None) -> bytes:
         """To the node that answered last; after a failure, the next request goes to the next one."""
         number = self._current
@@ -322,8 +264,6 @@ class QdrantConnection:
             raise
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
         for node in self._nodes:
             await node.close()
 
@@ -335,10 +275,11 @@ class AlreadyExists(VectorIndexError):
     """409: another process made it first."""
 
 
-def _is_completed(result: Any) -> bool:
-    """Whether a write is applied. `wait_timeout` and `acknowledged`: it is queued, and will be."""
-    parts = result if isinstance(result, list) else [result]
-    return all(isinstance(each, dict) and each.get("status") == "completed" for each in parts)
+def require_applied(statuses: Iterable[object]) -> None:
+    """Raises TransientFailure unless a write is applied. `wait_timeout` and `acknowledged`: it is queued, and will
+    be."""
+    if any(status != "completed" for status in statuses):
+        raise TransientFailure("it was not applied in time", overloaded=True)
 
 
 def _refusal_of(where: str, what: str, status: int, body: bytes) -> Exception:

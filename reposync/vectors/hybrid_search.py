@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from reposync.errors import UsageError, VectorIndexError
 from reposync.supervision import in_thread
 from reposync.symbol import read_symbols
-from reposync.vectors.collection import Limits, within
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
 from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, PointId, SearchHit
+from reposync.vectors.raw_requests import Limits, within
 from reposync.vectors.request_bodies import Filter, equals, one_of
 from reposync.wildmatch import PathPatterns, check_pattern
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
@@ -14,12 +14,10 @@ from reposync.vectors import request_bodies as bodies
 from reposync.vectors.collection import (
     LAYOUT,
     PAYLOAD_INDEXES,
-    CollectionClient,
     check_made_for,
     physical_name,
     recorded_spec,
     resolve,
-    within,
 )
 from reposync.vectors.connection import QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
@@ -38,7 +36,11 @@ from reposync.vectors.port import (
     WriteScope,
     no_check,
 )
+from reposync.vectors.raw_requests import CollectionRequests, within
 from reposync.vectors.request_bodies import MAX_POINTS, Filter, WriteRequest, write_requests
+
+if TYPE_CHECKING:
+    from reposync.vectors.changes import CollectionChanges
 
 T = TypeVar("T")
 
@@ -53,6 +55,8 @@ _POINTS_PER_PAGE = 500
 _MAX_REPOSITORIES = 100_000
 _MAX_NAMES = 10
 _SELECTED_PER_REQUEST = 1_000
+# Encoding a change takes 50 us on the event loop.
+_CHANGED_PER_REQUEST = 250
 # Replicas agree within so many attempts, each after twice the delay of the one before.
 _REPLICA_ATTEMPTS, _FIRST_DELAY_SECONDS = 4, 0.25
 
@@ -60,16 +64,24 @@ _REPLICA_ATTEMPTS, _FIRST_DELAY_SECONDS = 4, 0.25
 class QdrantIndex:
     """One collection of one Qdrant. Every method raises IndexUnavailable (retryable) or VectorIndexError.
 
-    Connects at the first request. `long_lived`: by Qdrant's client, whose import takes a second. `transport` replaces
-    the connection. Raises ConfigError."""
+    Connects at the first request. `transport` replaces the connection. Raises ConfigError."""
 
-    def __init__(
-        self, settings: IndexSettings, *, long_lived: bool = False, transport: httpx.AsyncBaseTransport | None = None
-    ) -> None:
+    def __init__(self, settings: IndexSettings, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._settings = settings
-        self._connection = QdrantConnection(settings, long_lived=long_lived, transport=transport)
-        self._collection = CollectionClient(settings, self._connection)
+        self._connection = QdrantConnection(settings, transport=transport)
+        self._collection = CollectionRequests(settings, self._connection)
+        self._client: CollectionChanges | None = None
         self._spec: EmbeddingSpec | None = None
+
+    async def _changes(self) -> CollectionChanges:
+        def imported() -> CollectionChanges:
+            from reposync.vectors.changes import CollectionChanges  # Qdrant's client takes 1.3 s to import
+
+            return CollectionChanges(self._settings, self._connection, self._collection)
+
+        if self._client is None:
+            self._client = await asyncio.to_thread(imported)
+        return self._client
 
     async def spec(self) -> EmbeddingSpec | None:
         """What the collection was made for; None if there is none, or one that is not reposync's. Makes nothing."""
@@ -105,9 +117,7 @@ class QdrantIndex:
                 return False
             if found.physical == name:
                 await self.drop()
-        mine = {"create_alias": {"collection_name": physical, "alias_name": name}}
-        body = {"actions": [{"delete_alias": {"alias_name": name}}, mine]}
-        await self._connection.request(f"name the collection {physical}", "POST", "/collections/aliases", body)
+        await (await self._changes()).lead_to(physical)
         return True
 
     async def drop_if_empty(self) -> None:
@@ -116,8 +126,7 @@ class QdrantIndex:
             await self.drop()
 
     async def drop(self) -> None:
-        await self._collection.request("drop the collection", "DELETE", "")
-        self._collection.forget_limits()
+        await (await self._changes()).drop()
 
     async def ensure(self, spec: EmbeddingSpec) -> str:
         """Make the collection and its payload indexes if missing. Returns its identity, a UUID in its metadata: a
@@ -125,14 +134,14 @@ class QdrantIndex:
         try:
             collection = await self._collection.describe()
         except CollectionMissing:
-            collection = await self._collection.create(spec)
+            await (await self._changes()).make(spec)
+            collection = await self._collection.describe()
         found = resolve(collection, self._settings.collection, self._connection.where)
         check_made_for(spec, found, self._settings.collection, self._connection.where)
         self._collection.learn_limits(collection)
         for field, schema in PAYLOAD_INDEXES.items():
             if field not in collection["payload_schema"]:
-                body = {"field_name": field, "field_schema": schema}
-                await self._collection.write(f"index the payload field {field}", "/index", body, method="PUT")
+                await (await self._changes()).index_field(field, schema)
         self._spec = spec
         return found.identity
 
@@ -211,10 +220,10 @@ class QdrantIndex:
         one_by_one = "write_rate_limit" in await self._collection.limits()
         answered = 0
         for body in request.bodies(one_by_one=one_by_one):
-            results = await self._collection.write("store points", "/points/batch", body, is_done, scope.check)
-            if results is None:
+            stored = await self._collection.store(body, is_done, scope.check)
+            if stored is None:
                 return
-            answered += len(results)
+            answered += stored
         if answered != request.operations:
             raise VectorIndexError(f"{self._connection.where} answered {answered} of {request.operations} writes.")
 
@@ -232,7 +241,7 @@ class QdrantIndex:
         program may have no epoch, or one that is not a number."""
         mine = bodies.points_of_repository(scope.repository_id) | {"must_not": [bodies.later_than(scope.epoch)]}
         for page in _pages(ids, await self._page()):
-            await self._delete(mine, page, scope.check)
+            await (await self._changes()).delete(mine, page, scope.check)
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
         """Delete all its points. `check`: see `WriteScope`."""
@@ -246,17 +255,9 @@ class QdrantIndex:
         size = await self._page()
         deleted = 0
         async for page in self._collection.scrolled(selected, False, limit=size):
-            await self._delete(selected, [point["id"] for point in page], check)
+            await (await self._changes()).delete(selected, [point["id"] for point in page], check)
             deleted += len(page)
         return deleted
-
-    async def _delete(self, selected: Filter, ids: Sequence[PointId], check: Callable[[], None]) -> None:
-        some = selected | {"must": [*selected["must"], {"has_id": list(ids)}]}
-
-        async def is_done() -> bool:
-            return not await self._collection.count(some)
-
-        await self._collection.write("delete points", "/points/delete", {"filter": some}, is_done, check)
 
     async def relink(
         self,
@@ -277,10 +278,8 @@ class QdrantIndex:
                 new = {"repository": name, "url": url_of(had["path"], had["start_line"], had["end_line"])}
                 if not had.items() >= new.items():
                     changes[point["id"]] = new
-            for ids in _pages(list(changes)):
-                sets = [{"payload": changes[each], "key": "metadata", "points": [each]} for each in ids]
-                steps = {"operations": [{"set_payload": each} for each in sets]}
-                await self._collection.write("change payloads", "/points/batch", steps, check=check)
+            for ids in _pages(list(changes), _CHANGED_PER_REQUEST):
+                await (await self._changes()).set_metadata({each: changes[each] for each in ids}, check)
             written += len(changes)
         return written
 
@@ -376,6 +375,8 @@ class QdrantIndex:
             await self._connection.check_version()
 
     async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
         await self._connection.close()
 
 

@@ -60,7 +60,7 @@ async def test_the_identity_stays_as_long_as_the_collection_does(
 async def test_a_collection_is_made_for_tenants_with_the_indexes_that_filters_need(
     opened: OpenIndex, settings: IndexSettings, client: AsyncQdrantClient
 ) -> None:
-    await opened()._collection.create(WINDOWED)  # its maker was killed before it made the indexes
+    await (await opened()._changes()).make(WINDOWED)  # its maker was killed before it made the indexes
     await opened().ensure(WINDOWED)
     made = await client.get_collection(settings.collection)
     names = (

@@ -21,7 +21,7 @@ from reposync.errors import (
     LeaseLost,
     VectorIndexError,
 )
-from reposync.vectors import collection, connection
+from reposync.vectors import connection, raw_requests
 from reposync.vectors.connection import addresses
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import CollectionMissing, FileWrite, IndexSettings, WriteScope
@@ -87,10 +87,10 @@ class Qdrant:
 OpenOn = Callable[..., QdrantIndex]
 
 
-@pytest.fixture(params=[False, True], ids=["httpx", "qdrant-client"])
-async def index_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[OpenOn, None]:
-    """Opens an index on a fake server, without and with Qdrant's client."""
-    monkeypatch.setattr(collection, "_QUEUE_POLL_SECONDS", 0.01)
+@pytest.fixture
+async def index_on(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[OpenOn, None]:
+    """Opens an index on a fake server."""
+    monkeypatch.setattr(raw_requests, "_QUEUE_POLL_SECONDS", 0.01)
     monkeypatch.setattr(connection, "ATTEMPTS", 3)
     monkeypatch.setattr(connection, "LONGEST_WAIT_SECONDS", 0.05)
     async with contextlib.AsyncExitStack() as stack:
@@ -98,7 +98,7 @@ async def index_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         def open_on(qdrant: Qdrant, url: str = URL) -> QdrantIndex:
             config = QdrantConfig(url=url, api_key=SecretStr(KEY))
             settings = IndexSettings("code", Path("unused"), config)
-            index = QdrantIndex(settings, long_lived=request.param, transport=httpx.MockTransport(qdrant))
+            index = QdrantIndex(settings, transport=httpx.MockTransport(qdrant))
             stack.push_async_callback(index.close)
             return index
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from reposync.embedding.port import SparseVector
-from reposync.vectors.collection import Limits
 from reposync.vectors.hybrid_search import Search
 from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import IndexQuery
+from reposync.vectors.raw_requests import Limits
 
 MOST = 10_000
 # By words, by meaning, the texts.

@@ -12,7 +12,7 @@ import pytest
 from reposync.config.sections import QdrantConfig, Quantization
 from reposync.embedding.port import EmbeddingSpec, SparseVector
 from reposync.errors import IndexUnsupported
-from reposync.vectors.collection import new_collection
+from reposync.vectors.changes import new_collection
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexQuery, IndexSettings
 from tests.unit.vectors.test_connection import Qdrant, answer
@@ -44,10 +44,11 @@ def test_quantized_vectors_are_in_memory_wherever_the_original_ones_are(
 ) -> None:
     settings = on_server(quantization=quantization, on_disk_vectors=on_disk)
     request = new_collection(SPEC, settings)
-    assert request.get("quantization_config") == expected
-    assert request["vectors"]["dense"].get("on_disk", False) is on_disk
+    made = request["quantization_config"]
+    assert (made and made.model_dump(exclude_none=True, mode="json")) == expected
+    assert bool(request["vectors_config"]["dense"].on_disk) is on_disk
     embedded = new_collection(SPEC, replace(settings, qdrant=settings.qdrant.model_copy(update={"url": None})))
-    assert "quantization_config" not in embedded and "on_disk" not in embedded["vectors"]["dense"]
+    assert "quantization_config" not in embedded and embedded["vectors_config"]["dense"].on_disk is None
 
 
 @pytest.mark.parametrize(
@@ -80,5 +81,5 @@ async def test_a_server_without_turboquant_is_named_with_the_version_that_has_it
     qdrant = Qdrant(version="1.17.1")
     index = index_on(qdrant, quantization="turbo")
     with pytest.raises(IndexUnsupported, match=r"is version 1\.17\.1, and qdrant\.quantization turbo needs 1\.18"):
-        await index._collection.create(SPEC)
+        await (await index._changes()).make(SPEC)
     assert qdrant.requests == [], "nothing is made"
