@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from qdrant_client import AsyncQdrantClient, models
@@ -20,9 +20,6 @@ from reposync.vectors.port import DENSE, SPARSE, IndexSettings, PointId, no_chec
 from reposync.vectors.raw_requests import CollectionRequests
 from reposync.vectors.request_bodies import Filter
 
-T = TypeVar("T")
-
-_URL = "http://qdrant"
 # In memory also if the original vectors are on disk: they are what a search compares.
 _QUANTIZATIONS: Mapping[Quantization, models.QuantizationConfig | None] = {
     "none": None,
@@ -47,7 +44,7 @@ class CollectionChanges:
         self._connection = connection
         self._requests = requests
         self._client = AsyncQdrantClient(
-            url=_URL, port=None, check_compatibility=False, transport=_Transport(connection), trust_env=False
+            url="http://qdrant", port=None, check_compatibility=False, transport=_Transport(connection), trust_env=False
         )
 
     async def make(self, spec: EmbeddingSpec) -> None:
@@ -60,7 +57,7 @@ class CollectionChanges:
         with contextlib.suppress(AlreadyExists):
             await self._change(
                 "make the collection",
-                lambda: self._client.create_collection(self._name, timeout=self._requests.server_seconds, **parts),
+                lambda seconds: self._client.create_collection(self._name, timeout=seconds, **parts),
             )
 
     async def index_field(self, field: str, schema: Mapping[str, Any]) -> None:
@@ -68,9 +65,7 @@ class CollectionChanges:
         kind = models.IntegerIndexParams if schema["type"] == "integer" else models.KeywordIndexParams
         await self._write(
             f"index the payload field {field}",
-            lambda: self._client.create_payload_index(
-                self._name, field, kind(**schema), timeout=self._requests.server_seconds
-            ),
+            lambda seconds: self._client.create_payload_index(self._name, field, kind(**schema), timeout=seconds),
         )
 
     async def lead_to(self, physical: str) -> None:
@@ -82,13 +77,12 @@ class CollectionChanges:
         ]
         await self._change(
             f"name the collection {physical}",
-            lambda: self._client.update_collection_aliases(actions, timeout=self._requests.server_seconds),
+            lambda seconds: self._client.update_collection_aliases(actions, timeout=seconds),
         )
 
     async def drop(self) -> None:
         await self._change(
-            "drop the collection",
-            lambda: self._client.delete_collection(self._name, timeout=self._requests.server_seconds),
+            "drop the collection", lambda seconds: self._client.delete_collection(self._name, timeout=seconds)
         )
         self._requests.forget_limits()
 
@@ -102,7 +96,7 @@ class CollectionChanges:
 
         await self._write(
             "delete points",
-            lambda: self._client.delete(self._name, selector, timeout=self._requests.server_seconds),
+            lambda seconds: self._client.delete(self._name, selector, timeout=seconds),
             is_done,
             check,
         )
@@ -113,7 +107,7 @@ class CollectionChanges:
         operations = [models.SetPayloadOperation(set_payload=one) for one in sets]
         await self._write(
             "change payloads",
-            lambda: self._client.batch_update_points(self._name, operations, timeout=self._requests.server_seconds),
+            lambda seconds: self._client.batch_update_points(self._name, operations, timeout=seconds),
             check=check,
         )
 
@@ -123,22 +117,24 @@ class CollectionChanges:
     async def _write(
         self,
         what: str,
-        request: Callable[[], Awaitable[models.UpdateResult | list[models.UpdateResult]]],
+        request: Callable[[int | None], Awaitable[models.UpdateResult | list[models.UpdateResult]]],
         is_done: Callable[[], Awaitable[bool]] | None = None,
         check: Callable[[], None] = no_check,
     ) -> None:
         """A change of points, applied on return. `is_done`: see CollectionRequests.settled."""
 
-        async def applied() -> None:
-            results = await request()
+        async def applied(seconds: int | None) -> None:
+            results = await request(seconds)
             require_applied(each.status for each in (results if isinstance(results, list) else [results]))
 
         await self._change(what, applied, is_settled=self._requests.settled(is_done), check=check)
 
-    async def _change(self, what: str, request: Callable[[], Awaitable[object]], **options: Any) -> None:
+    async def _change(self, what: str, request: Callable[[int | None], Awaitable[object]], **options: Any) -> None:
+        """`request` gets the time-out that the server is given."""
+
         async def exchange() -> None:
             try:
-                await request()
+                await request(self._requests.server_seconds)
             except ResponseHandlingException as error:
                 if not isinstance(error.source, ValueError):
                     raise error.source from error  # of `_Transport`

@@ -134,9 +134,9 @@ class CollectionRequests:
         applied. `options`: of `repeat`."""
         is_ready = body is None or isinstance(body, bytes)
         content = body if is_ready else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-        named = {"wait": "true" if is_write else None, "consistency": consistency}
-        named["timeout"] = None if body is None or (seconds := self.server_seconds) is None else str(seconds)
-        query = urlencode({name: value for name, value in named.items() if value is not None})
+        seconds = None if body is None else self.server_seconds
+        parameters = {"wait": "true" if is_write else None, "consistency": consistency, "timeout": seconds}
+        query = urlencode({name: value for name, value in parameters.items() if value is not None})
 
         async def exchange() -> Any:
             answer = parse_json(await self._connection.send(method, f"{self._path}{path}?{query}", content))
