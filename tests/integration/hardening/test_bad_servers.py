@@ -21,7 +21,7 @@ UNAVAILABLE = {GITLAB: SourceUnavailable, GIT: SourceUnavailable, EMBEDDING: Emb
                QDRANT: IndexUnavailable}  # fmt: skip
 SECONDS = 0.2
 # Far above what a client that keeps to its bounds needs, far below what one that does not would.
-PATIENCE_SECONDS = 25.0
+PATIENCE_SECONDS = 60.0
 MOST_MEMORY_BYTES = 150 * 1024 * 1024
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n"
 TYPES = {GIT: b"application/x-git-upload-pack-advertisement"}
