@@ -165,10 +165,6 @@ class SourceNotAllowed(UsageError, code="SOURCE_NOT_ALLOWED", status=403):
     """The operator does not allow such sources over HTTP."""
 
 
-class NoEarlierVersion(UsageError, exit_code=CONFLICT):
-    """No earlier version of the index is kept."""
-
-
 class NothingIndexed(UsageError, exit_code=CONFLICT):
     """The repository, or every repository, has no index yet."""
 
@@ -330,17 +326,6 @@ class DeletionBlocked(RepoSyncError, code="DELETION_BLOCKED", status=409):
 
     facts: Mapping[str, Any] = MappingProxyType({})
     """What an approval is for: the commit, and how many files would be lost."""
-
-
-class IndexHeld(RepoSyncError, code="INDEX_HELD", status=409):
-    """The index was rolled back or its change was paused, and the configured location is a different one now."""
-
-
-class GateClosed(RepoSyncError, code="INDEX_GATE_CLOSED", status=409):
-    """The new version answers the questions of the quality gate worse than the live one, or they cannot be read."""
-
-    facts: Mapping[str, Any] = MappingProxyType({})
-    """What an approval is for: the new version."""
 
 
 class DefinitionChanged(RepoSyncError, code="SUPERSEDED", status=409):

@@ -34,7 +34,7 @@ from reposync.telemetry.redaction import Secrets
 PREFIX = "/api/v1"
 FILE = "{name:path}/-/{path:path}"
 """The end of a route's path: a file of a repository."""
-ACTIONS = ("sync", "wait", "outline", "index", "index/rollback", "index/pause", "index/resume")
+ACTIONS = ("sync", "wait", "outline", "index")
 
 _JSON = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 

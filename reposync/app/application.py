@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, SyncTarget
@@ -22,7 +21,7 @@ from reposync.config.settings import Configuration, Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import former_config
-from reposync.errors import ConfigError, RepositoryLeft, RepositoryNotFound, RepoSyncError
+from reposync.errors import RepositoryLeft, RepositoryNotFound, RepoSyncError
 from reposync.runs.locks import RunLocks
 from reposync.runs.presence import Presence, present
 from reposync.runs.reporting import Observer
@@ -35,7 +34,7 @@ from reposync.store.repository import Repository, unregistered
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
-from reposync.store.tables import IndexVersion, Worker
+from reposync.store.tables import Worker
 from reposync.store.versions import Versions
 from reposync.store.workers import Workers
 from reposync.sync.lease import Lease
@@ -54,9 +53,8 @@ if TYPE_CHECKING:
     from reposync.sources.port import Source
     from reposync.sync.content_pool import ContentPool
     from reposync.sync.sync_run import Preview, SyncRun
-    from reposync.sync.target import Gate, SyncParts
+    from reposync.sync.target import SyncParts
     from reposync.vectors.index import QdrantIndex
-    from reposync.vectors.port import SearchHit
 
 # Timeout of a search for a former model.
 _IMPATIENT_SECONDS = 3.0
@@ -89,13 +87,12 @@ class Application:
         """The embedder of the configured model."""
         return self._opened(self.configuration.registry.embedding)
 
-    def embedder_for(self, spec: EmbeddingSpec, *, patient: bool = True) -> Embedder | None:
-        """The embedder of a version's model, which may not be configured any more; None if its address is unknown,
-        because it had a different provider. `patient`: retry a server that does not answer."""
+    def embedder_for(self, spec: EmbeddingSpec) -> Embedder | None:
+        """The embedder of a version's model, for searches: it does not retry. None if its address is unknown, because
+        it had a different provider."""
         config = former_config(self.configuration.registry.embedding, spec)
-        if config is not None and not patient:
-            config = config.model_copy(update={"attempts": 1, "timeout_seconds": _IMPATIENT_SECONDS})
-        return None if config is None else self._opened(config)
+        impatient = {"attempts": 1, "timeout_seconds": _IMPATIENT_SECONDS}
+        return None if config is None else self._opened(config.model_copy(update=impatient))
 
     def _opened(self, config: EmbeddingConfig) -> Embedder:
         if config not in self._embedders:
@@ -130,11 +127,21 @@ class Application:
         from reposync.sync.target import SyncParts
 
         source = self.source(target, row)
+        former = contextlib.AsyncExitStack()
+
+        def embedder_for(spec: EmbeddingSpec) -> Embedder | None:
+            # Not one that was opened before: its server may serve a different model by now, which it asks only once.
+            if (config := former_config(self.configuration.registry.embedding, spec)) is None:
+                return None
+            embedder = open_embedder(config)
+            former.push_async_callback(embedder.close)
+            return embedder
+
         try:
             yield SyncParts(
                 source,
                 self.embedder(),
-                self.embedder_for,
+                embedder_for,
                 self.index,
                 target.repository.collection,
                 self.manifests,
@@ -142,10 +149,10 @@ class Application:
                 self.runs,
                 self.content,
                 keep_retired_seconds=self.configuration.registry.index.keep_retired_seconds,
-                gate=self._gate(target.name),
                 elsewhere=sorted(await self.collections()) if repair else (),
             )
         finally:
+            await former.aclose()
             await source.close()
 
     def source(self, target: SyncTarget, row: Repository | None) -> Source:
@@ -155,31 +162,6 @@ class Application:
         if password := known_text(target.repository.password):
             self.secrets.know([password])
         return open_source(spec, observer=self.observer)
-
-    def _gate(self, repository: str) -> Gate | None:
-        """Compares the answers of a new version to the configured questions with those of the live one."""
-        settings = self.configuration.registry.index
-        file = settings.gate
-        if file is None:
-            return None
-
-        async def passes(live: IndexVersion, building: IndexVersion) -> str | None:
-            from reposync.search.evaluation import DEPTH, Question, falls, load_questions, ranks_of, scores
-
-            async def ask(version: Literal["live", "building"], each: Question) -> list[SearchHit]:
-                return await self.searching.search(each.question, repository=repository, limit=DEPTH, version=version)
-
-            try:
-                every = await asyncio.to_thread(load_questions, file)
-            except ConfigError as error:  # it may be on a different machine
-                return f"the questions of `index.gate` cannot be read on {socket.gethostname()}: {error}"
-            if not (questions := [each for each in every if each.repository == repository]):
-                return None
-            live_scores = scores(await ranks_of(questions, partial(ask, "live")))
-            new_scores = scores(await ranks_of(questions, partial(ask, "building")))
-            return falls(live_scores, new_scores, settings.must_not_fall)
-
-        return passes
 
     async def collections(self) -> set[str]:
         """All physical collections that repositories are in, or are configured for."""

@@ -9,11 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from reposync.app.application import Application
-from reposync.catalog.targets import syncable
 from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import is_configured
-from reposync.errors import Remedy, RunStateConflict
 from reposync.runs.reporting import current_progress
 from reposync.store.columns import known_fields
 from reposync.store.index_queries import SimilarIndexes, incomplete_versions, similar_indexes
@@ -21,16 +19,12 @@ from reposync.store.manifest import ManifestCounts
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, VersionState
-from reposync.store.versions import IndexHold
 from reposync.sync.index_versions import VersionSettings
 
-_PAUSE = IndexHold("paused", None)
-"""The hold requested by a person; a rollback has its own."""
-
-ChangeState = Literal["done", "building", "waiting", "held", "unknown"]
+ChangeState = Literal["done", "building", "waiting", "unknown"]
 """Of a repository: its live version has the configured model; the next version is being built; no run has begun it;
-it is held; or its index was built before 0.2 recorded models, and no run has checked it since."""
-CHANGE_STATES: tuple[ChangeState, ...] = ("done", "building", "waiting", "held", "unknown")
+or its index was built before 0.2 recorded models, and no run has checked it since."""
+CHANGE_STATES: tuple[ChangeState, ...] = ("done", "building", "waiting", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +78,11 @@ class BuildProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldOverview:
-    """Why a new version is not built. `until_settings_change`: a rollback rejects one combination of settings."""
-
-    reason: str
-    until_settings_change: bool
-
-
-@dataclass(frozen=True, slots=True)
 class IndexOverview:
     """`collection`: the configured one. `retired`: newest first."""
 
     repository: str
     collection: str
-    hold: HoldOverview | None
     live: VersionOverview | None
     building: VersionOverview | None
     progress: BuildProgress | None
@@ -113,10 +98,6 @@ class IndexOverview:
         if self.live is None or not self.live.words_only:
             return None
         return 0.0 if self.building is None else min(1.0, self.building.chunks / max(1, self.live.chunks))
-
-    @property
-    def can_roll_back(self) -> bool:
-        return self.live is not None and any(each.live_at is not None for each in self.retired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +118,7 @@ class CollectionChange:
 
     @property
     def is_under_way(self) -> bool:
-        return any(self.repositories[state] for state in ("building", "waiting", "held"))
+        return any(self.repositories[state] for state in ("building", "waiting"))
 
 
 async def index_overviews(app: Application, names: Collection[str] | None = None) -> list[IndexOverview]:
@@ -157,7 +138,6 @@ async def index_overviews(app: Application, names: Collection[str] | None = None
             IndexOverview(
                 repository=name,
                 collection=row.collection,
-                hold=_hold(row.index_hold),
                 live=live,
                 building=building,
                 progress=None if building is None else _progress(building, live, await _running(app, row.id)),
@@ -203,34 +183,6 @@ async def failed_files(app: Application) -> dict[str, int]:
     return {name: counts.get(version, ManifestCounts()).failed for name, version in versions.items()}
 
 
-async def roll_back(app: Application, name: str) -> IndexOverview:
-    """See `Versions.roll_back`. Raises RepositoryNotFound, RunStateConflict during a run of it, and UsageError if no
-    earlier version is kept."""
-    row = await app.repositories.get(name)
-    if (run := await _running(app, row.id)) is not None:
-        raise RunStateConflict(
-            f"Run {run.id} of {name!r} is running, and would publish its version.",
-            remedy=Remedy(f"`reposync runs cancel {run.id}` ends it.", f"`POST /api/v1/runs/{run.id}/cancel` ends it."),
-        )
-    await app.versions.roll_back(name)
-    return await index_overview(app, name)
-
-
-async def hold(app: Application, names: Collection[str], *, held: IndexHold | None = _PAUSE) -> list[str]:
-    """Keep the live versions of these repositories, or of all, whatever settings are configured. Returns their names.
-    Raises RepositoryNotFound before anything is changed."""
-    chosen = sorted(set(names) or await app.repositories.names())
-    for name in names:
-        await syncable(app.repositories, name)
-    await app.versions.set_hold(chosen, held)
-    return chosen
-
-
-async def release(app: Application, names: Collection[str]) -> list[str]:
-    """The next run of these repositories, or of all, builds what is configured. As `hold`."""
-    return await hold(app, names, held=None)
-
-
 async def _running(app: Application, identity: str) -> Run | None:
     return next((run for run in await app.history.active(identity) if run.status is RunStatus.RUNNING), None)
 
@@ -239,8 +191,6 @@ def _change_state(indexes: SimilarIndexes, config: EmbeddingConfig) -> ChangeSta
     spec = None if indexes.spec is None else EmbeddingSpec(**known_fields(EmbeddingSpec, indexes.spec))
     if spec is not None and indexes.live_collection == indexes.collection and is_configured(config, spec):
         return "done"
-    if indexes.is_held:
-        return "held"
     if indexes.is_building:
         return "building"
     return "waiting" if spec is not None else "unknown"
@@ -269,11 +219,6 @@ def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> 
         words_only=version.has_words_only,
         removed_after=removed_after,
     )
-
-
-def _hold(stored: Mapping[str, Any] | None) -> HoldOverview | None:
-    found = None if stored is None else IndexHold.read(stored)
-    return None if found is None else HoldOverview(found.reason, found.settings_key is not None)
 
 
 def _progress(building: VersionOverview, live: VersionOverview | None, run: Run | None) -> BuildProgress:

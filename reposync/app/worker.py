@@ -162,18 +162,25 @@ class WorkerPool:
                 _log_end(run, ended, execution.figures)
 
     async def _be_fair(self) -> None:
-        """If all places are taken and other runs wait, release the longest run that has had its share of time and has
-        made progress: a share that is too short for a listing would never end."""
+        """Release the longest run that has had its share of time and has made progress (a share that is too short for a
+        listing would never end), if its repository is to be synced again, which its next turn begins with, or if all
+        places are taken and other runs wait."""
         config, now = self._config(), elapsed_seconds()
-        if len(self._running) < config.concurrency or now < self._fairness_due:
+        if now < self._fairness_due:
             return
         self._fairness_due = now + _FAIRNESS_SECONDS
+        is_full = len(self._running) >= config.concurrency
         for each in sorted(self._running.values(), key=lambda each: each.started):
-            if now - each.started > config.fair_share_seconds and each.progress.files_done:
-                if await self._app.runs.others_wait(each.run):
-                    log.info("run lets others go first", run=each.run.id, repository=each.run.repository)
-                    each.interrupt(YIELDING)
+            had_its_share = now - each.started > config.fair_share_seconds and each.progress.files_done
+            if had_its_share and await self._is_in_the_way(each.run, is_full):
+                log.info("run lets others go first", run=each.run.id, repository=each.run.repository)
+                each.interrupt(YIELDING)
                 return
+
+    async def _is_in_the_way(self, run: Run, is_full: bool) -> bool:
+        if is_full and await self._app.runs.others_wait(run):
+            return True
+        return any(each.status is RunStatus.QUEUED for each in await self._app.runs.active(run.repository_id))
 
     async def _drain(self, grace_seconds: float) -> None:
         if not self._running:

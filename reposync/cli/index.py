@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def index() -> None:
-    """The versions of each repository's index: status, rollback, pause and resume of changes."""
+    """The versions of each repository's index: and the progress of a change."""
 
 
 @index.command()
@@ -47,54 +47,6 @@ async def status(app: Application, name: str | None) -> Result:
     )
 
 
-@index.command()
-@click.argument("name")
-@with_app
-async def rollback(app: Application, name: str) -> Result:
-    """Make the previous version of the index of NAME live again, at once.
-
-    The version that it replaces is not built again until the settings change or `reposync index resume NAME`.
-    """
-    from reposync.app.index_overview import roll_back
-
-    found = await roll_back(app, name)
-    assert found.live is not None  # noqa: S101 - it was just made live
-    shown = escape_unprintable(name)
-    line = f"{shown}: version {found.live.number} is live, at {short(found.live.commit)}"
-    return Result(found, [line], f"  `reposync index resume {shown}` builds what is configured again.")
-
-
-@index.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@with_app
-async def pause(app: Application, names: tuple[str, ...]) -> Result:
-    """Build no new version of the index of NAME (default: of all registered repositories).
-
-    Syncs continue: live versions follow their commits with the settings that they were built with.
-    """
-    from reposync.app.index_overview import hold
-
-    return await _held(app, await hold(app, names), "its live version stays whatever is configured")
-
-
-@index.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@with_app
-async def resume(app: Application, names: tuple[str, ...]) -> Result:
-    """Let the next sync of NAME (default: of all registered repositories) build what is configured."""
-    from reposync.app.index_overview import release
-
-    return await _held(app, await release(app, names), "the next sync builds what is configured")
-
-
-async def _held(app: Application, rows: Any, what: str) -> Result:
-    from reposync.app.index_overview import index_overviews
-
-    found = await index_overviews(app, rows)
-    lines = [f"{escape_unprintable(each.repository)}: {what}" for each in found]
-    return Result(found, lines or ["No repository yet."])
-
-
 def _row(repository: str, version: VersionOverview) -> dict[str, Any]:
     since = ago(version.live_at or version.created_at)
     if version.state == "retired":
@@ -121,10 +73,6 @@ def model_words(provider: str | None, model: str | None) -> str:
 def _notes(found: list[IndexOverview]) -> Iterator[str]:
     for each in found:
         name = escape_unprintable(each.repository)
-        if each.hold is not None:
-            how = "until the settings change" if each.hold.until_settings_change else "whatever is configured"
-            why = escape_unprintable(each.hold.reason)
-            yield f"{name}: held ({why}), {how}; `reposync index resume {name}` ends it"
         if each.meaning_indexed is not None:
             yield f"{name}: searched by words only, {each.meaning_indexed:.0%} of meaning indexed"
         if each.progress is not None:

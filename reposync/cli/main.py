@@ -44,7 +44,7 @@ COMMANDS = {
     "index": (
         "reposync.cli.index",
         "index",
-        "The versions of each repository's index: status, rollback, pause and resume of changes.",
+        "The versions of each repository's index, and the progress of a change.",
     ),
     "verify": ("reposync.cli.verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
     "locks": ("reposync.cli.locks", "locks", "The locks of running syncs: list them, or release one."),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from reposync.app.application import Application
-    from reposync.search.evaluation import Ask, Question
+    from reposync.search.evaluation import Question, Scores
     from reposync.vectors.port import SearchHit
 
 GREP_KEYS = ("items", "is_complete", "stopped", "files_searched")
@@ -189,66 +189,46 @@ def cat(repository: str, path: str, lines: tuple[int, int | None] | None) -> Res
 @click.option("--misses", is_flag=True, help="List the questions whose answer is not the first result.")
 @prints
 def evaluate(file: Path, misses: bool) -> Result:
-    """Measure how well search finds the known answers of QUESTIONS.yaml: recall, MRR and NDCG of the first 10 results.
+    """Measure how well search finds the known answers of QUESTIONS.yaml.
 
-    Compares the live index with the version under construction, if there is one.
+    Prints recall, MRR and NDCG of the first 10 results.
     """
     from reposync.search.evaluation import load_questions, scores
 
     questions = load_questions(file)
     ranks = run_with_app(lambda app: _ranks(app, questions), with_engine=True)
-    missed = [
-        (question, {version: each[number] for version, each in ranks.items()})
-        for number, question in enumerate(questions)
-        if any(each[number] != 1 for each in ranks.values())
-    ]
-    found = {version: scores(each) for version, each in ranks.items()}
+    missed = [(question, rank) for question, rank in zip(questions, ranks, strict=True) if rank != 1]
+    live = scores(ranks)
     document = {
         "questions": len(questions),
-        **{version: asdict(found[version]) if version in found else None for version in ("live", "building")},
-        "misses": [{**question.model_dump(), "ranks": its_ranks} for question, its_ranks in missed],
+        "live": asdict(live),
+        "misses": [{**question.model_dump(), "ranks": {"live": rank}} for question, rank in missed],
     }
-    lines = (_miss_lines(question, its_ranks) for question, its_ranks in missed if misses)
-    return Result(document, [_scores(found, len(questions)), *lines])
+    return Result(document, [_scores(live), *(_miss_lines(*miss) for miss in missed if misses)])
 
 
-async def _ranks(app: Application, questions: Sequence[Question]) -> dict[str, list[int | None]]:
-    """The rank of each answer by version of the index; None: not in the first 10."""
+async def _ranks(app: Application, questions: Sequence[Question]) -> list[int | None]:
+    """The rank of each answer; None: not in the first 10."""
     from reposync.search.evaluation import DEPTH, ranks_of
-    from reposync.store.tables import VersionState
 
-    def ask(**which: Any) -> Ask:
-        return lambda each: app.searching.search(each.question, repository=each.repository, limit=DEPTH, **which)
-
-    names = {question.repository for question in questions}
-    rows = [await app.repositories.get(name) for name in sorted(names)]
-    versions = await app.versions.all()
-    building = {
-        row.name for row in rows if any(each.state is VersionState.BUILDING for each in versions.get(row.id, ()))
-    }
-    live = await ranks_of(questions, ask())
-    if not building:
-        return {"live": live}
-    # Repositories without a new version keep their live ranks, so that both scores are about the same questions.
-    at = [number for number, question in enumerate(questions) if question.repository in building]
-    new = dict(zip(at, await ranks_of([questions[number] for number in at], ask(version="building")), strict=True))
-    return {"live": live, "building": [new.get(number, rank) for number, rank in enumerate(live)]}
+    for name in sorted({question.repository for question in questions}):
+        await app.repositories.get(name)  # before anything is searched: a wrong name is reported at once
+    return await ranks_of(
+        questions, lambda each: app.searching.search(each.question, repository=each.repository, limit=DEPTH)
+    )
 
 
-def _scores(found: dict[str, Any], count: int) -> Table:
+def _scores(live: Scores) -> Table:
     from reposync.search.evaluation import CUTOFFS, DEPTH
 
-    title = "1 question" if count == 1 else f"{count:,} questions"
-    rows = [{title: f"recall@{at}", **{key: each.recall[at] for key, each in found.items()}} for at in CUTOFFS]
-    rows.append({title: f"MRR@{DEPTH}", **{key: each.mrr for key, each in found.items()}})
-    rows.append({title: f"NDCG@{DEPTH}", **{key: each.ndcg for key, each in found.items()}})
-    return table(rows)
+    title = "1 question" if live.questions == 1 else f"{live.questions:,} questions"
+    figures = {f"recall@{at}": live.recall[at] for at in CUTOFFS}
+    figures |= {f"MRR@{DEPTH}": live.mrr, f"NDCG@{DEPTH}": live.ndcg}
+    return table([{title: name, "live": value} for name, value in figures.items()])
 
 
-def _miss_lines(question: Question, ranks: dict[str, int | None]) -> str:
+def _miss_lines(question: Question, rank: int | None) -> str:
     lines = "" if question.lines is None else f":{question.lines[0]}-{question.lines[1]}"
-    found = ", ".join(
-        f"{version} {f'rank {rank}' if rank else 'not in the first 10'}" for version, rank in ranks.items()
-    )
     place = f"{escape_unprintable(question.repository)} {escape_unprintable(question.path)}{lines}"
-    return f"\n{escape_unprintable(question.question)}\n  {place}: {found}"
+    found = f"rank {rank}" if rank else "not in the first 10"
+    return f"\n{escape_unprintable(question.question)}\n  {place}: live {found}"

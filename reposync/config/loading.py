@@ -39,6 +39,11 @@ _KEYS_OF_OTHER_PROGRAMS = {
     "url": ("git", "write `git` for an https:// address, or `gitlab` and `project` for a project of a listed server"),
 }
 """Unknown key -> the key that is meant, if it is known at that place, and how to write it."""
+_REMOVED_KEYS: Mapping[Loc, str] = {
+    ("index", "gate"): "a new version replaces the live one when it is complete; measure both with `reposync eval`",
+    ("index", "must_not_fall"): "it was of `index.gate`, which was removed",
+}
+"""Key of an earlier version -> what to do without it."""
 _SECRET_KEYS = frozenset({"token", "webhook_secret", "webhook_signing", "api_key", "password"})
 _KINDS = {
     "tuple_type": "must be a list, such as [one, two]",
@@ -253,6 +258,8 @@ def unknown_key(loc: Loc, within: Loc, model: type[BaseModel]) -> str:
     key, around = str(loc[-1]), dotted(loc[:-1])
     # A whole line pasted in the wrong place may be the key: it is cut, because a secret may follow a space.
     shown = key if re.fullmatch(r"[\w.-]{1,40}", key) else f"{key.split()[0][:20] if key.split() else ''}…"
+    if (instead := _REMOVED_KEYS.get((*within, *loc))) is not None:
+        return f"unknown key `{key}` in {around}: it was removed, delete it; {instead}"
     known = known_keys((*within, *loc[:-1]), model)
     meant, how = _KEYS_OF_OTHER_PROGRAMS.get(key, ("", ""))
     hint = f"; {how}" if meant in known else suggestion(key, known)

@@ -142,13 +142,6 @@ class IndexConfig(ConfigModel):
         alias="keep_retired",
         description="How long a replaced version of an index is kept before it is deleted: 30m, 24h, 7d, or seconds.",
     )
-    gate: fields.LocalPath | None = key(
-        None,
-        "File of questions that a new version of an index has to answer as well as the live one before it replaces it.",
-    )
-    must_not_fall: Annotated[float, Field(strict=True, ge=0, le=1), fields.TYPED] = key(
-        0.02, "With `gate`: how much lower recall@10, MRR@10 and NDCG@10 of the new version may be."
-    )
 
 
 class DaemonConfig(ConfigModel):

@@ -9,8 +9,6 @@ from reposync.errors import (
     CANNOT_HERE,
     DefinitionChanged,
     DeletionBlocked,
-    GateClosed,
-    IndexHeld,
     LockHeld,
     LockLost,
     RepositoryLeft,
@@ -60,10 +58,8 @@ def ending_of(reason: RepoSyncError, run: Run, policy: ExecutionPolicy, chance: 
     asked_pause = min(reason.retry_after_seconds or 0.0, LONGEST_WAIT_SECONDS)
     pause = policy.pause_after(run.failures, chance)
     match reason:
-        case DeletionBlocked() | GateClosed():
+        case DeletionBlocked():
             return Block(code, message, brake=reason.facts)
-        case IndexHeld():
-            return Block(code, message)
         case DefinitionChanged():  # it begins again with the new one
             return HandBack(code, message)
         case RunCancelled() | RepositoryLeft():

@@ -25,8 +25,6 @@ DEPTH = 10
 """How many hits of each search count."""
 CUTOFFS = (1, 5, DEPTH)
 _AT_ONCE = 4
-# Binary fractions: 0.9 - 0.88 is 0.020000000000000018, which must not count as more than 0.02.
-_ROUNDING = 1e-9
 
 
 def _folded(value: Any) -> Any:
@@ -168,18 +166,3 @@ def scores(ranks: Sequence[int | None]) -> Scores:
         mrr=mean([1 / each for each in found]),
         ndcg=mean([1 / math.log2(1 + each) for each in found]),
     )
-
-
-def falls(live: Scores, candidate: Scores, must_not_fall: float) -> str | None:
-    """A sentence with the figures if recall@10, MRR@10 or NDCG@10 of `candidate` is lower than of `live` by more than
-    `must_not_fall`; else None."""
-    names = ("recall", "MRR", "NDCG")
-    pairs = zip(names, *((each.recall[DEPTH], each.mrr, each.ndcg) for each in (live, candidate)), strict=True)
-    fallen = [
-        f"{name}@{DEPTH} fell from {before:.4f} to {after:.4f}"
-        for name, before, after in pairs
-        if before - after > must_not_fall + _ROUNDING
-    ]
-    if not fallen:
-        return None
-    return f"Over {candidate.questions:,} questions {', '.join(fallen)}; at most {must_not_fall:g} is allowed."

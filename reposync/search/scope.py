@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reposync.config.settings import Configuration
 from reposync.errors import IndexUnavailable, NothingIndexed, Remedy
 from reposync.store.database import Database
-from reposync.store.index_queries import SearchScope, search_scope, searched_versions
-from reposync.store.tables import VersionState
+from reposync.store.index_queries import SearchScope, search_scope, searched_version
 from reposync.vectors.port import IndexQuery
 
 if TYPE_CHECKING:
@@ -51,15 +50,14 @@ class Scope:
 async def scope_of(
     parts: IndexParts,
     repository: str | Sequence[str] | None = None,
-    version: Literal["live", "building"] = "live",
     ids: Collection[str] = (),
 ) -> Scope:
     """Of one repository, of several, or of all (None or empty): then only live versions, and whether points with these
-    `ids` may be shown. Raises RepositoryNotFound, RepositoryInactive, NothingIndexed if one has no such version, and
+    `ids` may be shown. Raises RepositoryNotFound, RepositoryInactive, NothingIndexed if one has no live version, and
     what index and store raise."""
     if repository:
         names = [repository] if isinstance(repository, str) else dict.fromkeys(repository)
-        found = [await version_of(parts, each, VersionState(version)) for each in names]
+        found = [await version_of(parts, each) for each in names]
         return Scope(frozenset(each for each, _ in found), versions=frozenset(each for _, each in found))
     every = await search_scope(parts.database, ids, inactive=with_inactive(parts))
     return Scope(every.collections, served=every)
@@ -70,11 +68,10 @@ def with_inactive(parts: IndexParts) -> bool:
     return parts.configuration.registry.search.include_inactive
 
 
-async def version_of(parts: IndexParts, repository: str, state: VersionState = VersionState.LIVE) -> tuple[str, str]:
-    """The physical collection and the id of a version. Raises as `scope_of`."""
-    versions = await searched_versions(parts.database, repository, inactive=with_inactive(parts))
-    if state in versions:
-        return versions[state]
+async def version_of(parts: IndexParts, repository: str) -> tuple[str, str]:
+    """The physical collection and the id of the live version. Raises as `scope_of`."""
+    if live := await searched_version(parts.database, repository, inactive=with_inactive(parts)):
+        return live
     raise NothingIndexed(
         f"Nothing of {repository!r} is indexed yet.",
         remedy=Remedy(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
@@ -19,7 +19,7 @@ from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
 from reposync.search.scope import TRIES, IndexParts, Scope, index_missing, nothing_indexed, scope_of, with_inactive
 from reposync.search.similar import Excerpt, Place, excerpt_of
-from reposync.store.index_queries import indexed_meaning, repository_names, searched_versions, versions_with
+from reposync.store.index_queries import indexed_meaning, repository_names, searched_version, versions_with
 from reposync.store.manifest import Manifests
 from reposync.supervision import in_thread
 from reposync.symbol import Symbol
@@ -42,7 +42,7 @@ class SearchParts(IndexParts, Protocol):
     def embedder(self) -> Embedder:
         """The embedder of the configured model."""
 
-    def embedder_for(self, spec: EmbeddingSpec, *, patient: bool) -> Embedder | None:
+    def embedder_for(self, spec: EmbeddingSpec) -> Embedder | None:
         """The embedder of a version's model; None if its address is unknown."""
 
 
@@ -70,10 +70,9 @@ class Searching:
         kind: str | None = None,
         like: str | None = None,
         limit: int = 10,
-        version: Literal["live", "building"] = "live",
     ) -> list[SearchHit]:
         """Best first. `repository`: one, or several. `text` may hold filters (`read_query`); `symbol`, `kind` and
-        `like` are the same ones. `version`: `building` searches the version of `repository` that is being built.
+        `like` are the same ones.
 
         Raises RepositoryNotFound, RepositoryInactive, FileNotIndexed, UsageError, and what index, embedder and store
         raise."""
@@ -84,7 +83,7 @@ class Searching:
             asked = replace(asked, words=excerpt.text)
             order = {"rank": excerpt.others}
         known = canonical(language) if language else None
-        read_scope = partial(scope_of, self._parts, repository, version)
+        read_scope = partial(scope_of, self._parts, repository)
         # At the same time: a search takes 2 ms less.
         scope, embedded = await asyncio.gather(read_scope(), self._embedded(asked.words))
         if not scope.collections:
@@ -165,7 +164,7 @@ class Searching:
         wanted = [searched] if isinstance(searched, str) else searched or ()
         mine = [each for each in files if each.repository in wanted]
         if place.repository is not None and not files:
-            await searched_versions(self._parts.database, place.repository, inactive=inactive)
+            await searched_version(self._parts.database, place.repository, inactive=inactive)
         if len(mine or files) > 1:
             names = ", ".join(f"{each.repository}:{place.path}:{place.line}" for each in (mine or files)[:3])
             raise UsageError(f"Several repositories have a file {place.path!r}.", remedy=f"Name one: {names}.")
@@ -202,7 +201,7 @@ class Searching:
         if not await self._is_former(spec):
             return await self._parts.embedder().embed_query(text)
         if time.monotonic() >= self._ask_again.get(spec, 0.0):
-            embedder = self._parts.embedder_for(spec, patient=False)
+            embedder = self._parts.embedder_for(spec)
             try:
                 if embedder is not None and await embedder.spec(spec) == spec:
                     return await embedder.embed_query(text)

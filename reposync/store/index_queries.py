@@ -104,24 +104,22 @@ _INACTIVE_VERSIONS = select(literal("hidden"), VERSIONS.c.physical, VERSIONS.c.i
 )
 
 
-async def searched_versions(
-    database: Database, name: str, *, inactive: bool = False
-) -> dict[VersionState | str, tuple[str, str]]:
-    """Of the repository with this name, by state: the physical collection and the id. Raises RepositoryNotFound,
-    RepositoryInactive."""
+async def searched_version(database: Database, name: str, *, inactive: bool = False) -> tuple[str, str] | None:
+    """The physical collection and the id of the live version of the repository with this name; None if it has none.
+    Raises RepositoryNotFound, RepositoryInactive."""
     each, version = REPOSITORIES.c, VERSIONS.c
-    joined = REPOSITORIES.outerjoin(VERSIONS, version.repository_id == each.id)
-    query = select(version.state, version.physical, version.id, _IS_INACTIVE.label("has_left")).select_from(joined)
+    joined = REPOSITORIES.outerjoin(VERSIONS, and_(version.repository_id == each.id, version.state == _LIVE))
+    query = select(version.physical, version.id, _IS_INACTIVE.label("has_left")).select_from(joined)
     async with database.read() as connection:
-        rows = await connection.rows(query.where(each.name == sanitize_text(name)))
-        if not rows:
+        row = await connection.one_or_none(query.where(each.name == sanitize_text(name)))
+        if row is None:
             raise await unknown_repository(connection, name)
-    if rows[0].has_left and not inactive:
+    if row.has_left and not inactive:
         raise RepositoryInactive(
             f"{name!r} has left the registry, and its code is no longer shown.",
             remedy="Add it there again, or set `search.include_inactive`.",
         )
-    return {row.state: (row.physical, row.id) for row in rows if row.id is not None}
+    return None if row.id is None else (row.physical, row.id)
 
 
 async def repository_names(database: Database, ids: Collection[str]) -> dict[str, str]:
@@ -256,7 +254,6 @@ class SimilarIndexes:
     collection: str
     live_collection: str
     spec: Mapping[str, Any] | None
-    is_held: bool
     is_building: bool
     repositories: int
     chunks: int
@@ -279,7 +276,6 @@ async def similar_indexes(database: Database, *, count_chunks: bool) -> list[Sim
         select(
             *(each.collection, live.collection.label("live_collection")),
             cast(live.settings["spec"], Text).label("spec"),
-            each.index_hold.is_not(None).label("is_held"),
             is_building.exists().label("is_building"),
             chunks.label("chunks"),
         )
@@ -290,8 +286,8 @@ async def similar_indexes(database: Database, *, count_chunks: bool) -> list[Sim
     *keys, chunks = indexed.c
     query = select(*keys, func.count(), func.sum(chunks)).group_by(*keys)
     return [
-        SimilarIndexes(name, live_name, spec and json.loads(spec), bool(held), bool(built), number, int(total))
-        for name, live_name, spec, held, built, number, total in await database.rows(query)
+        SimilarIndexes(name, live_name, spec and json.loads(spec), bool(built), number, int(total))
+        for name, live_name, spec, built, number, total in await database.rows(query)
     ]
 
 

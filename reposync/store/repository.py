@@ -58,8 +58,8 @@ class Repository(Registration):
     `last_commit` is the commit that the live version of the index holds completely. `content_fingerprint`: of an index
     of 0.1, until a run publishes. `head_commit`: the newest head of its source that a run or a push reported;
     `lag_since`: see `behind_since`. `generation` counts changes of the definition. `live_version`: the id of the live
-    index version. `index_hold`: why other settings are not built (see `IndexHold`). `next_due_at`: when a scheduler
-    takes it next; None if it is not scheduled. `last_tick_at`: when its schedule was last looked at, see `Ticks`.
+    index version. `next_due_at`: when a scheduler takes it next; None if it is not scheduled. `last_tick_at`: when its
+    schedule was last looked at, see `Ticks`.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -74,7 +74,6 @@ class Repository(Registration):
     content_fingerprint: str | None = Field(default=None, sa_type=SafeText)
     generation: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
     live_version: str | None = Field(default=None, sa_type=SafeText)
-    index_hold: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
     next_due_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     last_tick_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     created_at: datetime = Field(sa_type=UTCDateTime)

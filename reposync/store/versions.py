@@ -8,18 +8,17 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, desc, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, desc, func, insert, select, update
 
-from reposync.errors import DefinitionChanged, NoEarlierVersion
+from reposync.errors import DefinitionChanged
 from reposync.store.attempts import fence, require_held
-from reposync.store.columns import known_fields, sanitize_text
-from reposync.store.database import REGISTRATIONS, Connection, Stored
-from reposync.store.repositories import change_repository, lock_repositories, lock_repository
+from reposync.store.database import Connection, Stored
+from reposync.store.repositories import change_repository, lock_repository
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
@@ -36,23 +35,6 @@ from reposync.store.tables import (
 
 AttributeFiles: TypeAlias = Mapping[str, Sequence[str]]
 """Path of a `.gitattributes` file -> (blob sha, its linguist lines)."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexHold:
-    """Why a repository keeps its live version although other settings are configured. `settings_key`: only these
-    settings are not built (a person rolled back from them); None: none are."""
-
-    reason: str
-    settings_key: str | None
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> IndexHold:
-        """From `repositories.index_hold`."""
-        return cls(**known_fields(cls, stored))
-
-    def covers(self, settings_key: str) -> bool:
-        return self.settings_key in (None, settings_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,52 +219,12 @@ class Versions(Stored):
                 await change_repository(connection, row.id, new_head(commit, self._database.moment()))
 
     async def remove(self, run: Run, version_id: str) -> None:
-        """Delete the version and its manifest, after its points, unless a person made it live meanwhile."""
+        """Delete the version and its manifest, after its points."""
         async with self._database.write() as connection:
             await self._lock(connection, run)
             gone = delete(VERSIONS).where(VERSIONS.c.id == version_id, VERSIONS.c.state != VersionState.LIVE)
             if await connection.change(gone):
                 await connection.execute(delete(FILES).where(FILES.c.repository_id == version_id))
-
-    # By people -------------------------------------------------------------------------------------------------------
-
-    async def roll_back(self, name: str) -> tuple[IndexVersion, IndexVersion]:
-        """The previous live version becomes live again; the current one is retired, and is not built again until the
-        settings change or a person resumes it. Returns both, the new live one first.
-
-        Raises RepositoryNotFound, and NoEarlierVersion if no retired version is kept."""
-        async with self._database.write() as connection:
-            identity = (await lock_repository(connection, name)).id
-            mine = select(*VERSION_COLUMNS).where(VERSIONS.c.repository_id == identity)
-            live = await self._one(connection, mine.where(VERSIONS.c.state == VersionState.LIVE))
-            kept = mine.where(VERSIONS.c.state == VersionState.RETIRED, VERSIONS.c.live_at.is_not(None))
-            before = await self._one(connection, kept.order_by(VERSIONS.c.retired_at.desc().nulls_first()))
-            if live is None or before is None:
-                raise NoEarlierVersion(
-                    f"No earlier version of {name!r} is kept.",
-                    remedy="`index: {keep_retired: 24h}` keeps replaced versions for a day.",
-                )
-            await self._retire(connection, VERSIONS.c.id == live.id, VersionState.LIVE)
-            again = {"state": VersionState.LIVE, "retired_at": None, "live_at": self._database.moment()}
-            now_live = await self._change(connection, before.id, again)
-            hold = asdict(IndexHold(f"rolled back from version {live.number}", live.settings_key))
-            # A current run began with a different live version: it publishes nothing.
-            generation = REPOSITORIES.c.generation + 1
-            changes = {**_repeated(now_live), "index_hold": hold, "content_fingerprint": None, "generation": generation}
-            await change_repository(connection, identity, changes)
-            await connection.announce(REGISTRATIONS)
-            return now_live, live
-
-    async def set_hold(self, names: Collection[str], hold: IndexHold | None) -> None:
-        """Keep the live version, or no longer. A current run that builds a different one is superseded."""
-        changes: dict[str, Any] = {"index_hold": None}
-        if hold is not None:
-            changes = {"index_hold": asdict(hold), "generation": REPOSITORIES.c.generation + 1}
-        async with self._database.write() as connection:
-            named = REPOSITORIES.c.name.in_([sanitize_text(name) for name in names])
-            rows = await lock_repositories(connection, named)
-            these = REPOSITORIES.c.id.in_([row.id for row in rows])
-            await connection.execute(update(REPOSITORIES).where(these).values(**changes))
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -290,10 +232,6 @@ class Versions(Stored):
         row = await lock_repository(connection, run.repository, run.repository_id)
         await require_held(connection, run)
         return row
-
-    async def _one(self, connection: Connection, query: Select[Any]) -> IndexVersion | None:
-        row = await connection.one_or_none(query.limit(1))
-        return None if row is None else IndexVersion.of(row)
 
     async def _retire(self, connection: Connection, which: ColumnElement[bool], state: VersionState) -> None:
         retired = {"state": VersionState.RETIRED, "retired_at": self._database.moment()}

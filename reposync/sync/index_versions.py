@@ -13,12 +13,12 @@ from datetime import timedelta
 from typing import Any
 
 from reposync.embedding.port import EmbeddingSpec
-from reposync.errors import IndexHeld, LeaseLost, RepoSyncError
+from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import known_fields
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.tables import IndexVersion, VersionState
-from reposync.store.versions import IndexHold, unwritten_version
+from reposync.store.versions import unwritten_version
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.target import RunContext, SyncParts, SyncSettings, fingerprint_of_01
 from reposync.vectors.collection import FIRST_SCHEMA, SCHEMA_REVISION
@@ -65,28 +65,31 @@ class VersionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The versions that a run finds. `wanted`: the configured settings, or those of the live version if a person holds
-    it. `live`: the version that is searched. `working`: the version that the run updates, `live` or one that is built.
-    `held`: other settings are configured, but a person does not want them to be built."""
+    """The versions that a run finds. `wanted`: the settings of `working`, the version that is updated: the live one, or
+    one that is built. `live`: the version that is searched."""
 
     wanted: VersionSettings
     versions: Sequence[IndexVersion]
     live: IndexVersion | None
     working: IndexVersion
-    held: bool = False
 
     @property
     def builds(self) -> bool:
         return self.working.state is not VersionState.LIVE
 
     @property
+    def of_live(self) -> Situation | None:
+        """To bring the live version to the head as well while another one is built: with the settings that it was made
+        with. None if it cannot follow: these are unknown, or a different source or branch is configured."""
+        made = self.live_settings
+        if self.live is None or made is None or not self.builds or not self.same_origin:
+            return None
+        return replace(self, wanted=made, working=self.live)
+
+    @property
     def live_settings(self) -> VersionSettings | None:
         """None if there is no live version, or it is not known how it was made."""
         return VersionSettings.read(self.live.settings) if self.live is not None else None
-
-    @property
-    def live_has_words_only(self) -> bool:
-        return self.live is not None and self.live.has_words_only
 
     @property
     def same_origin(self) -> bool:
@@ -106,15 +109,13 @@ class VersionChoice:
     run: Run | None
 
     async def situation(self) -> Situation:
-        """Begins a version if there is none with the wanted settings. Raises IndexHeld."""
+        """Begins a version if there is none with the wanted settings."""
         versions = await self.parts.versions.of(self.repository.id)
         wanted = await self._wanted(versions)
         versions = await self._adopted(versions, wanted)
         live = next((each for each in versions if each.state is VersionState.LIVE), None)
         if live is not None and live.settings_key == wanted.key:
             return Situation(wanted, versions, live, live)
-        if live is not None and (made := self._held(live, wanted)) is not None:
-            return Situation(made, versions, live, live, held=True)
         return Situation(wanted, versions, live, await self._building(versions, wanted))
 
     async def first(self) -> VersionSettings | None:
@@ -160,23 +161,6 @@ class VersionChoice:
         if self.run is None:
             return unwritten_version(self.repository, VersionState.BUILDING, common | made_of)
         return await self.parts.versions.add(self.run, VersionState.BUILDING, **common, **made_of)
-
-    def _held(self, live: IndexVersion, wanted: VersionSettings) -> VersionSettings | None:
-        """The settings of the live version, if a person holds it although others are configured. Raises IndexHeld if a
-        different source or branch is configured: then it cannot be updated."""
-        stored = self.repository.index_hold
-        if stored is None:
-            return None
-        hold, made = IndexHold.read(stored), VersionSettings.read(live.settings)
-        if not hold.covers(wanted.key):
-            return None
-        if made is None or (made.source, made.branch) != (wanted.source, wanted.branch):
-            raise IndexHeld(
-                f"The index of {self.repository.name} is held ({hold.reason}), and a different source or branch "
-                "is configured; the index stays unchanged.",
-                remedy=f"`reposync index resume {self.repository.name}` builds the configured index.",
-            )
-        return made
 
     async def _adopted(self, versions: list[IndexVersion], wanted: VersionSettings) -> list[IndexVersion]:
         """Of an index of 0.1, which became a version at the upgrade of the database, the settings are known only if its

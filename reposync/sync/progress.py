@@ -15,12 +15,12 @@ _FIGURES = (
 )
 
 # In the order in which a run begins them.
-_STAGES = ("listing", "planning", "reading", "embedding", "storing", "checking", "evaluating")
+_STAGES = ("listing", "planning", "reading", "embedding", "storing", "checking")
 
 
 @dataclass(slots=True)
 class RunProgress:
-    """Figures of a run. `phase`: starting, listing, planning, words, indexing, checking, evaluating or done. Files and
+    """Figures of a run. `phase`: starting, listing, planning, words, indexing, checking or done. Files and
     chunks are read (`files_read`, `chunks_read`), then embedded (`chunks_embedded`, which grows with each piece that
     the model finishes), then stored (`files_done`, `chunks_done`). `file`: the first one of those that are embedded
     now. `waiting_for`: a server that has not answered for some seconds, and the number of the attempt. `watch` is

@@ -5,17 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass, replace
 
 from reposync.embedding.port import Embedder
-from reposync.errors import DeletionBlocked, EmbeddingError, GateClosed
+from reposync.errors import ConfigError, DeletionBlocked, EmbeddingError
 from reposync.sources.port import SAMPLE_PATH, Commit, path_bytes
 from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.versions import AttributeFiles, Published
 from reposync.sync.audit import IndexState, inspect_index
 from reposync.sync.brake import Brake
-from reposync.sync.index_versions import Situation, VersionChoice, remove_elsewhere, remove_retired
+from reposync.sync.index_versions import (
+    Situation,
+    VersionChoice,
+    VersionSettings,
+    remove_elsewhere,
+    remove_retired,
+)
 from reposync.sync.lease import Lease
 from reposync.sync.pipeline import read_files
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
@@ -29,10 +36,10 @@ from reposync.sync.target import (
 )
 from reposync.sync.version_update import VersionUpdate, indexes_of_model, make_work
 
+log = logging.getLogger(__name__)
+
 # Files from which on the words of a first sync are stored before its meaning: below, all takes a moment.
 WORDS_FIRST_FILES = 100
-# In the facts of a run that the quality gate stopped: the id of the version.
-_GATE = "gate"
 
 
 class SyncRun:
@@ -61,34 +68,29 @@ class SyncRun:
         return self._context.figures
 
     async def execute(self) -> Outcome:
-        """Raises DeletionBlocked, GateClosed, IndexHeld, DefinitionChanged, LeaseLost, and what source, embedder, index
-        and store raise."""
-        progress, run, versions = self._context.progress, self._run, self._parts.versions
+        """Raises DeletionBlocked, DefinitionChanged, LeaseLost, and what source, embedder, index and store raise."""
+        progress, run = self._context.progress, self._run
         progress.enter("listing")
         head = await self._parts.source.head()
         if head.sha != self._repository.head_commit:
-            await versions.record_head(run, head.sha, self._repository.head_commit)
+            await self._parts.versions.record_head(run, head.sha, self._repository.head_commit)
         target = None if run.repair else await self._words_first(head)
+        full = None
+        if run.full and target is None:
+            # What an earlier attempt of this run stored is not read again.
+            full = self._repository.epoch if run.full_from_epoch is None else run.full_from_epoch
         situation = await self._choice.situation()
+        if (of_live := situation.of_live) is not None:
+            target = await self._follow(of_live, head, target)
+            situation = await self._choice.situation()
         strays = await remove_elsewhere(self._context, situation)
-        state = await self._inspect(situation)
-        attributes = await versions.attributes(situation.working.id)
-        requested = run.full or run.repair
-        if requested or not await _is_unchanged(self._context.settings, head, situation, state, attributes):
-            progress.enter("planning")
-            full = None
-            if run.full and target is None:
-                # What an earlier attempt of this run stored is not read again.
-                full = self._repository.epoch if run.full_from_epoch is None else run.full_from_epoch
-            target = target or await read_target(self._parts.source, self._context.settings, head, attributes)
-            attributes = target.attributes
-            work = await make_work(self._parts, target, situation, state, full_from_epoch=full, repair=run.repair)
-            if not work.plan.is_empty or state.audit.orphans or situation.builds:
-                embedder = self._embedder(situation)
-                await VersionUpdate(self._context, embedder, situation, target, work).apply(state)
-            if situation.builds:
-                await self._pass_gate(situation)
-        await self._publish(situation, state, attributes, head)
+        state = await self._inspect(situation, thorough=run.full, repair=run.repair)
+        embedder = self._parts.embedder
+        await self._update(
+            self._context, embedder, situation, state, head, target, full_from_epoch=full, repair=run.repair
+        )
+        self._context.figures.commit_after = head.sha
+        await remove_retired(self._context, situation)
         progress.enter("done")
         return self._outcome(head, state, strays)
 
@@ -110,51 +112,76 @@ class SyncRun:
         await VersionUpdate(context, self._parts.embedder, situation, target, work).apply(state)
         # Begun before its words are searched: results say from the first on that meaning follows.
         await self._choice.situation()
-        await self._publish(situation, state, target.attributes, head)
-        self._context.figures.commit_after = None
+        await self._publish(context, situation, state, target.attributes, head)
         self._context.progress.restart()
         return target
 
-    def _embedder(self, situation: Situation) -> Embedder:
-        """Of the version's model: a live version that a person holds keeps its own."""
-        if not situation.held:
+    async def _follow(self, situation: Situation, head: Commit, target: TargetTree | None) -> TargetTree | None:
+        """Bring the live version to the head before a different one is built, which may take hours: in each turn of the
+        run, with the model that it was made with, if that can still be used. Returns the listing, if it was read."""
+        context = replace(self._context, figures=RunFigures())
+        try:
+            embedder = await self._embedder_of(situation.wanted)
+            state = await self._inspect(situation)
+            if not state.remade:  # else nothing of it can be searched, and the new version is complete as soon
+                target = await self._update(context, embedder, situation, state, head, target)
+        except (ConfigError, EmbeddingError) as error:
+            name = self._repository.name
+            log.warning("the index of %s follows no commits until its new version is live: %s", name, error)
+        finally:
+            # Files are counted when the new version has them; embeddings whenever they are made.
+            self._context.figures.chunks_embedded += context.figures.chunks_embedded
+        self._context.progress.restart()
+        return target
+
+    async def _embedder_of(self, made: VersionSettings) -> Embedder:
+        """Raises ConfigError and EmbeddingError if the model cannot be used any more."""
+        if made.words_only or await self._parts.embedder.spec(made.spec) == made.spec:
             return self._parts.embedder
-        model = situation.wanted.spec
-        embedder = self._parts.embedder_for(model)
-        if embedder is None:
-            raise EmbeddingError(
-                f"The index of {self._repository.name} was made with {model.model}, which is no longer configured.",
-                remedy=f"Configure it again, or `reposync index resume {self._repository.name}`.",
-            )
+        embedder = self._parts.embedder_for(made.spec)
+        if embedder is None or await embedder.spec(made.spec) != made.spec:
+            raise EmbeddingError(f"its model {made.spec.model} is not configured any more.")
         return embedder.watched(self._context.progress.wait_for)
 
-    async def _inspect(self, situation: Situation) -> IndexState:
-        version, run, name = situation.working, self._run, self._repository.name
-        state = await inspect_index(self._parts, situation, name, thorough=run.full, repair=run.repair)
+    async def _inspect(self, situation: Situation, *, thorough: bool = False, repair: bool = False) -> IndexState:
+        version = situation.working
+        state = await inspect_index(self._parts, situation, self._repository.name, thorough=thorough, repair=repair)
         await self._parts.open_index(version.collection).lead_to(version.physical, if_free=True)
         return state
 
-    async def _pass_gate(self, situation: Situation) -> None:
-        """Raises GateClosed, unless a person approved this version."""
-        if self._parts.gate is None or situation.live is None or situation.live_has_words_only:
-            return
-        facts = {_GATE: situation.working.id}
-        if facts in self._context.approvals:
-            return
-        self._context.progress.enter("evaluating")
-        reason = await self._parts.gate(situation.live, situation.working)
-        if reason is not None:
-            error = GateClosed(
-                f"The new index version of {self._repository.name} does not become live: {reason}.",
-                remedy="Approve the run (`reposync runs approve`) to make it live all the same.",
+    async def _update(
+        self,
+        context: RunContext,
+        embedder: Embedder,
+        situation: Situation,
+        state: IndexState,
+        head: Commit,
+        target: TargetTree | None,
+        *,
+        full_from_epoch: int | None = None,
+        repair: bool = False,
+    ) -> TargetTree | None:
+        """Bring a version to the head and make it live. Returns the listing, if it was read."""
+        attributes = await self._parts.versions.attributes(situation.working.id)
+        requested = repair or full_from_epoch is not None
+        if requested or not await _is_unchanged(context.settings, head, situation, state, attributes):
+            context.progress.enter("planning")
+            target = target or await read_target(self._parts.source, context.settings, head, attributes)
+            attributes = target.attributes
+            work = await make_work(
+                self._parts, target, situation, state, full_from_epoch=full_from_epoch, repair=repair
             )
-            error.facts = facts
-            raise error
+            if not work.plan.is_empty or state.audit.orphans or situation.builds:
+                await VersionUpdate(context, embedder, situation, target, work).apply(state)
+        await self._publish(context, situation, state, attributes, head)
+        return target
 
-    async def _publish(self, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit) -> None:
+    async def _publish(
+        self, context: RunContext, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit
+    ) -> None:
         source, version = self._parts.source, situation.working
         totals = await self._parts.manifests.totals(version.id)
-        self._context.figures.files_failed = totals.failed
+        context.figures.files_failed = totals.failed
         index = self._parts.open_index(version.physical)
         links = source.url(SAMPLE_PATH, head, 1, 1)
         is_new = situation.builds and version.links is None
@@ -164,12 +191,12 @@ class SyncRun:
                 version.id,
                 self._repository.name,
                 lambda path, first, last: source.url(path_bytes(path), head, first, last),
-                check=self._context.lease.check,
+                check=context.lease.check,
             )
         # An approved deletion may be due to a new default branch, which must not be named as the cause of the next one.
         is_known = version.branch_name is not None and not self._run.approval
-        fingerprint = await rules_fingerprint(self._context.settings, attributes)
-        self._context.lease.check()
+        fingerprint = await rules_fingerprint(context.settings, attributes)
+        context.lease.check()
         await self._parts.versions.publish(
             self._run,
             version,
@@ -186,8 +213,6 @@ class SyncRun:
                 project_id=await source.project_id(),
             ),
         )
-        self._context.figures.commit_after = head.sha
-        await remove_retired(self._context, situation)
 
     def _outcome(self, head: Commit, state: IndexState, strays: int) -> Outcome:
         if failed := self._context.figures.files_failed:

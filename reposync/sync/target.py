@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -19,7 +19,6 @@ from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
-from reposync.store.tables import IndexVersion
 from reposync.store.versions import AttributeFiles, Versions
 from reposync.sync.content_pool import ContentPool
 from reposync.sync.lease import Lease
@@ -34,9 +33,6 @@ _REVISION_OF_01 = 1
 # Bounds on `.gitattributes`: a hostile repository may hold one in every folder; real ones hold a handful.
 _MAX_ATTRIBUTE_FILES = 200
 _MAX_ATTRIBUTE_BYTES = 64 * 1024
-
-Gate = Callable[[IndexVersion, IndexVersion], Awaitable[str | None]]
-"""(live version, its replacement) -> why it must not replace it, None if it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +55,8 @@ class SyncSettings:
 @dataclass(frozen=True, slots=True)
 class SyncParts:
     """`open_index`: the index of a name or physical collection, opened once a process. `collection`: the configured
-    name of where the points go. `embedder_for`: the embedder of a model that was configured before, None if it cannot
-    be used any more. `elsewhere`: physical collections in which a repair looks for stray points of the repository."""
+    name of where the points go. `embedder_for`: an embedder of a model that was configured before, None if its address
+    is unknown. `elsewhere`: physical collections in which a repair looks for stray points of the repository."""
 
     source: Source
     embedder: Embedder
@@ -72,7 +68,6 @@ class SyncParts:
     runs: Runs
     content: ContentPool
     keep_retired_seconds: float = 0.0
-    gate: Gate | None = None
     elsewhere: Sequence[str] = ()
 
 

@@ -106,7 +106,7 @@ class VersionUpdate:
         )
         progress.files_total = len(plan.read)
         progress.enter("words" if situation.wanted.words_only else "indexing")
-        if run.attempt > 1 or situation.live_has_words_only:
+        if run.attempt > 1 or situation.builds:  # the live version was updated first
             await context.parts.runs.forget_problems(run, Skip.FAILED)
         left: list[str] = []
         if work.copied and situation.live is not None:

@@ -149,11 +149,7 @@ WRONG = [
     (("repos", "add", "other", "--path", "./plain"), 2, "plain is not a git repository on this machine"),
     (("repos", "remove", "payments"), 2, "--yes"),  # there is no terminal for the question
     (("repos", "remove", "payments", "--yes"), 4, ""),
-    (("index", "rollback", "payments"), 4, "keep_retired"),
-    (("index", "rollback", "paymets"), 3, "Did you mean 'payments'?"),
     (("index", "status", "paymets"), 3, "Did you mean 'payments'?"),
-    (("index", "pause", "paymets"), 3, "Did you mean 'payments'?"),
-    (("index", "resume", "payments", "nobody"), 3, "registered"),
     (("search", " "), 2, "empty"),
     (("search", "x", "--repository", "paymets"), 3, "Did you mean 'payments'?"),
 ]

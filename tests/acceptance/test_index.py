@@ -59,9 +59,9 @@ def test_the_status_names_the_model_the_chunks_and_the_commit_that_are_searched(
     assert (live["number"], live["provider"], live["model"]) == (1, "openai", "test/words")
     assert (live["chunk_size"], live["chunk_overlap"], live["files"]) == (400, 80, 2)
     assert live["commit"] == owner.repository.head()
-    assert (found["building"], found["progress"], found["retired"], found["hold"]) == (None, None, [], None)
+    assert (found["building"], found["progress"], found["retired"]) == (None, None, [])
     (change,) = reported["collections"]
-    assert change["repositories"] == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}
+    assert change["repositories"] == {"done": 1, "building": 0, "waiting": 0, "unknown": 0}
     shown = person.types("index", "status").stdout
     for words in ("payments", "live", "openai: test/words", "400/80", owner.repository.head()[:10], live["physical"]):
         assert words in shown

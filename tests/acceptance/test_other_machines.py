@@ -104,9 +104,7 @@ def app(person: Person, repository: GitRepository) -> Person:
 
 
 def test_there_are_such_keys():
-    assert {("index", "gate"), ("qdrant", "ca_file"), ("embedding", "api_key"), ("gitlab", "token")} <= dict(
-        KEYS
-    ).keys()
+    assert {("qdrant", "ca_file"), ("embedding", "api_key"), ("gitlab", "token")} <= dict(KEYS).keys()
 
 
 VALUES = {"unset": None, "empty": "", "unfit": "ümlaut\nand a line", "short": "short"}

@@ -14,11 +14,8 @@ from reposync.app.index_overview import (
     CollectionChange,
     IndexOverview,
     collection_changes,
-    hold,
     index_overview,
     index_overviews,
-    release,
-    roll_back,
 )
 from reposync.catalog.overview import state_words
 
@@ -54,34 +51,5 @@ def index_routes(parts: ApiParts) -> APIRouter:
     )
     async def get_index(request: Request, name: RepositoryName, _: NoQuery) -> Response:
         return conditional(request, await index_overview(parts.application(), name))
-
-    @routes.post(
-        "/repositories/{name:path}/index/rollback",
-        summary="Make the previous version live again",
-        description="At once. The version that it replaces is not built again until the settings change or the index "
-        "is resumed. Requires `index.keep_retired`, and that no run of the repository is in progress.",
-        dependencies=parts.operators,
-    )
-    async def roll_back_index(name: RepositoryName, _: NoQuery) -> IndexOverview:
-        return await roll_back(parts.application(), name)
-
-    @routes.post(
-        "/repositories/{name:path}/index/pause",
-        summary="Build no new version of a repository's index",
-        description="Syncs continue: the live version follows its commits with the settings it was built with.",
-        dependencies=parts.operators,
-    )
-    async def pause_index(name: RepositoryName, _: NoQuery) -> IndexOverview:
-        await hold(parts.application(), [name])
-        return await index_overview(parts.application(), name)
-
-    @routes.post(
-        "/repositories/{name:path}/index/resume",
-        summary="Let the next sync build what is configured",
-        dependencies=parts.operators,
-    )
-    async def resume_index(name: RepositoryName, _: NoQuery) -> IndexOverview:
-        await release(parts.application(), [name])
-        return await index_overview(parts.application(), name)
 
     return routes

@@ -21,7 +21,6 @@ from reposync.api.web.rendering import Page, Renderer
 from reposync.api.web.repository_pages import show_repositories, show_repository
 from reposync.api.web.runs_page import show_run, show_runs
 from reposync.app.application import Application
-from reposync.app.index_overview import hold, release, roll_back
 from reposync.catalog.overview import overviews
 from reposync.catalog.targets import syncable
 from reposync.errors import RepoSyncError, RunStateConflict, StoreUnavailable, UsageError
@@ -120,12 +119,6 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
             await app.repositories.pause(name, "Paused on the page.", by=by)
         case "resume":
             await app.repositories.resume(name)
-        case "index-rollback":
-            await roll_back(app, name)
-        case "index-pause":
-            await hold(app, [name])
-        case "index-resume":
-            await release(app, [name])
         case _:
             raise UsageError(f"There is no action {action[:50]!r}.")
     return "/"

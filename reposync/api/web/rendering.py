@@ -45,9 +45,6 @@ _NOTICES = {
     "retry-failed": "A new attempt was requested, for each repository whose last run failed.",
     "approve": "It was approved.",
     "release": "The lock is released.",
-    "index-rollback": "The previous version is live again.",
-    "index-pause": "Held: the live version stays, whatever is configured.",
-    "index-resume": "The next sync builds what is configured.",
 }
 _IMMUTABLE, _REVALIDATE = "public, max-age=31536000, immutable", "no-cache"
 

@@ -16,7 +16,7 @@ from reposync.api.web.charts import run_chart
 from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
 from reposync.config.schedule import ScheduleError, zone
 from reposync.content.model import Skip
-from reposync.errors import GateClosed, RepositoryNotFound
+from reposync.errors import RepositoryNotFound
 from reposync.runs.reporting import current_progress
 from reposync.store.index_queries import commit_pages
 from reposync.store.repository import MAX_NAME_CHARS
@@ -103,7 +103,7 @@ def approve_label(run: Run) -> str:
     """Of the button that approves a blocked run."""
     if (brake := read_brake(run.brake)) is not None:
         return f"Approve: {brake.lost:,} of {brake.indexed:,} files lose their points"
-    return "Make it live anyway" if run.error_code == GateClosed.code and run.brake else "Try again"
+    return "Try again"
 
 
 def _filters(query: QueryParams) -> tuple[dict[str, str], dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
 from reposync.app.index_overview import collection_changes, failed_files
@@ -31,12 +30,6 @@ async def changed(closed_world: World) -> AsyncIterator[World]:
         yield closed_world
 
 
-async def states(client: httpx.AsyncClient) -> list[tuple[str, int]]:
-    found = (await client.get(f"{API}/repositories/project/index")).json()
-    every = [found["live"], found["building"], *found["retired"]]
-    return [(each["state"], each["number"]) for each in every if each is not None]
-
-
 async def test_the_versions_of_an_index_have_their_settings(changed: World):
     async with serving(changed.app) as client:
         answer = await client.get(f"{API}/index")
@@ -54,25 +47,6 @@ async def test_the_versions_of_an_index_have_their_settings(changed: World):
     assert before["removed_after"] > before["retired_at"]
     (change,) = page["collections"]
     assert (change["collection"], change["repositories"]["done"]) == (changed.collection, 1)
-
-
-async def test_a_rollback_over_http_stays_until_it_is_resumed_and_a_pause_is_a_hold(changed: World):
-    async with serving(changed.app) as client:
-        answer = await client.post(f"{API}/repositories/project/index/rollback")
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["hold"] == {"reason": "rolled back from version 2", "until_settings_change": True}
-        assert await states(client) == [("live", 1), ("retired", 2)]
-        await changed.completed()
-        assert await states(client) == [("live", 1), ("retired", 2)]
-
-        resumed = await client.post(f"{API}/repositories/project/index/resume")
-        assert (resumed.status_code, resumed.json()["hold"]) == (200, None)
-        await changed.completed()
-        assert await states(client) == [("live", 2), ("retired", 1)]
-
-        path = f"{API}/repositories/project/index"
-        assert (await client.post(f"{path}/pause")).json()["hold"]["reason"] == "paused"
-        assert (await client.get(path)).json()["hold"]["reason"] == "paused"
 
 
 # Files that could not be read ---------------------------------------------------------------------------------------
@@ -107,4 +81,4 @@ async def test_files_that_could_not_be_read_are_reported_everywhere(world: World
     assert await failed_files(world.app) == {"project": 2}
     assert await version_states(world.app.database) == {"building": 0, "live": 1, "retired": 0}
     (change,) = await collection_changes(world.app)
-    assert change.repositories == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}
+    assert change.repositories == {"done": 1, "building": 0, "waiting": 0, "unknown": 0}

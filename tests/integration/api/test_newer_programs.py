@@ -72,14 +72,11 @@ async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> N
     places = {"collection": "code", "physical": "code", "settings_key": "k", "settings": settings}
     await rest.app.versions.add(claimed, VersionState.BUILDING, **places)
     await newer(rest.app.database, VERSIONS.c.repository_id, claimed.repository_id, state=STATE)
-    hold = {"reason": "held by a newer program", "settings_key": None, "until": "2030-01-01"}
-    await newer(rest.app.database, REPOSITORIES.c.id, claimed.repository_id, index_hold=hold)
 
     shown = await rest.get("/repositories/payments/index")
 
     assert [each["state"] for each in shown["retired"]] == [STATE]
     assert shown["retired"][0]["chunk_size"] == 7000
-    assert shown["hold"]["reason"] == "held by a newer program"
     assert STATE in await page(rest, "/repositories/payments")
     assert await version_states(rest.app.database) == {"building": 0, "live": 0, "retired": 0, STATE: 1}
 

@@ -17,10 +17,7 @@ from fastapi import FastAPI
 
 from reposync.api.web.runs_page import PAGE_REQUESTS
 from reposync.app.application import Application
-from reposync.app.index_overview import hold
 from reposync.errors import Starting, StoreUnavailable
-from reposync.store.endings import Block
-from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.showcase import HOSTILE, LIVE, MAX_ATTEMPTS, PAUSED, Showcase
 
@@ -369,29 +366,19 @@ def test_a_blocked_run_links_to_the_run_that_waits_for_an_approval_and_a_button_
 
 
 def test_a_run_has_the_button_that_fixes_it(showcase: Showcase, open_url: str, guarded_url: str) -> None:
-    for code, action, label in (
-        ("REPOSITORY_PAUSED", "resume", "Resume the repository"),
-        ("INDEX_HELD", "index-resume", "Build what is configured"),
-    ):
-        name = f"{action}/service"
-        showcase.register(name)
-        run = showcase.queue(name, RunTrigger.SCHEDULE)
-        if action == "resume":
-            showcase.call(showcase.app.repositories.pause(name, "A migration."))
-        else:
-            showcase.call(hold(showcase.app, [name]))
-            blocked = Block(code, "Another branch is configured.")
-            showcase.call(showcase.app.runs.end(showcase.begin(run), blocked, RunFigures()))
-        page = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER).text
-        assert label in page and f'href="/help/errors#{code.lower()}"' in page
-        with logged_in(guarded_url, READER) as reader:
-            assert label not in reader.get(f"/runs/{run.id}").text
+    name, label = "paused/service", "Resume the repository"
+    showcase.register(name)
+    run = showcase.queue(name, RunTrigger.SCHEDULE)
+    showcase.call(showcase.app.repositories.pause(name, "A migration."))
+    page = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER).text
+    assert label in page and 'href="/help/errors#repository_paused"' in page
+    with logged_in(guarded_url, READER) as reader:
+        assert label not in reader.get(f"/runs/{run.id}").text
 
-        back = page.partition('name="back" value="')[2].partition('"')[0]
-        answer = ask("POST", f"{open_url}/actions/{action}", data={"name": name, "back": back}, headers=BROWSER)
-        assert answer.headers["location"] == f"/runs/{run.id}?done={action}"
-        row = showcase.call(showcase.app.repositories.get(name))
-        assert row.is_active and row.index_hold is None
+    back = page.partition('name="back" value="')[2].partition('"')[0]
+    answer = ask("POST", f"{open_url}/actions/resume", data={"name": name, "back": back}, headers=BROWSER)
+    assert answer.headers["location"] == f"/runs/{run.id}?done=resume"
+    assert showcase.call(showcase.app.repositories.get(name)).is_active
 
 
 def test_a_repository_has_its_next_ticks_charts_and_requesters_and_the_locks_name_its_run(

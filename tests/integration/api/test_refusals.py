@@ -17,9 +17,6 @@ NAMED = [
     ("POST", "/repositories/paymets/sync"),
     ("GET", "/repositories/paymets/wait?commit=8843d7f&timeout=0"),
     ("GET", "/repositories/paymets/index"),
-    ("POST", "/repositories/paymets/index/pause"),
-    ("POST", "/repositories/paymets/index/resume"),
-    ("POST", "/repositories/paymets/index/rollback"),
     ("GET", "/runs?repository=paymets"),
     ("GET", "/runs?repository=paymets&status=failed&trigger=http"),
     ("GET", "/search?q=sessions&repository=paymets"),
@@ -98,12 +95,7 @@ async def test_a_refusal_names_the_request_that_helps(rest: Rest) -> None:
         ("GET", "/search?q=sessions&repository=payments", 422, None, "`POST /api/v1/repositories/payments/sync`"),
         ("DELETE", "/locks/payments", 404, None, "`GET /api/v1/locks`"),
         ("DELETE", "/locks/platform/api", 409, None, f"`POST /api/v1/runs/{running.id}/cancel`"),
-        ("POST", "/repositories/platform/api/index/rollback", 409, None, f"`POST /api/v1/runs/{running.id}/cancel`"),
     ]
     for method, path, status, body, request in helped_by:
         error = (await rest.answers(method, path, status, json=body))["error"]
         assert request in error["message"], path
-    assert error["code"] == "RUN_STATE_CONFLICT", "a rollback while a run is under way"
-    assert await rest.refusal("POST", "/repositories/payments/index/rollback", 422) == "USAGE", (
-        "there is nothing before"
-    )

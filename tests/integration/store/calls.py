@@ -31,7 +31,7 @@ from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, IndexVersion, ProjectGroup, VersionState
-from reposync.store.versions import IndexHold, Published
+from reposync.store.versions import Published
 from reposync.store.workers import StoredEndedSessions, Workers
 from tests.integration.store.conftest import COMMIT, TICK, Store, registration
 
@@ -212,8 +212,6 @@ def _versions() -> dict[str, Call]:
         "publish": lambda it: it.store.versions.publish(it.running, it.building, it.row, it.published(HEAD)),
         "record_head": lambda it: it.store.versions.record_head(it.running, HEAD, None),
         "remove": lambda it: it.store.versions.remove(it.running, it.retired.id),
-        "roll_back": lambda it: it.store.versions.roll_back("payments"),
-        "set_hold": lambda it: it.store.versions.set_hold(["other", "payments"], IndexHold("a test", None)),
     }
 
 
@@ -303,7 +301,7 @@ def _rest() -> dict[str, Call]:
         "Database.upgrade": lambda it: it.database.upgrade(),
         "DatabaseClock.measure": lambda it: it.database.clock.measure(),
         "index_queries.search_scope": lambda it: index_queries.search_scope(it.database, [it.live.id]),
-        "index_queries.searched_versions": lambda it: index_queries.searched_versions(it.database, "payments"),
+        "index_queries.searched_version": lambda it: index_queries.searched_version(it.database, "payments"),
         "index_queries.repository_names": lambda it: index_queries.repository_names(it.database, [it.live.id]),
         "index_queries.live_versions": lambda it: index_queries.live_versions(it.database),
         "index_queries.versions_with": lambda it: index_queries.versions_with(it.database, "a.py"),

@@ -40,7 +40,7 @@ class Pod:
         self.overlaps: list[str] = []
 
     def tasks(self) -> list[Callable[[int], Awaitable[object]]]:
-        people = [self.click, self.pause, self.rename, self.roll_back, self.tidy]
+        people = [self.click, self.pause, self.rename, self.tidy]
         return [self.tick, self.reschedule, self.register, self.apply, self.work, self.work, *people]
 
     async def tick(self, turn: int) -> None:
@@ -102,10 +102,6 @@ class Pod:
         if live and self.chance.random() < 0.5:
             return live[0]
         return await self.store.building(run)
-
-    async def roll_back(self, _: int) -> None:
-        with suppress(UsageError):
-            await self.store.versions.roll_back(self.chance.choice(NAMES))
 
     async def click(self, _: int) -> None:
         with suppress(UsageError):

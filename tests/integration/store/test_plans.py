@@ -15,7 +15,7 @@ from sqlalchemy import event
 from reposync.config.database_url import sqlite_url
 from reposync.errors import RunNotFound
 from reposync.store.database import Database
-from reposync.store.index_queries import search_scope, searched_versions
+from reposync.store.index_queries import search_scope, searched_version
 from reposync.store.repository import repository_id
 from reposync.store.run import Ask
 from reposync.store.status import WAITING, RunStatus, RunTrigger
@@ -159,7 +159,7 @@ PLACE = "https://gitlab.example.com/platform/payments"
             lambda store: search_scope(store.database, ["1", "2"]),
             {"ix_index_versions_physical", "ix_index_versions_live_at"},
         ),
-        (lambda store: searched_versions(store.database, "payments"), set()),
+        (lambda store: searched_version(store.database, "payments"), set()),
         (
             lambda store: store.repositories.of_project(1, [PLACE, f"{PLACE}.git"]),
             {"ix_repositories_project_id", "ix_repositories_location"},

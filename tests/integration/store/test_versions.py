@@ -8,11 +8,10 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 
-from reposync.errors import DefinitionChanged, RepositoryNotFound, StoreUnavailable, UsageError
-from reposync.store.index_queries import SearchScope, indexed_meaning, search_scope, searched_versions
+from reposync.errors import DefinitionChanged, RepositoryNotFound, StoreUnavailable
+from reposync.store.index_queries import SearchScope, indexed_meaning, search_scope, searched_version
 from reposync.store.manifest import ManifestRow
 from reposync.store.tables import VERSIONS, VersionState
-from reposync.store.versions import IndexHold
 from tests.integration.store.conftest import COMMIT, WHEN, Store
 
 FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
@@ -138,47 +137,6 @@ async def test_a_retired_version_is_built_again_in_place_of_the_one_that_was_bei
     assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED), (3, RETIRED)]
 
 
-# In the name of a person --------------------------------------------------------------------------------------------
-
-
-async def test_a_rollback_makes_the_version_before_live_and_keeps_its_settings_from_being_replaced(
-    store: Store,
-) -> None:
-    run = await store.running()
-    first, second = await store.replaced(run)
-
-    now_live, retired = await store.versions.roll_back("payments")
-
-    assert (now_live.id, retired.id) == (first.id, second.id)
-    assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED)]
-    row = await store.repositories.get("payments")
-    assert (row.live_version, row.last_commit) == (first.id, COMMIT)
-    assert row.index_hold is not None
-    hold = IndexHold.read({**row.index_hold, "until": "a fact of a newer program"})
-    assert hold.reason == "rolled back from version 2"
-    assert hold.covers("settings-2") and not hold.covers("settings-3"), "other settings are built"
-    again, _ = await store.versions.roll_back("payments")
-    assert again.id == second.id
-
-
-async def test_there_is_no_way_back_to_what_was_never_live_or_is_gone(store: Store) -> None:
-    run = await store.running()
-    await store.building(run)
-    with pytest.raises(UsageError, match="No earlier version of 'payments' is kept"):
-        await store.versions.roll_back("payments")
-    await store.publishes(run, (await store.versions.of(run.repository_id))[0])
-    await store.building(run, settings_key="settings-2")
-    await store.building(run, settings_key="settings-3")
-    before = await store.versions.of(run.repository_id)
-
-    with pytest.raises(UsageError, match="No earlier version of 'payments' is kept"):
-        await store.versions.roll_back("payments")
-    with pytest.raises(RepositoryNotFound):
-        await store.versions.roll_back("nowhere")
-
-    assert await store.versions.of(run.repository_id) == before
-
-
 async def test_a_name_may_move_when_every_active_repository_of_the_collection_is_live_there(store: Store) -> None:
     runs = {name: await store.running(name) for name in ("a", "b", "c")}
     await store.repository("never synced")
@@ -193,18 +151,6 @@ async def test_a_name_may_move_when_every_active_repository_of_the_collection_is
     await store.repositories.pause("c", "holidays")
     assert await store.versions.not_on("code", "code--2") == 0
     assert await store.versions.not_on("other", "code--2") == 0
-
-
-async def test_a_version_that_a_person_rolled_back_to_meanwhile_is_not_removed(store: Store) -> None:
-    run = await store.running()
-    first, _ = await store.replaced(run)
-    await store.manifests.record(run, first.id, [FILE])
-
-    await store.versions.roll_back("payments")
-    await store.versions.remove(run, first.id)
-
-    assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED)]
-    assert list(await store.manifests.load(first.id)) == ["a.py"]
 
 
 async def test_a_collection_is_used_as_long_as_any_version_may_have_points_there(store: Store) -> None:
@@ -238,16 +184,13 @@ async def test_search_learns_of_every_version_that_becomes_live_or_is_retired(st
     assert before.still_holds(seen), "nothing became live"
     await store.publishes(run, second)
     seen = await has_changed(seen)
-    await store.versions.roll_back("payments")
-    seen = await has_changed(seen)
-    await store.versions.roll_back("payments")
+    first = (await store.versions.of(run.repository_id))[0]
+    await store.publishes(run, await store.versions.build_again(run, first))
     seen = await has_changed(seen)
     assert await search_scope(store.database) == seen, "and of nothing else"
-    live, _ = await store.versions.roll_back("payments")
-    seen = await has_changed(seen)
     # Built, live, and the one before removed, all between two looks.
     await store.publishes(run, await store.building(run, settings_key="settings-3"))
-    await store.versions.remove(run, live.id)
+    await store.versions.remove(run, first.id)
     await has_changed(seen)
 
 
@@ -283,14 +226,12 @@ async def test_points_may_be_found_as_long_as_their_version_is_live(store: Store
     assert (await search_scope(store.database, [live.id, building.id])).findable == {}
 
 
-async def test_a_search_within_a_repository_uses_the_requested_version(store: Store) -> None:
+async def test_a_search_within_a_repository_uses_its_live_version(store: Store) -> None:
     run = await store.running()
+    assert await searched_version(store.database, "payments") is None
     _, live = await store.replaced(run, physical="code--2")
-    building = await store.building(run, settings_key="settings-3", physical="code--3")
+    await store.building(run, settings_key="settings-3", physical="code--3")
 
-    found = await searched_versions(store.database, "payments")
-
-    assert found[VersionState.LIVE] == ("code--2", live.id)
-    assert found[VersionState.BUILDING] == ("code--3", building.id)
+    assert await searched_version(store.database, "payments") == ("code--2", live.id)
     with pytest.raises(RepositoryNotFound):
-        await searched_versions(store.database, "payment")
+        await searched_version(store.database, "payment")

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from reposync.app.application import Application
-from reposync.errors import UsageError
 from reposync.runs.execution import Execution
 from reposync.store.endings import STOPPING
 from reposync.store.run import Run
@@ -65,8 +64,6 @@ class Index(RuleBasedStateMachine):
         self.setup = Setup()
         self.world.configure(self.setup)
         self.served: Served | None = None
-        self.former: dict[str, tuple[Setup, Files]] = {}
-        self.hold: tuple[object, ...] | None = None
         self.building: dict[tuple[object, ...], list[Files]] = {}
         self.app: Application | None = None
         self.app_resources = contextlib.AsyncExitStack()
@@ -79,7 +76,6 @@ class Index(RuleBasedStateMachine):
         try:
             if self.app is not None and self.world.head(self.setup) is not None:
                 self.world.quiet()
-                self.do(self._resume())
                 run = self.do(self._sync(approved=True))
                 assert run.status == "completed", f"{run.error_code}: {run.error_message}"
                 assert run.files_failed == 0
@@ -167,16 +163,6 @@ class Index(RuleBasedStateMachine):
     def restart(self) -> None:
         self.do(self._close())
 
-    @precondition(lambda self: self.setup.keep_retired != "0")
-    @rule()
-    def roll_back(self) -> None:
-        self.do(self._roll_back())
-
-    @precondition(lambda self: self.hold is not None)
-    @rule()
-    def resume(self) -> None:
-        self.do(self._resume())
-
     # Runs ----------------------------------------------------------------------------------------------------------
 
     @rule(approved=st.booleans())
@@ -231,33 +217,35 @@ class Index(RuleBasedStateMachine):
     ) -> Run:
         """`unproven`: it cannot be known whether the listing has all files."""
         app = await self._opened()
-        wanted = self._wanted()
         commit = self.world.head(self.setup)
         if commit is not None:
-            self._note_attempt(wanted, commit)
+            self._note_attempt(commit)
         begun = self._interrupting(app, interruption) if interruption is not None else lambda execution, task: None
         run = await self.world.run(app, full=full, approved=approved, begun=begun)
         self.world.quiet()
         type(self).steps += 1
         self.statuses[str(run.status)] = self.statuses.get(str(run.status), 0) + 1
-        await self._check(app, run, wanted, commit, unproven)
+        await self._check(app, run, commit, unproven)
         if interruption is not None and interruption.how in ("cancelled", "handed back", "taken over"):
             await self._close()
         return run
 
-    def _wanted(self) -> Setup:
-        """What a run makes: a person may hold the live version although other settings are configured."""
-        if self.served is None or self.hold != self.setup.key:
-            return self.setup
-        rules = {name: getattr(self.setup, name) for name in ("include", "exclude", "keep_retired")}
-        return replace(self.served.setup, **rules)
+    def _of_live(self) -> Setup | None:
+        """What the live version is made of, if a run brings it to the head before it builds a different one."""
+        if self.served is None or self.served.setup.key == self.setup.key:
+            return None
+        made, rules = self.served.setup, ("include", "exclude", "keep_retired")
+        if (made.project, made.branch) != (self.setup.project, self.setup.branch):
+            return None
+        return replace(made, **{name: getattr(self.setup, name) for name in rules})
 
-    def _note_attempt(self, wanted: Setup, commit: str) -> None:
-        """What the run may bring into the version that it works on."""
-        expected = self.world.expected(wanted, commit)
-        self.building.setdefault(wanted.key, []).append(expected)
-        if self.served is not None and wanted.key == self.served.setup.key:
-            self.served.tried.append((expected, frozenset(self.world.tree(wanted, commit))))
+    def _note_attempt(self, commit: str) -> None:
+        """What the run may bring into the versions that it works on."""
+        for setup in filter(None, (self.setup, self._of_live())):
+            expected = self.world.expected(setup, commit)
+            self.building.setdefault(setup.key, []).append(expected)
+            if self.served is not None and setup.key == self.served.setup.key:
+                self.served.tried.append((expected, frozenset(self.world.tree(setup, commit))))
 
     def _interrupting(
         self, app: Application, interruption: Interruption
@@ -285,31 +273,18 @@ class Index(RuleBasedStateMachine):
 
         return begun
 
-    async def _roll_back(self) -> None:
-        app = await self._opened()
-        with contextlib.suppress(UsageError):
-            live, before = await app.versions.roll_back(self.world.name)
-            assert self.served is not None and before.id == self.served.version
-            self.former[before.id] = self.served.setup, self.served.files
-            setup, files = self.former[live.id]
-            self.hold = self.served.setup.key
-            self.served = Served(live.id, setup, files, _state(live), [])
-            await self._check_between(app, live)
-
-    async def _resume(self) -> None:
-        app = await self._opened()
-        await app.versions.set_hold([self.world.name], None)
-        self.hold = None
-
     # What always holds ---------------------------------------------------------------------------------------------
 
-    async def _check(self, app: Application, run: Run, wanted: Setup, commit: str | None, unproven: bool) -> None:
+    async def _check(self, app: Application, run: Run, commit: str | None, unproven: bool) -> None:
         live = await self.world.live(app)
         if live is None:
             assert run.status != "completed"
             return
         if commit is not None:
-            assert run.files_processed <= len(self.world.tree(wanted, commit)) * max(1, run.attempt)
+            assert run.files_processed <= len(self.world.tree(self.setup, commit)) * max(1, run.attempt)
+        of_live = self._of_live() if self.served is not None and live.id == self.served.version else None
+        wanted = self.setup if of_live is None else of_live
+        assert of_live is None or run.status != "completed", "other settings are live than are configured"
         published = self.served is None or _state(live) != self.served.state
         if run.status == "completed" or published:
             assert commit is not None
@@ -340,10 +315,9 @@ class Index(RuleBasedStateMachine):
         versions = await self.world.versions(app)
         if run.status == "completed":
             assert points.keys() <= {each.id for each in versions}, "points of a version that nobody knows"
-        if self.served is not None and self.served.version != live.id:
-            self.former[self.served.version] = self.served.setup, self.served.files
         self.served = Served(live.id, wanted, mine, _state(live), [])
-        self.building = {wanted.key: [mine]}
+        building = {} if wanted.key == self.setup.key else self.building
+        self.building = building | {wanted.key: [mine]}
 
     async def _check_between(self, app: Application, live: IndexVersion) -> None:
         """Old or new, never neither."""

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
 from reposync.app.command_runs import sync
 from reposync.embedding.factory import open_embedder
@@ -16,15 +15,13 @@ from reposync.runs.endings import ExecutionPolicy
 from reposync.store.endings import STOPPING
 from reposync.store.run import Ask, Run
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import RUNS, IndexVersion, VersionState
-from reposync.store.versions import IndexHold
+from reposync.store.tables import IndexVersion, VersionState
 from reposync.sync.progress import RunProgress
 from tests.fixtures.repositories import Content, GitRepository
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import CODE, module
 
 FILES = {"a.py": module("alpha"), "b.py": module("beta"), "docs/c.md": b"# Gamma\n\nwords about gamma\n"}
-PAUSED = IndexHold("paused", None)
 Change = Callable[[World], None]
 
 
@@ -192,33 +189,6 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
         assert {path for path, _ in await chunks(world)} == {"right.py"}
 
 
-@pytest.mark.parametrize("what", ["rollback", "pause"])
-async def test_a_build_that_a_person_overtakes_does_not_become_live(closed_world: World, what: str):
-    world = closed_world
-    world.repository.commit(FILES)
-    kept = "index: {keep_retired: 1h}\n"
-    for size in (400, 900):
-        world.configure(size=size, extra=kept)
-        async with world.opened():
-            await world.completed()
-    world.configure(size=800, extra=kept)
-    requested: list[Awaitable[object]] = []
-
-    def overtake(progress: RunProgress) -> None:
-        if progress.phase == "indexing" and not requested:
-            store = world.app.versions
-            person = store.roll_back("project") if what == "rollback" else store.set_hold(["project"], PAUSED)
-            requested.append(asyncio.ensure_future(person))
-
-    async with world.opened():
-        target = await world.app.catalog.find("project")
-        run = await sync(world.app, target, full=False, approved=False, watch=overtake)
-        await asyncio.gather(*requested)
-        assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
-        assert (await live(world)).number == (1 if what == "rollback" else 2)
-        assert await found(world, "alpha") >= {"a.py"}
-
-
 async def handed_back_after_a_file(world: World, *, full: bool = False) -> Run:
     """As if the process stopped once the run has stored a file more."""
     target = await world.app.catalog.find("project")
@@ -316,107 +286,117 @@ async def test_an_index_of_the_local_model_of_01_is_searched_by_meaning_until_th
         assert await first_by_meaning() == (LOCAL_MODEL, "fruit.txt")
 
 
-async def test_a_paused_change_waits_and_pushes_are_still_followed(closed_world: World):
+async def test_going_back_to_an_old_model_is_setting_it_again_and_embeds_nothing(closed_world: World):
+    world = closed_world
+    world.configure(extra="index: {keep_retired: 1h}\n")
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        first, before = await live(world), await chunks(world)
+    another_model(world)
+    async with world.opened():
+        await world.completed()
+        assert (await live(world)).id != first.id
+    world.edit_registry("model: test/others", "model: test/words")
+    world.embeddings.model = "test/words"
+    async with world.opened():
+        world.embeddings.forget()
+
+        run = await world.completed()
+
+        assert world.embeddings.inputs == []
+        assert (run.files_processed, run.chunks_embedded) == (0, 0)
+        assert ((await live(world)).id, await chunks(world)) == (first.id, before)
+
+
+# While a version is built, the live one follows the commits -----------------------------------------------------------
+
+
+async def failed_build(world: World) -> None:
+    """Nothing of the new version can be embedded."""
+    run = await world.sync()
+    assert (run.status, run.error_code) == ("failed", "EMBEDDING_ERROR"), run.error_message
+
+
+@pytest.mark.parametrize("change", [another_model, another_chunk_size, another_collection])
+async def test_a_push_is_searchable_before_the_next_version_is_built(closed_world: World, change: Change):
     world = closed_world
     world.repository.commit(FILES)
     async with world.opened():
         await world.completed()
         before = await live(world)
-        await world.app.versions.set_hold(["project"], PAUSED)
-    another_chunk_size(world)
+    change(world)
+    world.embeddings.other_models = frozenset({"test/words"})
+    head = world.repository.commit({"new.py": module("omega"), "b.py": None})
+    searched: list[asyncio.Future[set[str]]] = []
+
+    def search_once(progress: RunProgress) -> None:
+        """When the new version gets its first file."""
+        if progress.phase == "indexing" and progress.files_total >= len(FILES) and not searched:
+            searched.append(asyncio.ensure_future(found(world, "omega beta")))
+
     async with world.opened():
-        world.repository.commit({"new.py": module("omega")})
+        target = await world.app.catalog.find("project")
+        run = await sync(world.app, target, full=False, approved=False, watch=search_once)
+        assert (run.status, run.commit_after) == ("completed", head), run.error_message
+        (paths,) = await asyncio.gather(*searched)
+        assert ("new.py" in paths, "b.py" in paths) == (True, False)
+        assert (await live(world)).id != before.id
+        assert {path for path, _ in await chunks(world)} == {"a.py", "new.py", "docs/c.md"}
+        assert run.files_processed == 3, "each file is counted once"
+        assert len(world.embeddings.inputs) >= run.chunks_embedded
+
+
+async def test_a_build_that_fails_leaves_the_live_version_at_the_new_commit(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
         await world.completed()
-        assert (await live(world)).id == before.id
+        before = await live(world)
+    world.edit_registry("model: test/words", "model: test/others")
+    head = world.repository.commit({"new.py": module("omega")})
+    async with world.opened():
+        await failed_build(world)
+        after = await live(world)
+        assert (after.id, after.commit_sha) == (before.id, head)
         assert await found(world, "omega") >= {"new.py"}
-        await world.app.versions.set_hold(["project"], None)
-        await world.completed()
-        assert (await live(world)).id != before.id
+        assert (await world.app.repositories.get("project")).last_commit == head
+        world.embeddings.forget()
+        await failed_build(world)
+        assert world.embeddings.inputs == [], "what the live version has is not embedded again"
 
 
-async def test_a_held_index_of_a_different_branch_waits_for_a_person(closed_world: World):
+@pytest.mark.parametrize("reason", ["the server has another model", "a different provider"])
+async def test_a_model_that_cannot_be_asked_any_more_does_not_keep_the_next_version_from_being_built(
+    closed_world: World, caplog: pytest.LogCaptureFixture, reason: str
+):
     world = closed_world
     world.repository.commit(FILES)
-    world.repository.git("branch", "release")
     async with world.opened():
         await world.completed()
-        await world.app.versions.set_hold(["project"], PAUSED)
-    world.edit_registry("{name: project,", "{name: project, branch: release,")
-    async with world.opened():
-        run = await world.sync()
-        assert (run.status, run.error_code) == ("blocked", "INDEX_HELD")
-        assert await found(world, "alpha") >= {"a.py"}
-
-
-async def test_a_gate_keeps_the_live_version_where_answers_get_worse(closed_world: World):
-    world = closed_world
-    world.repository.commit({"a.py": module("alpha"), "b.py": module("beta")})
-    (world.folder / "questions.yaml").write_text("- {question: alpha 3, repository: project, path: a.py}\n")
-    gate = "index: {gate: questions.yaml}\n"
+    if reason == "a different provider":
+        world.edit_registry("provider: openai", "provider: ollama")
+    else:
+        another_model(world)
+    world.repository.commit({"new.py": module("omega")})
     async with world.opened():
         await world.completed()
-        before = await live(world)
-    world.configure(size=900, more='exclude: ["a.py"]', extra=gate)
-    async with world.opened():
-        run = await world.sync()
-        assert (run.status, run.error_code) == ("blocked", "INDEX_GATE_CLOSED")
-        assert "recall" in str(run.error_message)
-        assert (await live(world)).id == before.id
-        assert await found(world, "alpha") >= {"a.py"}
-        await world.app.runs.approve(run.id, Ask(RunTrigger.COMMAND))
-        await world.completed()
-        assert (await live(world)).id != before.id
+        assert await found(world, "omega") >= {"new.py"}
+    assert "follows no commits until its new version is live" in caplog.text
 
 
-async def test_a_gate_whose_questions_this_machine_lacks_blocks_the_new_version_alone(closed_world: World):
-    world, questions = closed_world, closed_world.folder / "questions.yaml"
-    world.repository.commit({"a.py": module("alpha")})
-    questions.write_text("- {question: alpha 3, repository: project, path: a.py}\n")
-    async with world.opened():
-        await world.completed()
-        before = await live(world)
-    world.configure(size=900, extra="index: {gate: questions.yaml}\n")
-    questions.rename(world.folder / "elsewhere.yaml")
-    async with world.opened():
-        run = await world.sync()
-        assert (run.status, run.error_code) == ("blocked", "INDEX_GATE_CLOSED")
-        assert f"There is no questions file {questions}" in str(run.error_message)
-        assert (await live(world)).id == before.id
-        (world.folder / "elsewhere.yaml").rename(questions)
-        await world.completed()
-        assert (await live(world)).id != before.id
-
-
-@pytest.mark.parametrize("approval", ["of this version", "of an older program", "in advance"])
-async def test_an_approval_of_worse_answers_approves_no_deletion_and_the_other_way_round(
-    closed_world: World, approval: str
-) -> None:
+async def test_a_mass_deletion_is_stopped_before_the_next_version_is_built(closed_world: World):
     world = closed_world
     files: dict[str, Content] = {f"f{number:02}.py": module(f"word{number}") for number in range(30)}
-    world.repository.commit(files | {"a.py": b"alpha\n"})
-    (world.folder / "questions.yaml").write_text("- {question: alpha, repository: project, path: a.py}\n")
-    gate = "index: {gate: questions.yaml}\n"
+    world.repository.commit(files)
     async with world.opened():
         await world.completed()
-    world.configure(size=900, more='exclude: ["a.py"]', extra=gate)
+    another_chunk_size(world)
+    world.repository.commit(dict.fromkeys(list(files)[:29]))
     async with world.opened():
-        run = await world.sync(approved=approval == "in advance")
-        assert (run.status, run.error_code) == ("blocked", "INDEX_GATE_CLOSED")
-        if approval == "of an older program":
-            # It stored nothing about what it had stopped at.
-            await world.app.database.change(update(RUNS).values(brake=None))
+        run = await world.sync()
+        assert (run.status, run.error_code) == ("blocked", "DELETION_BLOCKED")
+        assert len(await world.indexed()) == 30
         await world.app.runs.approve(run.id, Ask(RunTrigger.COMMAND, "anna"))
-        if approval == "of an older program":
-            await world.app.database.change(update(RUNS).values(approval={}))
-        world.repository.commit(dict.fromkeys(list(files)[:29]))
-
-        again = await world.sync()
-
-        assert (again.id, again.status, again.error_code) == (run.id, "blocked", "DELETION_BLOCKED")
-        assert len(await world.indexed()) == 31
-        await world.app.runs.approve(run.id, Ask(RunTrigger.COMMAND, "anna"))
-        last = await world.sync()
-        if approval == "of an older program":
-            assert (last.status, last.error_code) == ("blocked", "INDEX_GATE_CLOSED"), "nobody approved the answers"
-        else:
-            assert (last.status, set(await world.indexed())) == ("completed", {"f29.py"})
+        assert (await world.sync()).status == "completed"
+        assert set(await world.indexed()) == {"f29.py"}

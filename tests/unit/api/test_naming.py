@@ -36,7 +36,6 @@ def test_every_repository_can_be_reached_whatever_it_is_called(name: str) -> Non
         assert asked("GET", f"{written}/wait") == ("wait_for_commit", name)
         assert asked("POST", f"{written}/sync") == ("sync_repository", name)
         assert asked("GET", f"{written}/index") == ("get_index", name)
-        assert asked("POST", f"{written}/index/rollback") == ("roll_back_index", name)
 
 
 @given(NAMES)

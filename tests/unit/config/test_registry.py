@@ -162,7 +162,6 @@ WARNINGS = [
     ("repositories:\n  - {name: a, git: 'https://hush@x/y'}\n", "2:20: the address holds credentials in the clear"),
     ("gitlab:\n  - {name: a, url: 'http://x', token: '${SET}'}\n", "2:20: the token is sent unencrypted over http://"),
     ("repositories:\n  - {name: a, git: 'http://u:${SET}@x/y'}\n", "2:20: the password is sent unencrypted over http:"),
-    ("index: {gate: gone.yaml}\n", "1:15: there is no such file on this machine"),
     (SERVER % "ca_file: ca.pem", "2:42: there is no such file on this machine"),
     ("repositories:\n  - {name: a, path: gone}\n", "2:21: there is no such folder on this machine"),
 ]

@@ -77,6 +77,8 @@ MISTAKES = [
     (ONE % "chunk: {overlap: 7001}", "2:43: repositories[0].chunk.overlap: overlap must be below size: 7001 is not"),
     ("qdrant: {replication_factor: 2, write_consistency_factor: 3}\n", "1:59: qdrant.write_consistency_factor must be"),
     (INDEX % "keep_retired: '24'", "1:23: index.keep_retired must be a number of sec"),
+    (INDEX % "gate: questions.yaml", "1:9: unknown key `gate` in index: it was removed, delete it; a new version"),
+    (INDEX % "must_not_fall: 0.1", "1:9: unknown key `must_not_fall` in index: it was removed, delete it; it"),
     # Patterns
     (ONE % "include: ['']", "2:36: repositories[0].include[0] matches nothing: it is empty"),
     (ONE % "exclude: [a, '[b']", "2:39: repositories[0].exclude[1] matches nothing: a ["),

@@ -53,8 +53,8 @@ def test_the_committed_schema_is_the_one_of_the_models_and_accepts_the_example(r
         "embedding: {provider: tei, url: 'http://x', window: 500, batch: 8, concurrency: 2, dimensions: 384}",
         "x-docs: &docs {schedule: null}\nrepositories: [{<<: *docs, name: a, path: .}]",
         "defaults: {schedule: null}\nrepositories: [{name: a, path: ., schedule: never, chunk: {size: 2000}}]",
-        "index: {keep_retired: 24h, gate: null, must_not_fall: 0}",
-        "index: {keep_retired: '${S}', gate: repositories.yaml, must_not_fall: '${F}'}",
+        "index: {keep_retired: 24h}",
+        "index: {keep_retired: '${S}'}",
         "qdrant: {url: null, quantization: '${Q}', on_disk_payload: '${D}', shard_number: '${N}'}",
     ],
 )

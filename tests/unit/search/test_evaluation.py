@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reposync.config.document import RegistryErrors
 from reposync.errors import ConfigError, IndexUnavailable
@@ -16,8 +14,6 @@ from reposync.search.evaluation import (
     MAX_BYTES,
     MAX_QUESTIONS,
     Question,
-    Scores,
-    falls,
     load_questions,
     rank,
     ranks_of,
@@ -169,35 +165,3 @@ async def test_the_first_error_ends_the_evaluation():
 
     with pytest.raises(IndexUnavailable, match="no answer to what is 0"):
         await ranks_of(numbered(9), ask)
-
-
-# The gate ----------------------------------------------------------------------------------------------------------
-
-
-def figures(recall: float = 0.9, mrr: float = 0.7, ndcg: float = 0.8) -> Scores:
-    return Scores(40, {1: 0.5, 5: 0.8, 10: recall}, mrr, ndcg)
-
-
-def test_a_version_that_is_as_good_or_a_little_worse_does_not_fall():
-    assert falls(figures(), figures(1.0, 1.0, 1.0), 0) is None
-    assert falls(figures(), figures(recall=0.88, mrr=0.68, ndcg=0.78), 0.02) is None
-
-
-@given(st.lists(st.none() | st.integers(1, 10), min_size=1, max_size=60), st.data())
-def test_an_answer_that_moves_up_makes_no_figure_lower_in_any_order(ranks: list[int | None], data: st.DataObject):
-    better = ranks.copy()
-    better[data.draw(st.integers(0, len(ranks) - 1))] = 1
-
-    assert falls(scores(ranks), scores(data.draw(st.permutations(better))), 0) is None
-
-
-@pytest.mark.parametrize(
-    ("candidate", "sentence"),
-    [
-        (figures(recall=0.85), "recall@10 fell from 0.9000 to 0.8500"),
-        (figures(mrr=0.65), "MRR@10 fell from 0.7000 to 0.6500"),
-        (figures(ndcg=0.7, mrr=0.6), "MRR@10 fell from 0.7000 to 0.6000, NDCG@10 fell from 0.8000 to 0.7000"),
-    ],
-)
-def test_a_version_that_is_worse_is_described_with_its_figures(candidate: Scores, sentence: str):
-    assert falls(figures(), candidate, 0.02) == f"Over 40 questions {sentence}; at most 0.02 is allowed."
