@@ -68,35 +68,27 @@ def test_the_status_names_the_model_the_chunks_and_the_commit_that_are_searched(
     assert "repositories on" not in shown, "nothing changes"
 
 
-def test_a_rollback_stays_until_a_person_resumes(owner: Owner) -> None:
+def test_settings_that_are_set_again_find_the_version_that_they_made(owner: Owner) -> None:
     person = owner.person
     person.types("sync")
     owner.configures(size=1600)
     person.types("sync")
     assert owner.states() == [("live", 2), ("retired", 1)]
     assert "removed in 23 h" in person.types("index", "status").stdout
+    owner.embeddings.forget()
 
-    done = person.types("index", "rollback", "payments")
-    assert f"payments: version 1 is live, at {owner.repository.head()[:10]}" in done.stdout
-    assert "reposync index resume payments" in done.stderr
+    owner.configures()
     person.types("sync")
-    assert owner.states() == [("live", 1), ("retired", 2)], "the settings that were rolled back are not built again"
-    (found,) = person.asks("index", "status")["items"]
-    assert found["hold"] == {"reason": "rolled back from version 2", "until_settings_change": True}
-    assert "held (rolled back from version 2)" in person.types("index", "status").stdout
 
-    person.types("index", "resume", "payments")
-    person.types("sync")
-    assert owner.states() == [("live", 2), ("retired", 1)]
+    assert owner.states() == [("live", 1), ("retired", 2)]
+    assert owner.embeddings.inputs == []
 
 
 def test_the_progress_of_a_change_is_displayed(owner: Owner) -> None:
     person = owner.person
     person.types("sync")
-    assert [each["repository"] for each in person.asks("index", "pause")] == ["payments"]
     owner.configures(model="test/other")
-    assert "0 of 1 repositories on openai: test/other (1 held)" in person.types("index", "status").stdout
-    assert "the next sync builds" in person.types("index", "resume", "payments").stdout
+    assert "0 of 1 repositories on openai: test/other (1 waiting)" in person.types("index", "status").stdout
     (change,) = person.asks("index", "status")["collections"]
     assert change["repositories"]["waiting"] == 1
     assert change["chunks_former"] > 0
