@@ -159,7 +159,6 @@ REPOSITORIES = _table(
     Repository,
     Column("scheduled_since", UTCDateTime()),
     *_columns(JsonText, "attributes"),
-    Column("index_hold", JsonText()),
     *(Column(name, SafeText()) for name in ("indexed_collection", "index_identity", "resolved_from")),
 )
 # Lines of `.gitattributes` are up to 13 MB.
