@@ -164,8 +164,8 @@ class Versions(Stored):
             row = await self._lock(connection, run)
             if row.generation != read.generation:
                 raise DefinitionChanged(
-                    f"The definition of {run.repository!r} changed during this run; its index is unchanged, and a run "
-                    "for the new definition is queued."
+                    f"The definition of {run.repository!r} changed during this run; its index is unchanged, and the "
+                    "run begins again."
                 )
             now = self._database.moment()
             complete = {"commit_sha": published.commit, "committed_at": published.committed_at, "partial_commit": None}
