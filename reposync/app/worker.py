@@ -180,7 +180,7 @@ class WorkerPool:
     async def _is_in_the_way(self, run: Run, is_full: bool) -> bool:
         if is_full and await self._app.runs.others_wait(run):
             return True
-        return any(each.status is RunStatus.QUEUED for each in await self._app.runs.active(run.repository_id))
+        return any(each.status is RunStatus.QUEUED for each in await self._app.history.active(run.repository_id))
 
     async def _drain(self, grace_seconds: float) -> None:
         if not self._running:
