@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from reposync.catalog.targets import CONFIG, Catalog, SyncTarget
-from reposync.config.loading import LISTS, Clear, LoadedRegistry, entry_key, registry_of, sentences
+from reposync.config.loading import Clear, LoadedRegistry, registry_of, sentences
 from reposync.config.registry import Registry
 from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
@@ -30,7 +30,7 @@ from reposync.store.tables import RegistryDocument
 Keys = Mapping[str, tuple[Any, Any]]
 Kind = Literal["added", "changed", "gone"]
 
-_KINDS = {"gitlab": "GitLab server", "groups": "group"}
+_LISTS = {"gitlab": "GitLab server {name}", "groups": "group {gitlab}/{group}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Applying:
             ),
             conflicts=conflicts,
             unchanged=len(registrations) - len(changes),
-            registrations=[each for each in (*registrations, *with_defaults) if _differs(each, rows.get(each.name))],
+            registrations=[each for each in (*registrations, *with_defaults) if each.differs_from(rows.get(each.name))],
             gone=gone,
         )
 
@@ -184,8 +184,8 @@ def _entries(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The parts of a document by name: "section embedding", "GitLab server main"."""
     found: dict[str, Mapping[str, Any]] = {}
     for section, value in document.items():
-        if section in LISTS:
-            found |= {f"{_KINDS[section]} {entry_key(section, entry)}": entry for entry in value}
+        if section in _LISTS:
+            found |= {_LISTS[section].format_map(entry): entry for entry in value}
         else:
             found[f"section {section}"] = value
     return found
@@ -216,10 +216,3 @@ def _change(registration: Registration, row: Repository | None) -> Change | None
         before["origin"], after["origin"] = row.origin_words, f"the registry file {registration.origin_file}"
     keys = _keys(before, after)
     return Change("changed", what, keys) if keys else None
-
-
-def _differs(registration: Registration, row: Repository | None) -> bool:
-    if row is None or row.has_left:
-        return True
-    said = {key: value for key, value in registration.model_dump().items() if key not in ("project_id", "origin_host")}
-    return any(getattr(row, key) != value for key, value in said.items())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from reposync.catalog.group_plan import (
     GROUP_RENUMBERED,
@@ -56,16 +56,6 @@ RETRY_SECONDS = 300.0
 LAST_WRITE_SECONDS = 5.0
 _LONGEST_RETRY_AFTER_SECONDS = 86_400.0
 TRIES = 3
-_COMPARED = (
-    "location",
-    "collection",
-    "cron_expression",
-    "timezone",
-    "definition",
-    "resolved",
-    "group_key",
-    "project_id",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +211,7 @@ class Discovery:
         """Safe to repeat, and to abandon at any await. Raises RegistrationsChanged if the view is outdated (before any
         change), and what the guard raises."""
         lefts = {each.row.id: each.left for each in plan.known}
-        changes = [change for each in plan.known if (change := _change(view, each)).values]
+        changes = [change for each in plan.known if (change := _change(each)).values]
         await self._repositories.apply_changes(changes, guard=guard)
 
         changed = {change.before.id: change.values for change in changes}
@@ -297,19 +287,15 @@ def _registrations(
         resolved = checked_repository(registry, definition)
         target = SyncTarget(resolved, GROUP, definition=definition, group_key=view.key)
         registration = target.registration().model_copy(update={"project_id": project.id})
-        row = rows.get(name)
         # If its group had left the registry file, registering it activates it again.
-        if row is None or row.has_left or any(getattr(registration, key) != getattr(row, key) for key in _COMPARED):
+        if registration.differs_from(rows.get(name)):
             found.append(registration)
     return found
 
 
-def _change(view: GroupView, known: Known) -> RepositoryChange:
-    row, project = known.row, known.project
-    values: dict[str, Any] = {} if known.name == row.name else {"name": known.name}
-    if project is not None and (row.origin, row.group_key, row.project_id) != (GROUP, view.key, project.id):
-        values |= {"origin": GROUP, "group_key": view.key, "project_id": project.id, "branch": None}
-    return RepositoryChange(row, values | pause_of(known))
+def _change(known: Known) -> RepositoryChange:
+    renamed = {} if known.name == known.row.name else {"name": known.name}
+    return RepositoryChange(known.row, renamed | pause_of(known))
 
 
 def _kept_names(view: GroupView, plan: GroupPlan) -> Iterator[tuple[str, str]]:

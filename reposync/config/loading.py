@@ -27,8 +27,6 @@ from reposync.config.sections import EmbeddingConfig, prefixes_of
 from reposync.errors import ConfigError
 from reposync.words import nearest, suggestion
 
-LISTS = ("gitlab", "groups")
-
 Clear = Mapping[str, SecretStr]
 """Secrets of a registry file that this process read, by their name in messages."""
 Finding = tuple[Loc, str]
@@ -284,11 +282,6 @@ def registry_of(document: Mapping[str, Any], environ: Mapping[str, str], clear: 
     dropped. Raises ValidationError for a document that no version could have written.
     """
     return Registry.model_validate(document, extra="ignore", context={"environ": environ, "clear": clear})
-
-
-def entry_key(section: str, entry: Mapping[str, Any]) -> str:
-    """The identity of a server or a group, as it is displayed."""
-    return str(entry["name"]) if section == "gitlab" else f"{entry['gitlab']}/{entry['group']}"
 
 
 def repository_of(

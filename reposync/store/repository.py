@@ -51,6 +51,13 @@ class Registration(Record):
     origin_host: str | None = Field(default=None, sa_type=SafeText)
     by_hand: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
 
+    def differs_from(self, row: Repository | None) -> bool:
+        """Whether registering it changes the row."""
+        if row is None or row.has_left:
+            return True
+        kept = {"origin_host"} | ({"project_id"} if self.project_id is None else set())
+        return any(getattr(row, key) != value for key, value in self.model_dump(exclude=kept).items())
+
 
 class Repository(Registration):
     """A row of `repositories`. Times are aware UTC.
