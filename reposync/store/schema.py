@@ -28,8 +28,8 @@ from reposync.store.database_errors import LOCK_TIMEOUT, UPGRADE, is_locked, is_
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = ("0004", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014")
-"""Oldest first: of 0.1.0, two of 0.2, an intermediate one, of 0.2.1, three intermediate ones, of this version."""
+REVISIONS = ("0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014")
+"""Oldest first: of 0.2.0, two intermediate ones, of 0.2.1, three intermediate ones, of this version."""
 
 HEAD = REVISIONS[-1]
 
@@ -52,7 +52,7 @@ _REPORT_SECONDS = 15.0
 
 VERSION_TABLE = "reposync_alembic_version"
 FORMER_VERSION_TABLE = "alembic_version"
-"""Of 0.2.0 and before, whose programs read it, and of any other program that uses Alembic. It is taken over if the
+"""Of 0.2.0, whose programs read it, and of any other program that uses Alembic. It is taken over if the
 database has our tables, and its revision then follows that of VERSION_TABLE."""
 
 _OLDEST = {
@@ -107,7 +107,8 @@ class Schema:
         found = f"The database {where} has schema {self.revision}"
         if self.state == "incompatible" and str(self.revision) < HEAD:
             raise StoreUnavailable(
-                f"{found}, which no released version made.", remedy="Move it away and start with a new one."
+                f"{found}, which is older than that of 0.2.0, the oldest version that can be upgraded.",
+                remedy="Upgrade it with version 0.2.1 first (`reposync db upgrade`), or start with a new database.",
             )
         if self.state == "incompatible":
             remedy = "Use the version of reposync that upgraded it, or a newer one."

@@ -1,5 +1,4 @@
-"""This program and earlier releases: an index of 0.1.0 is taken over, and daemons of the release before are replaced
-while they run."""
+"""This program and earlier releases: an index of 0.2.0 is taken over, and its daemons are replaced while they run."""
 
 from __future__ import annotations
 
@@ -29,10 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.full
 
-FIRST_RELEASE = "228445200a7708925c8b8a6c75755404ca55fa0b"
-"""Version 0.1.0, whose database and index this program takes over."""
 RELEASE_BEFORE = "9f3a592d0236894ca13a3fe527a15bc68960b962"
-"""Version 0.2.0, whose pods this program replaces while they run."""
+"""Version 0.2.0, whose database and index this program takes over, and whose pods it replaces while they run."""
 
 NAMES = ("app", "billing", "ledger", "web")
 LONG = b"\n\n".join(b"def booking_%d(amount):\n    return ledger.book(amount, %d)" % (n, n) for n in range(40))
@@ -63,19 +60,11 @@ def qdrant_url() -> Generator[str, None, None]:
         yield server.url
 
 
-@pytest.mark.parametrize(
-    ("release", "processed"),
-    [(FIRST_RELEASE, 2), (RELEASE_BEFORE, 2)],
-    ids=["0.1.0 had no symbols", "0.2.0 had those of each chunk"],
-)
-def test_what_a_release_made_is_taken_over(
-    person: Person, repository: GitRepository, tmp_path: Path, release: str, processed: int
-):
+def test_what_a_release_made_is_taken_over(person: Person, repository: GitRepository, before: Path):
     repository.commit({"a.py": b"def first(): pass\n", "b.py": b"def second(): pass\n"})
     person.configures(f"embedding: {{provider: none}}\nrepositories: [{{name: app, path: '{repository.path}'}}]\n")
-    person.environment["PYTHONPATH"] = str(earlier_version(release, tmp_path / "earlier"))
-    if release == RELEASE_BEFORE:
-        person.types("apply")
+    person.environment["PYTHONPATH"] = str(before)
+    person.types("apply")
     (earlier,) = person.asks("sync", "app")
 
     del person.environment["PYTHONPATH"]
@@ -86,18 +75,19 @@ def test_what_a_release_made_is_taken_over(
     person.types("apply")
     (run,) = person.asks("sync", "app")
 
-    assert (run["status"], run["files_processed"], run["chunks_embedded"]) == ("completed", processed, 0)
+    assert (run["status"], run["files_processed"], run["chunks_embedded"]) == ("completed", 2, 0)
     assert run["commit_before"] == run["commit_after"] == earlier["commit_after"]
     assert [each["id"] for each in person.asks("history")] == [run["id"], earlier["id"]]
     assert person.asks("search", "second")[0]["path"] == "b.py"
 
 
-async def test_the_first_sync_after_the_upgrade_from_0_1_reads_no_blob_and_embeds_nothing(
+async def test_the_first_sync_after_the_upgrade_from_0_2_reads_no_blob_and_embeds_nothing(
     tmp_path: Path,
     person: Person,
     qdrant_url: str,
     embeddings: EmbeddingServer,
     repository: GitRepository,
+    before: Path,
     empty_database_url: str,  # noqa: F811
 ) -> None:
     collection = f"c-{tmp_path.parent.name}-{tmp_path.name}".replace("_", "-")
@@ -105,12 +95,13 @@ async def test_the_first_sync_after_the_upgrade_from_0_1_reads_no_blob_and_embed
     world = World(person.home, repository, embeddings, qdrant_url, collection, empty_database_url)
     world.configure(size=400)
     person.environment |= {
-        "PYTHONPATH": str(earlier_version(FIRST_RELEASE, tmp_path / "earlier")),
+        "PYTHONPATH": str(before),
         "REPOSYNC_CONFIG": str(person.home / "repositories.yaml"),
         "REPOSYNC_STATE_DIR": str(person.home / "state"),
         "QDRANT_URL": qdrant_url,
         "DATABASE_URL": empty_database_url,
     }
+    person.types("apply")
     (earlier,) = person.asks("sync", "project")
     there = await world.points()
     for row in repository.ls_tree():  # whoever reads a blob now fails
