@@ -77,7 +77,6 @@ def repositories(count: int, **columns: Any) -> Iterator[Row]:
             "timezone": "UTC",
             "is_active": True,
             "epoch": 1,
-            "attributes": "{}",
             "last_sync_at": START,
             "created_at": START - timedelta(days=1_000),
             "updated_at": START,

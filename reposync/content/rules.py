@@ -28,7 +28,7 @@ from typing import Final
 from identify import extensions
 
 from reposync.content.attributes import Attributes
-from reposync.content.detection import DATA_FORMATS, SMALLEST_DATA_CHARS
+from reposync.content.detection import DATA_FORMATS
 from reposync.content.languages import language_of, language_of_head
 from reposync.content.model import Skip, Skipped
 from reposync.wildmatch import PathPatterns
@@ -234,11 +234,6 @@ class PathRules:
 
 def _patterns(patterns: Sequence[str]) -> PathPatterns:
     return PathPatterns([pattern.encode().decode("latin-1") for pattern in patterns])
-
-
-def read_differently(path: bytes, size_bytes: int) -> bool:
-    """Whether revision 2 of this package may read the content of this file differently than revision 1 did."""
-    return path.lower().endswith(b".ipynb") or size_bytes >= SMALLEST_DATA_CHARS  # no character takes less than a byte
 
 
 def _content_keys(name: str) -> frozenset[str]:

@@ -158,9 +158,7 @@ class Repositories(Stored):
         row = rows.get(sanitize_text(name))
         if is_new := row is None:
             since = {"created_at": now, "updated_at": now, **scheduled(registration, now)}
-            row = await self._insert(
-                connection, name, {"is_active": True, "epoch": 0, "attributes": {}} | since | columns
-            )
+            row = await self._insert(connection, name, {"is_active": True, "epoch": 0} | since | columns)
         record = Repository.of(row)
         _require_as_expected(record, expected)
         if belongs_to_another(record, registration):

@@ -62,10 +62,10 @@ class Registration(Record):
 class Repository(Registration):
     """A row of `repositories`. Times are aware UTC.
 
-    `last_commit` is the commit that the live version of the index holds completely. `content_fingerprint`: of an index
-    of 0.1, until a run publishes. `head_commit`: the newest head of its source that a run or a push reported;
-    `lag_since`: see `behind_since`. `generation` counts changes of the definition. `live_version`: the id of the live
-    index version. `next_due_at`: when a scheduler takes it next; None if it is not scheduled. `last_tick_at`: when its
+    `last_commit` is the commit that the live version of the index holds completely. `head_commit`: the newest head of
+    its source that a run or a push reported; `lag_since`: see `behind_since`. `generation` counts changes of the
+    definition. `live_version`: the id of the live index version. `next_due_at`: when a scheduler takes it next; None
+    if it is not scheduled. `last_tick_at`: when its
     schedule was last looked at, see `Ticks`.
     """
 
@@ -78,7 +78,6 @@ class Repository(Registration):
     head_commit: str | None = Field(default=None, sa_type=SafeText)
     lag_since: datetime | None = Field(default=None, sa_type=UTCDateTime)
     epoch: int = Field(default=0, sa_type=BigInteger)
-    content_fingerprint: str | None = Field(default=None, sa_type=SafeText)
     generation: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
     live_version: str | None = Field(default=None, sa_type=SafeText)
     next_due_at: datetime | None = Field(default=None, sa_type=UTCDateTime)

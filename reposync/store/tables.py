@@ -152,15 +152,7 @@ def _owner(column: str, target: str) -> Column[str]:
     return Column(column, SafeText(), ForeignKey(target, ondelete="CASCADE"), nullable=False)
 
 
-# Those are not used any more: they are of 0.1, whose index became a version at the upgrade, and of 0.2, whose pods set
-# `scheduled_since` when they change a schedule (see `Ticks.reschedule`).
-REPOSITORIES = _table(
-    "repositories",
-    Repository,
-    Column("scheduled_since", UTCDateTime()),
-    *_columns(JsonText, "attributes"),
-    *(Column(name, SafeText()) for name in ("indexed_collection", "index_identity", "resolved_from")),
-)
+REPOSITORIES = _table("repositories", Repository)
 # Lines of `.gitattributes` are up to 13 MB.
 VERSIONS = _table("index_versions", IndexVersion, *_columns(JsonText, "attributes"))
 RUNS = _table("sync_runs", Run)

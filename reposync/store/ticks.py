@@ -34,10 +34,7 @@ _BATCH = 200
 _ROW = REPOSITORIES.c
 _IS_SCHEDULED = and_(_ROW.is_active, _ROW.cron_expression.is_not(None))
 # What a turn is decided by: if one of these differs by now, a different pod or a person was faster.
-_DECIDED_BY = (
-    *(_ROW.id, _ROW.name, _ROW.cron_expression, _ROW.timezone),
-    *(_ROW.next_due_at, _ROW.last_tick_at, _ROW.scheduled_since),
-)
+_DECIDED_BY = (_ROW.id, _ROW.name, _ROW.cron_expression, _ROW.timezone, _ROW.next_due_at, _ROW.last_tick_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +97,13 @@ class Ticks(Stored):
             outcome += await self._settle(await self._due(rows, turn.now), turn)
 
     async def reschedule(self) -> None:
-        """A schedule whose `next_due_at` may be wrong is due at once, which sets it anew: the clock was set back since
-        its last turn; or a pod of 0.2 registered, resumed or changed it, which sets `scheduled_since` only."""
-        now, later = self._database.moment(), self._database.moment(AHEAD_SECONDS)
-        is_wrong = or_(_ROW.last_tick_at > later, _ROW.scheduled_since.is_not(None))
+        """Schedules that were looked at in the future are due at once, which sets `next_due_at` anew: the clock was set
+        back since."""
+        ahead = and_(_IS_SCHEDULED, _ROW.last_tick_at > self._database.moment(AHEAD_SECONDS))
         # Locked in the order of all transactions, see `lock_repositories`.
-        which = select(_ROW.id).where(_IS_SCHEDULED, is_wrong).order_by(_ROW.id)
-        locked = which.with_for_update(key_share=True)
-        await self._database.change(update(REPOSITORIES).where(_ROW.id.in_(locked)).values(next_due_at=now))
+        locked = select(_ROW.id).where(ahead).order_by(_ROW.id).with_for_update(key_share=True)
+        due = update(REPOSITORIES).where(_ROW.id.in_(locked)).values(next_due_at=self._database.moment())
+        await self._database.change(due)
 
     async def missed(self, identity: str, limit: int = 20) -> list[MissedTick]:
         """The latest missed ticks of the repository, newest first."""
@@ -125,8 +121,7 @@ class Ticks(Stored):
                 await asyncio.sleep(0)  # that took up to some milliseconds
             if (around := ticks[schedule]) is not None:
                 last, following = around
-                settled = max(filter(None, (row.last_tick_at, row.scheduled_since)), default=now)
-                due.append(_Due(row, last if last > settled else None, following))
+                due.append(_Due(row, last if last > (row.last_tick_at or now) else None, following))
         return due
 
     def _ticks_around(self, row: Row[Any], now: datetime) -> tuple[datetime, datetime] | None:
@@ -189,7 +184,7 @@ async def _move_on(connection: Connection, due: Sequence[_Due], now: datetime) -
     if not due:
         return
     taken = update(REPOSITORIES).where(_ROW.id == bindparam("identity"), _ROW.next_due_at == bindparam("was_due_at"))
-    moved = taken.values(next_due_at=bindparam("due_at"), last_tick_at=now, scheduled_since=None)
+    moved = taken.values(next_due_at=bindparam("due_at"), last_tick_at=now)
     rows = [{"identity": each.row.id, "was_due_at": each.row.next_due_at, "due_at": each.next_due_at} for each in due]
     await connection.execute(moved, rows)
 

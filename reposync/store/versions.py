@@ -184,7 +184,7 @@ class Versions(Stored):
                 await self._retire(connection, VERSIONS.c.repository_id == run.repository_id, VersionState.LIVE)
                 changes |= {"live_at": now, "retired_at": None}
             live = await self._change(connection, version.id, changes)
-            repeated = _repeated(live) | {"last_sync_at": now, "content_fingerprint": None, "updated_at": now}
+            repeated = _repeated(live) | {"last_sync_at": now, "updated_at": now}
             if published.complete:
                 repeated["lag_since"] = now
             if published.project_id is not None:

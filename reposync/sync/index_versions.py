@@ -3,7 +3,6 @@ changed; and the removal of versions that are no longer searched."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -20,8 +19,8 @@ from reposync.store.run import Run
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import unwritten_version
 from reposync.sync.prepare import ContentSettings
-from reposync.sync.target import RunContext, SyncParts, SyncSettings, fingerprint_of_01
-from reposync.vectors.collection import FIRST_SCHEMA, SCHEMA_REVISION
+from reposync.sync.target import RunContext, SyncParts, SyncSettings
+from reposync.vectors.collection import SCHEMA_REVISION
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +111,6 @@ class VersionChoice:
         """Begins a version if there is none with the wanted settings."""
         versions = await self.parts.versions.of(self.repository.id)
         wanted = await self._wanted(versions)
-        versions = await self._adopted(versions, wanted)
         live = next((each for each in versions if each.state is VersionState.LIVE), None)
         if live is not None and live.settings_key == wanted.key:
             return Situation(wanted, versions, live, live)
@@ -161,26 +159,6 @@ class VersionChoice:
         if self.run is None:
             return unwritten_version(self.repository, VersionState.BUILDING, common | made_of)
         return await self.parts.versions.add(self.run, VersionState.BUILDING, **common, **made_of)
-
-    async def _adopted(self, versions: list[IndexVersion], wanted: VersionSettings) -> list[IndexVersion]:
-        """Of an index of 0.1, which became a version at the upgrade of the database, the settings are known only if its
-        fingerprint is that of the current settings."""
-        row = self.repository
-        made = next((each for each in versions if each.id == row.id and not each.settings), None)
-        if made is None or row.content_fingerprint is None or made.generation != row.generation:
-            return versions
-        attributes = await self.parts.versions.attributes(made.id)
-        today = await asyncio.to_thread(fingerprint_of_01, self.settings, attributes)
-        is_same = row.content_fingerprint.rpartition(":")[2] == today and made.physical == wanted.physical
-        if not is_same or (made.commit_sha is None and made.live_at is not None):
-            return versions
-        settings = replace(wanted, schema=FIRST_SCHEMA)
-        columns: dict[str, Any] = {"settings_key": settings.key, "settings": asdict(settings)}
-        if self.run is not None:
-            changed = await self.parts.versions.set_columns(self.run, made.id, **columns)
-        else:
-            changed = made.model_copy(update=columns)
-        return [changed if each is made else each for each in versions]
 
 
 # Versions that are no longer searched ---------------------------------------------------------------------------------

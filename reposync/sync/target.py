@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from reposync.content.attributes import Attributes
 from reposync.content.model import Skipped
-from reposync.content.rules import CONTENT_REVISION, PathRules, read_differently
+from reposync.content.rules import CONTENT_REVISION, PathRules
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.sources.port import Commit, Source, Tree, TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow, Manifests
@@ -28,8 +27,6 @@ from reposync.vectors.index import QdrantIndex
 
 # Time slice of matching paths in a thread: long enough to hide the hop (0.1 ms), short enough to cancel promptly.
 _SLICE_SECONDS = 0.1
-# The revision of reading in 0.1.
-_REVISION_OF_01 = 1
 # Bounds on `.gitattributes`: a hostile repository may hold one in every folder; real ones hold a handful.
 _MAX_ATTRIBUTE_FILES = 200
 _MAX_ATTRIBUTE_BYTES = 64 * 1024
@@ -116,10 +113,7 @@ class TargetTree:
 
     def reads_otherwise(self, entry: TreeEntry, row: ManifestRow) -> bool:
         """Whether the same blob may become something else now than when its row was written."""
-        if row.reader is not None:
-            return row.reader != self.reader(entry.path)
-        # Written by a program before 0.2.
-        return read_differently(entry.path, row.size_bytes or 0)
+        return row.reader != self.reader(entry.path)
 
 
 async def read_target(source: Source, settings: SyncSettings, head: Commit, cached: AttributeFiles) -> TargetTree:
@@ -182,10 +176,3 @@ def _path_rules(settings: SyncSettings, attributes: AttributeFiles) -> PathRules
 async def rules_fingerprint(settings: SyncSettings, attributes: AttributeFiles) -> str:
     rules = await asyncio.to_thread(_path_rules, settings, attributes)
     return rules.fingerprint
-
-
-def fingerprint_of_01(settings: SyncSettings, attributes: AttributeFiles) -> str:
-    """The second half of the fingerprint that 0.1 stored with an index, which is of reading and chunking."""
-    kept = [(path, text) for path, (_, text) in sorted(attributes.items()) if "linguist-generated" in text]
-    reading = repr((_REVISION_OF_01, settings.content, settings.include, kept))
-    return hashlib.sha256(reading.encode()).hexdigest()[:16]

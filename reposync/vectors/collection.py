@@ -23,8 +23,6 @@ file, not of each chunk alone. A version of the index with points of an earlier 
 built the next one from them, in the same collection."""
 WORDS_SCHEMA = 2
 """The first revision in which the terms of a point are those of its text."""
-FIRST_SCHEMA = 1
-"""What programs before 0.2 write."""
 LAYOUT = 1
 """Of collections: which vectors they have. Programs that expect a different one refuse the collection."""
 _METADATA_KEY = "reposync"

@@ -92,8 +92,9 @@ class Installation:
         await store.manifests.record(running, live.id, [row_of("a.py"), row_of("folder/b.py")])
         await store.runs.enqueue("payments", Ask(RunTrigger.HTTP), key=KEY)
         await store.due(TICK, "payments", "other")
-        await database.change(update(REPOSITORIES).values(scheduled_since=TICK))
         await store.repository("new", cron_expression="0 3 * * *")
+        ahead = update(REPOSITORIES).where(REPOSITORIES.c.name.in_(["new", "other"]))
+        await database.change(ahead.values(last_tick_at=store.history.now() + timedelta(hours=1)))
         return cls(
             store,
             documents,

@@ -50,7 +50,7 @@ class Pod:
 
     async def reschedule(self, _: int) -> None:
         of_one = update(REPOSITORIES).where(REPOSITORIES.c.name == self.chance.choice(NAMES))
-        await self.store.database.change(of_one.values(scheduled_since=self.store.history.now()))
+        await self.store.database.change(of_one.values(last_tick_at=self.store.history.now() + timedelta(hours=1)))
         await self.store.ticks.reschedule()
 
     async def register(self, turn: int) -> None:

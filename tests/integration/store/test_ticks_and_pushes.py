@@ -221,32 +221,6 @@ async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_n
     assert await store.take() == TickOutcome(queued=1), "a change of anything else skips none"
 
 
-async def test_a_schedule_that_a_pod_of_0_2_changed_is_followed(store: Store) -> None:
-    """Such a pod knows no `next_due_at`, and says when a schedule was set."""
-    await store.repository(**NIGHTLY)
-    await unattended(store)
-    assert await store.take(grace_seconds=60.0) in (TickOutcome(missed=1), TickOutcome(queued=1))
-    changes = {"cron_expression": "*/5 * * * *", "scheduled_since": store.history.now()}
-    await store.database.change(update(REPOSITORIES).values(**changes))
-
-    await store.ticks.reschedule()
-
-    assert await store.take() == TickOutcome()
-    row = await store.repositories.get("payments")
-    assert row.next_due_at is not None and row.next_due_at <= store.history.now() + timedelta(minutes=5)
-
-
-async def test_a_tick_that_a_pod_of_0_2_took_is_not_taken_again(store: Store) -> None:
-    await store.repository()
-    await store.due(TICK)
-    await store.database.change(update(REPOSITORIES).values(last_tick_at=TICK))
-
-    assert await store.take() == TickOutcome(first_runs=1), "the run of the other pod is not in this test"
-
-    assert (await store.claimed()).scheduled_for is None
-    assert await store.take() == TickOutcome()
-
-
 # The first run -----------------------------------------------------------------------------------------------------
 
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from reposync.content import rules as rules_module
 from reposync.content.attributes import Attributes
-from reposync.content.detection import SMALLEST_DATA_CHARS
 from reposync.content.model import REMEDIES, Skip, Skipped
-from reposync.content.rules import PathRules, read_differently
+from reposync.content.rules import PathRules
 
 FILE, EXECUTABLE, SYMLINK, SUBMODULE = 0o100644, 0o100755, 0o120000, 0o160000
 NOTHING = Attributes()
@@ -159,14 +158,6 @@ def test_data_and_generated_files_are_kept_if_an_include_pattern_names_them(
     assert rules("**", pattern).keeps_generated(path.encode()) is kept
     assert not rules("**").keeps_generated(path.encode())
     assert rules(attributes=f"/{path} -linguist-generated").keeps_generated(path.encode())
-
-
-def test_an_upgrade_reads_notebooks_and_large_files_again_and_no_others() -> None:
-    assert read_differently(b"a/b.ipynb", 10)
-    assert read_differently(b"B.IPYNB", 10)
-    assert read_differently(b"a.csv", SMALLEST_DATA_CHARS)
-    assert not read_differently(b"a.csv", SMALLEST_DATA_CHARS - 1)
-    assert not read_differently(b"ipynb", 10)
 
 
 def test_patterns_match_paths_that_are_not_utf8_byte_by_byte() -> None:

@@ -20,10 +20,12 @@ _PREFERRED = {
 def upgrade() -> None:
     op.add_column("repositories", sa.Column("next_due_at", sa.DateTime(timezone=True)))
     op.execute("""
+        UPDATE repositories SET last_tick_at = scheduled_since
+        WHERE last_tick_at IS NULL OR last_tick_at < scheduled_since""")
+    op.execute("""
         UPDATE repositories SET next_due_at = created_at
         WHERE is_active AND cron_expression IS NOT NULL""")
     op.execute("CREATE INDEX ix_repositories_next_due_at ON repositories (next_due_at)")
-    # A repository is locked while its tick is taken, by pods of 0.2 too: none runs twice without the unique index.
     op.execute("DROP INDEX uq_sync_runs_tick")
     op.execute("CREATE INDEX ix_sync_runs_repository_id ON sync_runs (repository_id)")
     if op.get_context().dialect.name == "sqlite":
