@@ -4,7 +4,7 @@ the client's import takes 1.3 s; what is not here, and why, is in `raw_requests`
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
@@ -18,7 +18,6 @@ from reposync.vectors.collection import new_metadata
 from reposync.vectors.connection import AlreadyExists, QdrantConnection, require_applied
 from reposync.vectors.port import DENSE, SPARSE, IndexSettings, PointId, no_check
 from reposync.vectors.raw_requests import CollectionRequests
-from reposync.vectors.request_bodies import Filter
 
 # In memory also if the original vectors are on disk: they are what a search compares.
 _QUANTIZATIONS: Mapping[Quantization, models.QuantizationConfig | None] = {
@@ -86,21 +85,6 @@ class CollectionChanges:
         )
         self._requests.forget_limits()
 
-    async def delete(self, selected: Filter, ids: Sequence[PointId], check: Callable[[], None]) -> None:
-        """Delete those of `ids` that are `selected`."""
-        some = selected | {"must": [*selected["must"], {"has_id": list(ids)}]}
-        selector = models.FilterSelector(filter=models.Filter.model_validate(some))
-
-        async def is_done() -> bool:
-            return not await self._requests.count(some)
-
-        await self._write(
-            "delete points",
-            lambda seconds: self._client.delete(self._name, selector, timeout=seconds),
-            is_done,
-            check,
-        )
-
     async def set_metadata(self, changes: Mapping[PointId, Mapping[str, Any]], check: Callable[[], None]) -> None:
         """Set these keys of the metadata of points, those of each point its own."""
         sets = [models.SetPayload(payload=keys, key="metadata", points=[number]) for number, keys in changes.items()]
@@ -108,7 +92,7 @@ class CollectionChanges:
         await self._write(
             "change payloads",
             lambda seconds: self._client.batch_update_points(self._name, operations, timeout=seconds),
-            check=check,
+            check,
         )
 
     async def close(self) -> None:
@@ -118,16 +102,15 @@ class CollectionChanges:
         self,
         what: str,
         request: Callable[[int | None], Awaitable[models.UpdateResult | list[models.UpdateResult]]],
-        is_done: Callable[[], Awaitable[bool]] | None = None,
         check: Callable[[], None] = no_check,
     ) -> None:
-        """A change of points, applied on return. `is_done`: see CollectionRequests.settled."""
+        """A change of points, applied on return; it may as well be sent again."""
 
         async def applied(seconds: int | None) -> None:
             results = await request(seconds)
             require_applied(each.status for each in (results if isinstance(results, list) else [results]))
 
-        await self._change(what, applied, is_settled=self._requests.settled(is_done), check=check)
+        await self._change(what, applied, is_settled=self._requests.settled(None), check=check)
 
     async def _change(self, what: str, request: Callable[[int | None], Awaitable[object]], **options: Any) -> None:
         """`request` gets the time-out that the server is given."""

@@ -241,7 +241,7 @@ class QdrantIndex:
         program may have no epoch, or one that is not a number."""
         mine = bodies.points_of_repository(scope.repository_id) | {"must_not": [bodies.later_than(scope.epoch)]}
         for page in _pages(ids, await self._page()):
-            await (await self._changes()).delete(mine, page, scope.check)
+            await self._collection.delete(mine, page, scope.check)
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
         """Delete all its points. `check`: see `WriteScope`."""
@@ -255,7 +255,7 @@ class QdrantIndex:
         size = await self._page()
         deleted = 0
         async for page in self._collection.scrolled(selected, False, limit=size):
-            await (await self._changes()).delete(selected, [point["id"] for point in page], check)
+            await self._collection.delete(selected, [point["id"] for point in page], check)
             deleted += len(page)
         return deleted
 

@@ -1,8 +1,10 @@
-"""Requests to Qdrant that its own client does not make. There are two kinds, each with a measured reason:
+"""Requests to Qdrant that its own client does not make. There are three kinds, each with a measured reason:
 
 - What a `search` and a sync without changes need, so descriptions, counts, listings and searches: importing
   `qdrant_client` (its models, gRPC, numpy) takes 1.3 s of CPU and 60 MB, as much as the whole command. In a daemon, its
   layers took 2 ms of a search of 7.
+- Deletes of points: with them here, a command that syncs a push with a deleted file takes 1.3 s and 78 MB, and by the
+  client 2.1 s and 128 MB.
 - Bulk writes of points: encoding 18,000 points takes 0.5 s here and 2.4 s by the client's models (`request_bodies`).
 
 All other changes are made by the client, see `changes`. Daemons and commands send the same.
@@ -16,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -27,7 +29,7 @@ from reposync.errors import IndexAnswerUnreadable, IndexUnavailable, IndexUnsupp
 from reposync.outgoing import parse_json
 from reposync.vectors.collection import PAYLOAD_INDEXES
 from reposync.vectors.connection import QdrantConnection, require_applied
-from reposync.vectors.port import DENSE, CollectionMissing, IndexSettings
+from reposync.vectors.port import DENSE, CollectionMissing, IndexSettings, PointId
 from reposync.vectors.request_bodies import Filter
 
 T = TypeVar("T")
@@ -171,6 +173,23 @@ class CollectionRequests:
             check=check,
         )
         return None if results is None else len(results)
+
+    async def delete(self, selected: Filter, ids: Sequence[PointId], check: Callable[[], None]) -> None:
+        """Delete those of `ids` that are `selected`."""
+        some = selected | {"must": [*selected["must"], {"has_id": list(ids)}]}
+
+        async def is_done() -> bool:
+            return not await self.count(some)
+
+        await self.request(
+            "delete points",
+            "POST",
+            "/points/delete",
+            {"filter": some},
+            is_write=True,
+            is_settled=self.settled(is_done),
+            check=check,
+        )
 
     def settled(self, is_done: Callable[[], Awaitable[bool]] | None) -> Callable[[], Awaitable[bool]]:
         """Whether a write of unknown outcome is applied. `is_done`: reads whether it is; None for a write that may as
