@@ -43,7 +43,7 @@ class RemovalRun:
         totals = await self.manifests.totals(self.repository.live_version or self.repository.id)
         for index, version_id in self.places:
             self.lease.check()
-            await index.remove_repository(version_id, check=self.lease.check)
+            await index.remove_version(version_id, check=self.lease.check)
         self.lease.check()
         await self.repositories.remove(self.repository.name, by=self.run)
         self.files = totals.files
@@ -73,7 +73,7 @@ class OrphanedPointsRemoval:
             if await self.repositories.names_of([self.run.repository_id]):
                 return Outcome(notice="It is registered again; nothing was removed.")
             self.lease.check()
-            await index.remove_repository(self.run.repository_id, check=self.lease.check)
+            await index.remove_version(self.run.repository_id, check=self.lease.check)
             removed += number
         return Outcome(
             notice=f"Repaired on request: {removed:,} points of a repository that is not registered were removed."

@@ -178,7 +178,7 @@ async def _remove_points(context: RunContext, physical: str, version_id: str) ->
     index = context.parts.open_index(physical)
     points = await index.count(version_id) if await index.spec() is not None else 0
     if points:
-        await index.remove_repository(version_id, check=context.lease.check)
+        await index.remove_version(version_id, check=context.lease.check)
     return points
 
 

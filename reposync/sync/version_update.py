@@ -243,7 +243,7 @@ class VersionUpdate:
     async def _settle(self, index: QdrantIndex, scope: WriteScope) -> None:
         """Check that the index is what the manifest says. Extra points are deleted. If points are missing, something
         else deletes in this collection, and the run fails."""
-        manifests, version_id = self.context.parts.manifests, scope.repository_id
+        manifests, version_id = self.context.parts.manifests, scope.version_id
         totals = await manifests.totals(version_id)
         points = await index.count(version_id, expected=totals.chunks)
         if not self.context.run.repair and points == totals.chunks:

@@ -106,7 +106,7 @@ class Writer:
             self.context.figures.files_deleted += len(page)
         for page in pages(plan.delete_rows):
             self.context.lease.check()
-            await self.context.parts.manifests.forget(self.context.run, self.scope.repository_id, page)
+            await self.context.parts.manifests.forget(self.context.run, self.scope.version_id, page)
 
     async def keep_unlisted(self, paths: Sequence[str]) -> None:
         """Report files that an unproven listing lacks. They stay, although the commit may not have them."""
@@ -160,7 +160,7 @@ class Writer:
 
     async def _record(self, rows: Sequence[ManifestRow]) -> None:
         self.context.lease.check()
-        await self.context.parts.manifests.record(self.context.run, self.scope.repository_id, rows)
+        await self.context.parts.manifests.record(self.context.run, self.scope.version_id, rows)
 
     async def _report(self, skips: Sequence[tuple[str, Skipped | None]]) -> None:
         problems = [RunProblem(path, skipped.reason.value, skipped.detail) for path, skipped in skips if skipped]

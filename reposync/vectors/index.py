@@ -212,7 +212,7 @@ class QdrantIndex:
         async def is_done() -> bool:
             for ids in _pages(request.ids, await self._page()):
                 mine = bodies.equals(Payload.EPOCH, scope.epoch), {"has_id": list(ids)}
-                if await self._collection.count(bodies.points_of_repository(scope.repository_id, *mine)) < len(ids):
+                if await self._collection.count(bodies.points_of_version(scope.version_id, *mine)) < len(ids):
                     return False
             return not any([await self._collection.count(stale) for stale in request.stale])
 
@@ -239,15 +239,15 @@ class QdrantIndex:
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
         """Delete these points of the repository, except those of a later epoch than scope.epoch. A point of another
         program may have no epoch, or one that is not a number."""
-        mine = bodies.points_of_repository(scope.repository_id) | {"must_not": [bodies.later_than(scope.epoch)]}
+        mine = bodies.points_of_version(scope.version_id) | {"must_not": [bodies.later_than(scope.epoch)]}
         for page in _pages(ids, await self._page()):
             await self._collection.delete(mine, page, scope.check)
 
-    async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
+    async def remove_version(self, version_id: str, *, check: Callable[[], None] = no_check) -> None:
         """Delete all its points. `check`: see `WriteScope`."""
         # Again after the last page: a replica that was started again may have listed too few.
         for _ in range(_REPLICA_ATTEMPTS):
-            if not await self._delete_pages(bodies.points_of_repository(repository_id), check):
+            if not await self._delete_pages(bodies.points_of_version(version_id), check):
                 return
 
     async def _delete_pages(self, selected: Filter, check: Callable[[], None]) -> int:
@@ -261,7 +261,7 @@ class QdrantIndex:
 
     async def relink(
         self,
-        repository_id: str,
+        version_id: str,
         name: str,
         url_of: Callable[[str, int, int], str | None],
         *,
@@ -271,7 +271,7 @@ class QdrantIndex:
         how many changed."""
         written = 0
         fields = [Payload.REPOSITORY, Payload.URL, Payload.PATH, Payload.START_LINE, Payload.END_LINE]
-        async for page in self._collection.scrolled(bodies.points_of_repository(repository_id), fields):
+        async for page in self._collection.scrolled(bodies.points_of_version(version_id), fields):
             changes = {}
             for point in page:
                 had = point["payload"]["metadata"]
@@ -284,11 +284,11 @@ class QdrantIndex:
         return written
 
     async def count(
-        self, repository_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
+        self, version_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
     ) -> int:
         """Points of the repository or collection, of that epoch. If they are not `expected`, a majority of the replicas
         is asked."""
-        wanted = [(Payload.REPOSITORY_ID, repository_id), (Payload.EPOCH, epoch)]
+        wanted = [(Payload.REPOSITORY_ID, version_id), (Payload.EPOCH, epoch)]
         must = [bodies.equals(key, value) for key, value in wanted if value is not None]
         selected: Filter | None = {"must": must} if must else None
         return await self._collection.count(selected, expected=expected)
@@ -308,14 +308,14 @@ class QdrantIndex:
                 break
         return found
 
-    async def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
-        async for page in self._collection.scrolled(bodies.points_of_repository(repository_id), False):
+    async def point_ids(self, version_id: str) -> AsyncIterator[Sequence[PointId]]:
+        async for page in self._collection.scrolled(bodies.points_of_version(version_id), False):
             yield [point["id"] for point in page]
 
-    async def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
+    async def points(self, version_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
         """With their payload, in pages of a few megabytes. `without_vector`: only those without a dense vector."""
         without = {"must_not": [{"has_vector": DENSE}]} if without_vector else {}
-        async for page in self._stored(bodies.points_of_repository(repository_id) | without):
+        async for page in self._stored(bodies.points_of_version(version_id) | without):
             yield page
 
     async def chunks(
@@ -324,7 +324,7 @@ class QdrantIndex:
         """All points of these paths with their payload, in pages. `with_dense`: those with dense vectors, and these."""
         more = [{"has_vector": DENSE}] if with_dense else []
         for page in _pages(paths, await self._page()):
-            selected = bodies.points_of_repository(version_id, bodies.one_of(Payload.PATH, page), *more)
+            selected = bodies.points_of_version(version_id, bodies.one_of(Payload.PATH, page), *more)
             async for points in self._stored(selected, with_dense=with_dense):
                 yield points
 
@@ -336,10 +336,10 @@ class QdrantIndex:
                 for point in page
             ]
 
-    async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
+    async def later_epoch(self, version_id: str, epoch: int) -> int | None:
         """The highest epoch beyond `epoch` (and below LATEST_EPOCH) of the repository's points: there is one if the
         database was restored to an older state than the index."""
-        later = bodies.points_of_repository(repository_id, bodies.later_than(epoch))
+        later = bodies.points_of_version(version_id, bodies.later_than(epoch))
         found: int | None = None
         async for page in self._collection.scrolled(later, [Payload.EPOCH]):
             epochs = [each for point in page if isinstance(each := point["payload"]["metadata"]["epoch"], int)]
@@ -350,9 +350,9 @@ class QdrantIndex:
         """Repository id -> number of points."""
         return await self._collection.facet(Payload.REPOSITORY_ID, None, _MAX_REPOSITORIES)
 
-    async def names_of(self, repository_id: str) -> Sequence[str]:
+    async def names_of(self, version_id: str) -> Sequence[str]:
         """The names that the points of the repository record; usually one."""
-        selected = bodies.points_of_repository(repository_id)
+        selected = bodies.points_of_version(version_id)
         return list(await self._collection.facet(Payload.REPOSITORY, selected, _MAX_NAMES))
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:

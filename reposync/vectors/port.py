@@ -82,9 +82,9 @@ class CollectionMissing(VectorIndexError):
     retryable = True
 
 
-def point_id(repository_id: str, path: str, blob_sha: str, chunk_index: int) -> str:
+def point_id(version_id: str, path: str, blob_sha: str, chunk_index: int) -> str:
     """UUIDv5 of the four: two contents never share an id, and a repeat changes nothing."""
-    return str(uuid.uuid5(POINT_NAMESPACE, f"{repository_id}\0{path}\0{blob_sha}\0{chunk_index}"))
+    return str(uuid.uuid5(POINT_NAMESPACE, f"{version_id}\0{path}\0{blob_sha}\0{chunk_index}"))
 
 
 def no_check() -> None:
@@ -130,11 +130,12 @@ class FileWrite:
 
 @dataclass(frozen=True, slots=True)
 class WriteScope:
-    """The run that writes. `epoch` is the fence: deletes never touch points of a later one. `check` is called right
-    before each request that writes, also before a retry, and raises if the run may not write any more: encoding,
-    connecting and retries take time, in which a process may have been frozen past its lease."""
+    """The run that writes, and the version of the index that it writes to. `epoch` is the fence: deletes never touch
+    points of a later one. `check` is called right before each request that writes, also before a retry, and raises if
+    the run may not write any more: encoding, connecting and retries take time, in which a process may have been frozen
+    past its lease."""
 
-    repository_id: str
+    version_id: str
     repository: str
     commit: str
     epoch: int

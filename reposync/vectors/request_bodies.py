@@ -43,13 +43,14 @@ def one_of(key: str, values: Sequence[str]) -> Filter:
     return {"key": key, "match": {"any": list(values)}}
 
 
-def points_of_repository(repository_id: str, *more: Filter) -> Filter:
-    return {"must": [equals(Payload.REPOSITORY_ID, repository_id), *more]}
+def points_of_version(version_id: str, *more: Filter) -> Filter:
+    """A point has the id of its version as `metadata.repository_id`."""
+    return {"must": [equals(Payload.REPOSITORY_ID, version_id), *more]}
 
 
 def writable(scope: WriteScope, *more: Filter) -> Filter:
-    """What a writer may change: its repository's points of its own and earlier epochs."""
-    return points_of_repository(scope.repository_id, {"key": Payload.EPOCH, "range": {"lte": scope.epoch}}, *more)
+    """What a writer may change: its version's points of its own and earlier epochs."""
+    return points_of_version(scope.version_id, {"key": Payload.EPOCH, "range": {"lte": scope.epoch}}, *more)
 
 
 def later_than(epoch: int) -> Filter:
@@ -103,7 +104,7 @@ def write_requests(
         ids: list[str] = []
         tokens = path_tokens(file.path)  # once: 10 us
         for point in file.points:
-            identity = point_id(scope.repository_id, file.path, file.blob_sha, point.chunk_index)
+            identity = point_id(scope.version_id, file.path, file.blob_sha, point.chunk_index)
             encoded = _encode(scope, file, tokens, point, identity, multivector=multivector)
             if not request.add(request.points, encoded):
                 yield request
@@ -130,7 +131,7 @@ def _encode(
     if point.dense is not None:
         vector[DENSE] = _dense(point.dense, file.path, multivector=multivector)
     metadata = {
-        "repository_id": scope.repository_id,
+        "repository_id": scope.version_id,
         "repository": scope.repository,
         "path": file.path,
         "path_tokens": tokens,

@@ -55,7 +55,7 @@ async def stored(state_dir: Path, collection: str = "code") -> str:
 
 
 async def read(index: QdrantIndex) -> int:
-    return len([point async for page in index.points(scope().repository_id) for point in page])
+    return len([point async for page in index.points(scope().version_id) for point in page])
 
 
 @pytest.mark.parametrize(

@@ -198,10 +198,10 @@ async def test_points_that_were_acknowledged_survive_the_death_of_engine_and_wri
     acknowledged = max([acknowledged, *(int(line) for line in writer.stdout.read().split(b"\n")[:-1])])
     writer.stdout.close()
     async with index_in(state_dir) as index:
-        stored = {each async for page in index.point_ids(scope().repository_id) for each in page}
+        stored = {each async for page in index.point_ids(scope().version_id) for each in page}
         for number in range(acknowledged + 1):
             await index.replace_files(scope(), [file(f"{number}.py", *(f"{number} {each}" for each in range(20)))])
-        again = {each async for page in index.point_ids(scope().repository_id) for each in page}
+        again = {each async for page in index.point_ids(scope().version_id) for each in page}
     assert len(again) - len(stored) == 0, "writing what was acknowledged once more adds nothing"
     assert len(stored) in range((acknowledged + 1) * 20, (acknowledged + 2) * 20 + 1)
 

@@ -147,7 +147,7 @@ async def test_two_repositories_do_not_affect_each_other(index: QdrantIndex) -> 
     assert await stored_ids(index, "payments") == ids_of(mine)
     assert await index.count("id-of-billing") == 1
     await index.remove_files(scope("billing", epoch=9), ["a.py"])
-    await index.remove_repository("id-of-billing")
+    await index.remove_version("id-of-billing")
     assert (await index.count("id-of-billing"), await index.count("id-of-payments"), await index.count()) == (0, 1, 1)
 
 
@@ -220,7 +220,7 @@ async def test_files_with_a_word_are_named_and_whether_these_are_all(index: Qdra
     files = [file(f"src/{number}.py", "refund the card", "and again refund") for number in range(6)]
     await index.replace_files(scope(), [*files, file("src/none.py", "invoice")])
     await index.replace_files(scope("other"), [file("src/0.py", "refund")])
-    mine = scope().repository_id
+    mine = scope().version_id
 
     async def named(word: str, limit: int) -> tuple[set[tuple[str, str]], bool]:
         query = IndexQuery(sparse(word), versions=[mine], limit=limit)
@@ -267,16 +267,16 @@ async def test_versions_that_are_hidden_are_not_found(index: QdrantIndex) -> Non
     await index.ensure(SPEC)
     await index.replace_files(scope("live"), [file("src/card.py", "the card")])
     await index.replace_files(scope("building"), [file("src/card.py", "the card of tomorrow")])
-    hidden = [scope("building").repository_id]
+    hidden = [scope("building").version_id]
     for glob in (None, "src/"):
         assert await paths_found(index, "card", hidden=hidden, path_glob=glob) == ["src/card.py"]
 
 
 async def test_search_is_limited_to_a_repository_and_a_language(index: QdrantIndex) -> None:
     await some_files(index)
-    billing = scope("billing").repository_id
+    billing = scope("billing").version_id
     assert await paths_found(index, "card", versions=[billing]) == ["src/card.py"]
-    every = [billing, scope("payments").repository_id]
+    every = [billing, scope("payments").version_id]
     assert sorted(await paths_found(index, "card", versions=every)) == sorted(await paths_found(index, "card"))
     assert await paths_found(index, "card", language="typescript") == ["web/pay.ts"]
     assert await paths_found(index, "card", versions=[billing], language="typescript") == []
@@ -313,7 +313,7 @@ async def test_a_rare_path_is_found_among_many(index: QdrantIndex, monkeypatch: 
         IndexQuery(sparse=sparse("the card 5"), dense=dense("the card 5"), path_glob="lib/", limit=5)
     )
     assert hits[0].text == "the card 5"
-    assert await paths_found(index, "the card", path_glob="docs/", versions=[scope("billing").repository_id]) == []
+    assert await paths_found(index, "the card", path_glob="docs/", versions=[scope("billing").version_id]) == []
     assert await paths_found(index, "the card", path_glob="nowhere/", limit=3) == []
 
 
@@ -337,7 +337,7 @@ async def test_a_glob_that_matches_nothing_is_a_usage_error(index: QdrantIndex) 
 
 # What `verify` reads ----------------------------------------------------------------------------------------------
 
-MINE = scope().repository_id
+MINE = scope().version_id
 
 
 async def test_points_are_counted_by_repository_and_named(
@@ -352,7 +352,7 @@ async def test_points_are_counted_by_repository_and_named(
     assert await index.repositories() == {MINE: 2, "id-of-billing": 1}
     assert await index.count() == 4
     assert (await index.names_of(MINE), await index.names_of("unknown")) == (["payments"], [])
-    await index.remove_repository(MINE)
+    await index.remove_version(MINE)
     assert await index.repositories() == {"id-of-billing": 1}
 
 

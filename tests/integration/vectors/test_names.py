@@ -73,9 +73,9 @@ async def test_a_collection_that_has_the_name_itself_goes_only_when_it_is_empty(
     await open_index(second).ensure(OTHER)
 
     assert not await open_index(name).lead_to(second)
-    assert await open_index(name).count(scope().repository_id) == 1
+    assert await open_index(name).count(scope().version_id) == 1
 
-    await open_index(name).remove_repository(scope().repository_id)
+    await open_index(name).remove_version(scope().version_id)
     assert await open_index(name).lead_to(second)
     assert await behind(open_index, name) == second
 
@@ -89,6 +89,6 @@ async def test_a_collection_with_points_of_a_different_installation_is_not_dropp
 
     await open_index(shared).drop_if_empty()
     assert await open_index(shared).count() == 1
-    await open_index(shared).remove_repository(scope("foreign").repository_id)
+    await open_index(shared).remove_version(scope("foreign").version_id)
     await open_index(shared).drop_if_empty()
     assert await open_index(shared).spec() is None
