@@ -24,7 +24,7 @@ from tests.integration.vectors.conftest import OpenIndex
 
 
 async def stored_ids(index: QdrantIndex, repository: str = "payments") -> set[str]:
-    pages = [page async for page in index.point_ids(scope(repository).repository_id)]
+    pages = [page async for page in index.point_ids(scope(repository).version_id)]
     ids = [each for page in pages for each in page]
     assert len(ids) == len(set(ids))
     return set(ids)
@@ -32,7 +32,7 @@ async def stored_ids(index: QdrantIndex, repository: str = "payments") -> set[st
 
 def ids_of(*files: FileWrite, repository: str = "payments") -> set[str]:
     return {
-        point_id(scope(repository).repository_id, each.path, each.blob_sha, point.chunk_index)
+        point_id(scope(repository).version_id, each.path, each.blob_sha, point.chunk_index)
         for each in files
         for point in each.points
     }
