@@ -251,6 +251,8 @@ def test_every_key_of_the_registry_that_is_named_with_its_section_exists() -> It
     keys = {key.replace("[]", "") for key in keys} | {key.rpartition(".")[0].replace("[]", "") for key in keys}
     sections = {key.partition(".")[0] for key in keys}
     for page in pages():
+        if page.name == HISTORY:
+            continue
         for span in page.spans:
             if (
                 re.fullmatch(r"[a-z]+(\.[a-z_]+)+", span.text)
