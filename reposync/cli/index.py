@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def index() -> None:
-    """The versions of each repository's index: and the progress of a change."""
+    """The versions of each repository's index, and the progress of a change."""
 
 
 @index.command()

@@ -108,7 +108,7 @@ class Schema:
         if self.state == "incompatible" and str(self.revision) < HEAD:
             raise StoreUnavailable(
                 f"{found}, which is older than that of 0.2.0, the oldest version that can be upgraded.",
-                remedy="Upgrade it with version 0.2.1 first (`reposync db upgrade`), or start with a new database.",
+                remedy="Upgrade it with version 0.2.1 first, or start with a new database.",
             )
         if self.state == "incompatible":
             remedy = "Use the version of reposync that upgraded it, or a newer one."

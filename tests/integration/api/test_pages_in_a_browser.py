@@ -417,9 +417,7 @@ def test_a_repository_is_looked_through_from_the_first_page_to_a_line_of_a_file(
 # Versions of indexes, and files that failed ------------------------------------------------------------------------
 
 
-def test_versions_of_an_index_are_seen_and_a_click_rolls_back_and_resumes(
-    page: Page, showcase: Showcase, url: str
-) -> None:
+def test_versions_of_an_index_are_seen(page: Page, showcase: Showcase, url: str) -> None:
     name = f"versions/{showcase.next_number()}"
     showcase.register(name)
     showcase.add_history(showcase.versions(name), VERSIONS)
@@ -429,16 +427,6 @@ def test_versions_of_an_index_are_seen_and_a_click_rolls_back_and_resumes(
     for words in ("2", "live", "openai text-embedding-3-small", "7000 characters"):
         expect(versions.first).to_contain_text(words)
     expect(versions.nth(1)).to_contain_text("removed in 6 d")
-
-    page.get_by_role("button", name="Roll back").click()
-    expect(page.locator("#notice")).to_have_text("The previous version is live again.")
-    expect(versions.first).to_contain_text("4000 characters")
-    expect(page.get_by_text("Held: rolled back from version 2.")).to_be_visible()
-
-    page.get_by_role("button", name="Build what is configured").click()
-    expect(page.get_by_text("Held:")).to_have_count(0)
-    page.get_by_role("button", name="Hold this version").click()
-    expect(page.get_by_text("Held: paused.")).to_be_visible()
 
 
 def test_what_needs_attention_is_on_the_pages(page: Page, showcase: Showcase, url: str) -> None:

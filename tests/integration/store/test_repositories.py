@@ -116,7 +116,8 @@ async def test_a_renamed_repository_keeps_what_it_is_and_did_and_its_run_goes_on
 
     renamed = await store.renamed(before, "new")
 
-    assert renamed == before.model_copy(update={"name": "new", "updated_at": renamed.updated_at})
+    changed = {"name": "new", "generation": before.generation + 1, "updated_at": renamed.updated_at}
+    assert renamed == before.model_copy(update=changed)
     assert await store.repositories.get("new") == renamed
     assert [each.id for each in await store.history.runs("new")] == [run.id]
     assert await store.history.runs("old") == []
