@@ -32,7 +32,7 @@ from reposync.garbage import collect_as_usual
 from reposync.runs.reporting import Observer
 from reposync.scheduling import CronScheduler
 from reposync.store.index_queries import version_states
-from reposync.store.notifications import Notifications
+from reposync.store.notifications import listen
 from reposync.store.status import RunStatus
 from reposync.store.ticks import TickOutcome, Ticks
 from reposync.supervision import Backoff, Report, keep
@@ -147,7 +147,6 @@ class Daemon:
                 return app
 
     async def _serve(self, app: Application) -> None:
-        news = Notifications(app.database)
         pool = WorkerPool(app, self._config, on_load=self._metrics.workers, report=self._report("workers"))
         on_result = partial(self._metrics.count, "group_discoveries")
         worker, redact = app.presence.name, app.secrets.redact
@@ -159,7 +158,7 @@ class Daemon:
             "retention": lambda: _every(_PURGE_SECONDS, lambda: self._purge(app)),
         }
         if app.database.connect is not None:
-            tasks["news"] = news.listen
+            tasks["news"] = lambda: listen(app.database)
         if self._roles.scheduler:
             cron = CronScheduler(Ticks(app.database), self._config, on_ticks=self._count_ticks)
             tasks |= {

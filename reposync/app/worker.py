@@ -18,7 +18,6 @@ from reposync.config.sections import DaemonConfig
 from reposync.errors import LeaseLost, RepoSyncError, RunDefect, StoreUnavailable
 from reposync.runs.endings import ExecutionPolicy, ending_of
 from reposync.runs.execution import LAST_WRITE_SECONDS, Execution
-from reposync.store.database import QUEUE
 from reposync.store.endings import STOPPING, YIELDING
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
@@ -59,7 +58,7 @@ class WorkerPool:
         self._beat_due = 0.0
         self._fairness_due = 0.0
         self._unexplained: list[tuple[Run, str, str]] = []  # of each, the error's code and message
-        app.database.subscribe(self._hear)
+        app.database.subscribe(self._wake.set)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -219,10 +218,6 @@ class WorkerPool:
     def _policy(self) -> ExecutionPolicy:
         config = self._config()
         return ExecutionPolicy(config.lease_seconds, config.retry_seconds, config.retry_max_seconds)
-
-    def _hear(self, channel: str) -> None:
-        if channel == QUEUE:
-            self._wake.set()
 
     def _report_load(self) -> None:
         self._on_load(len(self._running), self._config().concurrency)

@@ -46,8 +46,8 @@ PROBE = """
             RAISE read_only_sql_transaction USING MESSAGE = 'cannot write in a read-only transaction';
         END IF;
     END $$"""
-# Channels of notifications, on PostgreSQL those of LISTEN and NOTIFY.
-QUEUE, REGISTRATIONS = "reposync_queue", "reposync_registrations"
+# The channel of LISTEN and NOTIFY that says: a worker may have something to do.
+QUEUE = "reposync_queue"
 POOL = {"pool_size": 8, "max_overflow": 7, "pool_timeout": 30.0}
 
 # How long a writer's connection waits inside SQLite, which delays cancellation.
@@ -62,7 +62,7 @@ class Connection:
         self._whole = database.whole
         self.moment = database.moment
         self._is_postgresql = database.is_postgresql
-        self.announced: set[str] = set()
+        self.is_announced = False
 
     async def execute(self, query: Executable, values: Any = None) -> CursorResult[Any]:
         return await self._whole(self.sqlalchemy.execute(query, values))
@@ -105,12 +105,12 @@ class Connection:
     async def now(self) -> datetime:
         return cast(datetime, await self.scalar(select(self.moment())))
 
-    async def announce(self, channel: str) -> None:
-        """After the commit of this transaction, notify the subscribers of the channel in this process and, on
-        PostgreSQL, in all others."""
-        if self._is_postgresql and channel not in self.announced:
-            await self.execute(select(func.pg_notify(channel, "")))
-        self.announced.add(channel)
+    async def announce(self) -> None:
+        """After the commit of this transaction, tell the subscribers in this process and, on PostgreSQL, in all others
+        that there may be something to do for a worker."""
+        if self._is_postgresql and not self.is_announced:
+            await self.execute(select(func.pg_notify(QUEUE, "")))
+        self.is_announced = True
 
 
 Guard = Callable[[Connection], Awaitable[None]]
@@ -135,7 +135,7 @@ class Database:
         self._write_lock = asyncio.Lock()
         self._commits = 0
         self._writer = (writer or engine).execution_options(**{WRITES: True})
-        self._subscribers: list[Callable[[str], None]] = []
+        self._subscribers: list[Callable[[], None]] = []
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self.connect: Callable[[], Awaitable[Any]] | None = None
         """Opens a connection of asyncpg outside the pool; None on SQLite."""
@@ -230,8 +230,8 @@ class Database:
                 if guard is not None:
                     await guard(connection)
                 yield connection
-        for channel in connection.announced:
-            self.notify(channel)
+        if connection.is_announced:
+            self.notify()
 
     @asynccontextmanager
     async def _begun(self, lock_seconds: float) -> AsyncGenerator[AsyncConnection, None]:
@@ -277,13 +277,13 @@ class Database:
             if self._commits == commits:  # otherwise writers of this process only had their turn before
                 raise
 
-    def subscribe(self, subscriber: Callable[[str], None]) -> None:
-        """`subscriber` is called with the channel, on the event loop."""
+    def subscribe(self, subscriber: Callable[[], None]) -> None:
+        """`subscriber` is called when there may be something to do for a worker, on the event loop."""
         self._subscribers.append(subscriber)
 
-    def notify(self, channel: str) -> None:
+    def notify(self) -> None:
         for subscriber in self._subscribers:
-            subscriber(channel)
+            subscriber()
 
     def moment(self, after_seconds: float = 0.0) -> ColumnElement[datetime]:
         """The database's time (plus so many seconds) in SQL: the one clock that all its users share."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from reposync.errors import RepoSyncError, StoreUnavailable
-from reposync.store.database import PROBE, QUEUE, REGISTRATIONS, Database
+from reposync.store.database import PROBE, QUEUE, Database
 from reposync.supervision import Backoff
 
 log = logging.getLogger(__name__)
@@ -22,63 +22,40 @@ _PROBE_TIMEOUT_SECONDS = 5.0
 _MAX_PAUSE_SECONDS = 10.0
 
 
-class Notifications:
-    """One per process, with one waiter for each channel. They only shorten waits: without them (SQLite written by a
-    different process, PgBouncer, a broken connection) every wait ends by its timeout, and the waiter polls."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._events = {QUEUE: asyncio.Event(), REGISTRATIONS: asyncio.Event()}
-        database.subscribe(self._notified)
-
-    async def wait(self, channel: str, seconds: float) -> bool:
-        """Until a notification arrives, counted from the last wait, or `seconds` have passed; whether one did."""
-        event = self._events[channel]
+async def listen(database: Database) -> None:
+    """Tell the subscribers what other processes announce, by a connection of PostgreSQL that is kept open, until
+    cancelled. It only shortens waits: without it (SQLite written by a different process, PgBouncer, a broken
+    connection) a worker finds its work by polling."""
+    if database.connect is None:
+        return
+    backoff = Backoff(0.5, _MAX_PAUSE_SECONDS)
+    while True:
         try:
-            async with asyncio.timeout(seconds):
-                await event.wait()
-        except TimeoutError:
-            return False
-        event.clear()
-        return True
+            connection = await database.connect()
+        except Exception as error:  # noqa: BLE001 - whatever it is, polling continues, and the listener reconnects
+            log.debug("no connection to listen on: %s", type(error).__name__)
+        else:
+            backoff.reset()
+            await _listen_on(connection, database)
+        await backoff.wait()
 
-    async def listen(self) -> None:
-        """Keep a listening connection open, until cancelled."""
-        if self._database.connect is None:
-            return
-        backoff = Backoff(0.5, _MAX_PAUSE_SECONDS)
-        while True:
+
+async def _listen_on(connection: Any, database: Database) -> None:
+    closed = asyncio.Event()
+    connection.add_termination_listener(lambda _: closed.set())
+    try:
+        await connection.add_listener(QUEUE, lambda *_: database.notify())
+        database.notify()  # something may have been announced before
+        while not closed.is_set():
             try:
-                connection = await self._database.connect()
-            except Exception as error:  # noqa: BLE001 - whatever it is, polling continues, and the listener reconnects
-                log.debug("no connection to listen on: %s", type(error).__name__)
-            else:
-                backoff.reset()
-                await self._listen_on(connection)
-            await backoff.wait()
-
-    async def _listen_on(self, connection: Any) -> None:
-        closed = asyncio.Event()
-        connection.add_termination_listener(lambda _: closed.set())
-        try:
-            for channel in self._events:
-                await connection.add_listener(channel, lambda *message: self._database.notify(message[2]))
-                # Something may have been announced before.
-                self._database.notify(channel)
-            while not closed.is_set():
-                try:
-                    async with asyncio.timeout(_PROBE_SECONDS):
-                        await closed.wait()
-                except TimeoutError:
-                    await connection.execute(PROBE, timeout=_PROBE_TIMEOUT_SECONDS)
-        except Exception as error:  # noqa: BLE001 - as above
-            log.debug("the listening connection broke: %s", type(error).__name__)
-        finally:
-            connection.terminate()
-
-    def _notified(self, channel: str) -> None:
-        if channel in self._events:
-            self._events[channel].set()
+                async with asyncio.timeout(_PROBE_SECONDS):
+                    await closed.wait()
+            except TimeoutError:
+                await connection.execute(PROBE, timeout=_PROBE_TIMEOUT_SECONDS)
+    except Exception as error:  # noqa: BLE001 - as above
+        log.debug("the listening connection broke: %s", type(error).__name__)
+    finally:
+        connection.terminate()
 
 
 # Single rows ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import truncate
-from reposync.store.database import REGISTRATIONS, Connection, Guard, Stored
+from reposync.store.database import Connection, Guard, Stored
 from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.repositories import Repositories, change_repository, lock_repositories, outdate_links, scheduled
 from reposync.store.repository import Repository
@@ -65,16 +65,14 @@ class RegistryDocuments(Stored):
             new["applied_at"] = self._database.moment()
             if instead_of is None:
                 insert = self._database.insert(REGISTRY_DOCUMENTS).values(id=_ID, superseded=[], **new)
-                is_replaced = bool(await connection.change(insert.on_conflict_do_nothing()))
-            else:
-                row = await connection.one_or_none(select(REGISTRY_DOCUMENTS).with_for_update())
-                if is_replaced := row is not None and row.digest == instead_of:
-                    earlier = [*(each for each in row.superseded if each not in (digest, instead_of)), instead_of]
-                    superseded = earlier[-_MOST_SUPERSEDED:]
-                    await connection.execute(update(REGISTRY_DOCUMENTS).values(superseded=superseded, **new))
-            if is_replaced:
-                await connection.announce(REGISTRATIONS)
-            return is_replaced
+                return bool(await connection.change(insert.on_conflict_do_nothing()))
+            row = await connection.one_or_none(select(REGISTRY_DOCUMENTS).with_for_update())
+            if row is None or row.digest != instead_of:
+                return False
+            earlier = [*(each for each in row.superseded if each not in (digest, instead_of)), instead_of]
+            superseded = earlier[-_MOST_SUPERSEDED:]
+            await connection.execute(update(REGISTRY_DOCUMENTS).values(superseded=superseded, **new))
+            return True
 
     async def require_current(self, digest: str, connection: Connection) -> None:
         """Raises RegistrySuperseded unless this document is current, and keeps it so until the transaction ends."""
@@ -255,4 +253,3 @@ class GroupRepositories(Repositories):
             if paused := [change.before.id for change in changes if change.values.get("is_active") is False]:
                 await self._cancel_automatic(connection, paused, "its group")
             await outdate_links(connection, [change.before.id for change in renamed])
-            await connection.announce(REGISTRATIONS)

@@ -16,7 +16,7 @@ from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import RegistryConflict, Remedy, RepositoryChanged, RepositoryNotFound, UsageError
 from reposync.store.attempts import REPOSITORY_REMOVED, cancel_attempts, require_held
 from reposync.store.columns import sanitize_text
-from reposync.store.database import REGISTRATIONS, Connection, Guard, Stored
+from reposync.store.database import Connection, Guard, Stored
 from reposync.store.repository import (
     MAX_NAME_CHARS,
     Registration,
@@ -156,7 +156,7 @@ class Repositories(Stored):
         if registration.project_id is None:
             del columns["project_id"]
         row = rows.get(sanitize_text(name))
-        if is_new := row is None:
+        if row is None:
             since = {"created_at": now, "updated_at": now, **scheduled(registration, now)}
             row = await self._insert(connection, name, {"is_active": True, "epoch": 0} | since | columns)
         record = Repository.of(row)
@@ -185,8 +185,6 @@ class Repositories(Stored):
             row = await change_repository(connection, row.id, changes | {"updated_at": now})
         if "location" in changes:
             await outdate_links(connection, [row.id])
-        if changes or is_new:
-            await connection.announce(REGISTRATIONS)
         rows[row.name] = row
         return Repository.of(row)
 
@@ -227,7 +225,6 @@ class Repositories(Stored):
             changes: dict[str, Any] = {"project_id": project_id, "head_commit": None, "lag_since": None}
             changes |= {"generation": REPOSITORIES.c.generation + 1, "updated_at": self._database.moment()}
             row = await change_repository(connection, row.id, changes)
-            await connection.announce(REGISTRATIONS)
             return Repository.of(row)
 
     async def _set_active(
@@ -254,7 +251,6 @@ class Repositories(Stored):
             elif not row.is_active:
                 changes |= scheduled(before, now, row.last_sync_at)
             row = await change_repository(connection, row.id, changes)
-            await connection.announce(REGISTRATIONS)
             return Repository.of(row)
 
     async def remove(self, name: str, *, by: Run | None = None) -> None:
@@ -270,7 +266,6 @@ class Repositories(Stored):
             mine = or_(FILES.c.repository_id == identity, FILES.c.repository_id.in_(versions))
             await connection.execute(delete(FILES).where(mine))
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
-            await connection.announce(REGISTRATIONS)
 
     async def _cancel_automatic(self, connection: Connection, identities: Sequence[str], by: str) -> None:
         """Cancel the waiting runs that no person asked for. The caller has locked these repositories."""

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, case, exists
 
 from reposync.errors import RunStateConflict
 from reposync.store.columns import truncate
-from reposync.store.database import QUEUE, Connection
+from reposync.store.database import Connection
 from reposync.store.run import Ask, Run
 from reposync.store.status import FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import CLAIM_ORDER, REPOSITORIES, RUNS, is_active, is_over, status_is
@@ -100,7 +100,7 @@ async def move(connection: Connection, row: Row[Any], event: Event, **columns: A
     status, changes = step[0], {**step[1], **columns}
     if status in WAITING:
         changes.setdefault("waits_since", row.now)
-        await connection.announce(QUEUE)
+        await connection.announce()
     if status in FINAL:
         changes["completed_at"] = row.now
     changes |= _of_run(row, status, event)
@@ -222,7 +222,7 @@ async def queue_runs(
     if added:
         runs += [(Run.of(row), True) for row in await connection.rows(insert(RUNS).returning(*RUNS.c), added)]
     if added or (changed and ask.trigger is not RunTrigger.SCHEDULE):
-        await connection.announce(QUEUE)
+        await connection.announce()
     return runs
 
 

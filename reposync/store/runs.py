@@ -25,7 +25,7 @@ from reposync.store.attempts import (
     total_counts,
 )
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
-from reposync.store.database import QUEUE, REGISTRATIONS, Connection, Database, Stored
+from reposync.store.database import Connection, Database, Stored
 from reposync.store.endings import Ending, Step, is_same_wait, step_of
 from reposync.store.history import find_run, no_such_run
 from reposync.store.idempotency import RequestKey, remember, repeated
@@ -90,7 +90,6 @@ class Runs(Stored):
         if repository.is_active:
             paused = {"is_active": False, "paused_reason": "It is being removed.", "next_due_at": None}
             await change_repository(connection, repository.id, paused | {"updated_at": self._database.moment()})
-            await connection.announce(REGISTRATIONS)
         for row in await lock_unfinished(connection, repository.id):
             if not (row.removal and row.status in WAITING):
                 await cancel(connection, row, RunCancelled.code, "The repository is being removed.")
@@ -225,7 +224,7 @@ class Runs(Stored):
         over = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(-1.0))
         async with self._database.write() as connection:
             await connection.execute(over)
-            await connection.announce(QUEUE)
+            await connection.announce()
 
     async def heartbeat(
         self,

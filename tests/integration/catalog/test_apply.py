@@ -16,7 +16,7 @@ from reposync.catalog.targets import Catalog, add_repository
 from reposync.config.loading import LoadedRegistry, load_registry
 from reposync.config.registry import Registry
 from reposync.errors import RegistryConflict, SecretMissing
-from reposync.store.database import REGISTRATIONS, Database
+from reposync.store.database import Database
 from reposync.store.registry import RegistryDocuments, RegistrySuperseded
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration
@@ -211,13 +211,6 @@ async def test_of_documents_that_are_applied_at_once_one_wins_with_all_its_rows(
     assert current is not None
     names = {pod.loaded.digest: {each.name for each in pod.loaded.registry.repositories} for pod in pods if pod.loaded}
     assert set(await active(database)) == names[current.digest]
-
-
-async def test_other_pods_hear_at_once_of_a_document(database: Database, tmp_path: Path) -> None:
-    heard = list[str]()
-    database.subscribe(heard.append)
-    await Pod(database, tmp_path / "repositories.yaml").starts("embedding: {provider: none}\n")
-    assert heard == [REGISTRATIONS]
 
 
 async def test_a_rollback_of_the_file_under_running_pods_is_applied(database: Database, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from reposync.store.database import QUEUE, REGISTRATIONS, Database
+from reposync.store.database import Database
 from reposync.store.endings import STOPPING, Block, Fail, Finish
-from reposync.store.notifications import Notifications
+from reposync.store.notifications import listen
 from reposync.store.run import Ask, RunFigures
 from reposync.store.status import RunTrigger
 from tests.integration.store.conftest import ON_POSTGRESQL, TICK, Store
@@ -26,9 +26,33 @@ LISTENERS = """
 """
 
 
+class News:
+    """What a subscriber of the database hears."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._event = asyncio.Event()
+        database.subscribe(self._event.set)
+
+    async def wait(self, seconds: float) -> bool:
+        """Until something was announced since the last wait, or `seconds` have passed; whether it was."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+    async def quiet(self) -> None:
+        """Nothing is left of what was announced before."""
+        while await self.wait(0.0):
+            pass
+
+
 @contextlib.asynccontextmanager
-async def listening(news: Notifications) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(news.listen())
+async def listening(news: News) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(listen(news.database))
     try:
         yield task
     finally:
@@ -36,27 +60,20 @@ async def listening(news: Notifications) -> AsyncIterator[asyncio.Task[None]]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def quiet(news: Notifications) -> None:
-    """Nothing is left of what was announced before."""
-    for channel in (QUEUE, REGISTRATIONS):
-        while await news.wait(channel, 0.0):
-            pass
-
-
-async def is_announced(news: Notifications, channel: str, what: Awaitable[object]) -> bool:
-    await quiet(news)
+async def is_announced(news: News, what: Awaitable[object]) -> bool:
+    await news.quiet()
     await what
-    return await news.wait(channel, 0.02)
+    return await news.wait(0.02)
 
 
-async def heard_of_nothing(news: Notifications, channel: str = QUEUE) -> bool:
-    return not await news.wait(channel, 0.02)
+async def heard_of_nothing(news: News) -> bool:
+    return not await news.wait(0.02)
 
 
 async def test_everything_that_gives_a_worker_something_to_do_is_announced(store: Store) -> None:
-    news = Notifications(store.database)
+    news = News(store.database)
     run = await store.running()
-    announced, runs = partial(is_announced, news, QUEUE), store.runs
+    announced, runs = partial(is_announced, news), store.runs
     assert await announced(runs.end(run, STOPPING)), "handed back"
     run = await runs.claim("worker-1", 60.0)
     assert await announced(runs.expire(run)), "its worker is gone"
@@ -76,39 +93,25 @@ async def test_everything_that_gives_a_worker_something_to_do_is_announced(store
     assert not await announced(store.tick(TICK, "new", grace_seconds=1.0)), "a tick that joins"
 
 
-async def test_changes_of_registrations_are_announced_and_repetitions_are_not(store: Store) -> None:
-    news = Notifications(store.database)
-    announced = partial(is_announced, news, REGISTRATIONS)
-    assert await announced(store.repository())
-    assert not await announced(store.repository())
-    assert await announced(store.repository(cron_expression="0 3 * * *"))
-    assert await announced(store.repositories.pause("payments", "being moved"))
-    assert await announced(store.repositories.resume("payments"))
-    assert await announced(store.repositories.deactivate("payments"))
-    row = await store.repository(cron_expression="0 3 * * *")
-    assert await announced(store.renamed(row, "billing"))
-    assert await announced(store.repositories.remove("billing"))
-
-
 async def test_what_was_rolled_back_is_not_announced(store: Store, open_database: Callable) -> None:
     other = await open_database()
-    news, elsewhere = Notifications(store.database), Notifications(other)
+    news, elsewhere = News(store.database), News(other)
     async with listening(elsewhere):
         if other.is_postgresql:
-            assert await elsewhere.wait(QUEUE, LONG_SECONDS), "what may have been announced before it listened"
-        await quiet(elsewhere)
+            assert await elsewhere.wait(LONG_SECONDS), "what may have been announced before it listened"
+        await elsewhere.quiet()
 
         with pytest.raises(ZeroDivisionError):
             async with store.database.write() as connection:
-                await connection.announce(QUEUE)
+                await connection.announce()
                 _ = 1 / 0
         assert await heard_of_nothing(news)
 
         async with store.database.write() as connection:
-            await connection.announce(QUEUE)
-        assert await news.wait(QUEUE, LONG_SECONDS), "the next transaction announces only what is its own"
+            await connection.announce()
+        assert await news.wait(LONG_SECONDS), "the next transaction announces only what is its own"
         if other.is_postgresql:
-            assert await elsewhere.wait(QUEUE, LONG_SECONDS)
+            assert await elsewhere.wait(LONG_SECONDS)
             assert await heard_of_nothing(elsewhere)
 
 
@@ -133,20 +136,22 @@ async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(
             raise ConnectionRefusedError
         return await connect()
 
-    news = Notifications(other)
+    news = News(other)
     await store.repository()
     async with listening(news):
         first = await listener(store.database)
-        await quiet(news)
+        await news.quiet()
         other.connect = reconnect  # the server is away for a while
 
         assert await store.database.scalar(text(f"SELECT pg_terminate_backend({first}, 5000)"))
         await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))  # while nobody listens
 
-        assert await news.wait(QUEUE, LONG_SECONDS)
+        assert await news.wait(LONG_SECONDS)
         assert await listener(store.database) != first
-        await quiet(news)
-        await store.repositories.pause("payments", "being moved")
-        assert await news.wait(REGISTRATIONS, LONG_SECONDS), "it listens as before"
+        await news.quiet()
+        await store.runs.cancel((await store.history.runs())[0].id)
+        await news.quiet()
+        await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
+        assert await news.wait(LONG_SECONDS), "it listens as before"
     while await store.database.scalars(text(LISTENERS)):  # a listener that is cancelled leaves no connection
         await asyncio.sleep(0.01)
