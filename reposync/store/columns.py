@@ -33,6 +33,7 @@ metadata = MetaData(
 class Record(SQLModel):
     """A row of a table, as it was read; never refreshed. Its fields are the columns: `tables` makes the table of it."""
 
+    metadata = metadata
     model_config = ConfigDict(frozen=True, defer_build=True)  # type: ignore[assignment]  # SQLModel adds keys of its own to the type
 
     @classmethod

@@ -6,32 +6,26 @@ foreign key leads from `sync_runs` to `repositories`: the history of a repositor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
-    Column,
     ColumnElement,
-    ForeignKey,
     FromClause,
-    Integer,
     PrimaryKeyConstraint,
     Table,
     case,
+    inspect,
     literal_column,
     or_,
     text,
 )
-from sqlalchemy.schema import SchemaItem
-from sqlalchemy.types import TypeEngine
-from sqlmodel import Field
-from sqlmodel.main import get_column_from_field
+from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.store.columns import JsonText, Record, SafeText, Word, metadata
+from reposync.store.columns import JsonText, Record, SafeText, Word
 from reposync.store.repository import Repository
 from reposync.store.run import MissedTick, Run, RunAttempt
 from reposync.store.status import ACTIVE, RunStatus
@@ -132,97 +126,127 @@ class Worker(Record):
 
 
 # The tables ----------------------------------------------------------------------------------------------------------
+# Each is a record with the columns that are read apart. Rows are read as records and not as these classes, whose
+# instances SQLAlchemy would watch for changes.
 
 
-def _table(name: str, record: type[Record] | None, *more: SchemaItem, **options: Any) -> Table:
-    """The columns of `record`, and those that are read apart."""
-    columns: list[Column[Any]] = []
-    for field, details in (record.model_fields if record is not None else {}).items():
-        columns.append(get_column_from_field(details))
-        columns[-1].name = columns[-1].key = field
-    return Table(name, metadata, *columns, *more, **options)
+def _owner(target: str) -> Any:
+    """A column of rows that are deleted with the row that they belong to."""
+    return Field(sa_type=SafeText, foreign_key=target, ondelete="CASCADE")
 
 
-def _columns(kind: type[TypeEngine[Any]], *names: str, **options: Any) -> Iterator[Column[Any]]:
-    return (Column(name, kind(), nullable=False, **options) for name in names)
+def _owner_key(target: str) -> Any:
+    return Field(primary_key=True, sa_type=SafeText, foreign_key=target, ondelete="CASCADE")
 
 
-def _owner(column: str, target: str) -> Column[str]:
-    """Rows are deleted with the row that they belong to."""
-    return Column(column, SafeText(), ForeignKey(target, ondelete="CASCADE"), nullable=False)
+class _Repositories(Repository, table=True):
+    __tablename__ = "repositories"
 
 
-REPOSITORIES = _table("repositories", Repository)
-# Lines of `.gitattributes` are up to 13 MB.
-VERSIONS = _table("index_versions", IndexVersion, *_columns(JsonText, "attributes"))
-RUNS = _table("sync_runs", Run)
-ATTEMPTS = _table(
-    "run_attempts", RunAttempt, _owner("run_id", "sync_runs.id"), PrimaryKeyConstraint("run_id", "attempt")
-)
-# `path` is the `path_key` of the path of a file that a run skipped or failed on.
-PROBLEMS = _table(
-    "run_problems",
-    None,
-    _owner("run_id", "sync_runs.id"),
-    *_columns(SafeText, "path", "reason", "detail"),
-    PrimaryKeyConstraint("run_id", "path"),
-)
-MISSED_TICKS = _table(
-    "missed_ticks",
-    MissedTick,
-    _owner("repository_id", "repositories.id"),
-    PrimaryKeyConstraint("repository_id", "scheduled_for"),
-)
-# `fingerprint`: of the request that was sent with the key; `run_id`: the run that it led to.
-IDEMPOTENCY_KEYS = _table(
-    "idempotency_keys",
-    None,
-    *_columns(SafeText, "key", primary_key=True),
-    *_columns(SafeText, "fingerprint", "run_id"),
-    *_columns(UTCDateTime, "created_at"),
-)
-GROUPS = _table("project_groups", ProjectGroup)
-REGISTRY_DOCUMENTS = _table("registry_documents", RegistryDocument)
-# Of 0.2, whose pods use them beside this version; now in `registry_documents`.
-_table(
-    "registry_files",
-    None,
-    *_columns(SafeText, "path", primary_key=True),
-    *_columns(JsonText, "document"),
-    *_columns(SafeText, "digest", "host", "applied_by"),
-    *_columns(UTCDateTime, "applied_at", "created_at"),
-)
-_table(
-    "superseded_digests",
-    None,
-    _owner("path", "registry_files.path"),
-    *_columns(SafeText, "digest"),
-    *_columns(UTCDateTime, "superseded_at"),
-    PrimaryKeyConstraint("path", "digest"),
-)
-# Browser sessions that were signed out. `id` identifies a session and does not reveal its cookie.
-ENDED_SESSIONS = _table(
-    "ended_sessions", None, *_columns(SafeText, "id", primary_key=True), *_columns(UTCDateTime, "ended_at")
-)
-WORKERS = _table("workers", Worker)
-FILES = _table(
-    "indexed_files",
-    None,
-    *_columns(SafeText, "repository_id", "path", "blob_sha"),
-    *_columns(Integer, "mode", "chunks"),
-    *_columns(BigInteger, "epoch"),
-    Column("size_bytes", BigInteger()),
-    *(Column(name, SafeText()) for name in ("long_path", "skip_reason", "language", "wanted_sha", "reader")),
-    PrimaryKeyConstraint("repository_id", "path"),
+class _Versions(IndexVersion, table=True):
+    __tablename__ = "index_versions"
+    # Lines of `.gitattributes` are up to 13 MB.
+    attributes: dict[str, Any] = Field(sa_type=JsonText)
+
+
+class _Runs(Run, table=True):
+    __tablename__ = "sync_runs"
+
+
+class _Attempts(RunAttempt, table=True):
+    __tablename__ = "run_attempts"
+    __table_args__ = (PrimaryKeyConstraint("run_id", "attempt"),)
+    run_id: str = _owner("sync_runs.id")
+
+
+class _Problems(Record, table=True):
+    """`path` is the `path_key` of the path of a file that a run skipped or failed on."""
+
+    __tablename__ = "run_problems"
+    run_id: str = _owner_key("sync_runs.id")
+    path: str = Field(primary_key=True, sa_type=SafeText)
+    reason: str = Field(sa_type=SafeText)
+    detail: str = Field(sa_type=SafeText)
+
+
+class _MissedTicks(MissedTick, table=True):
+    __tablename__ = "missed_ticks"
+    __table_args__ = (PrimaryKeyConstraint("repository_id", "scheduled_for"),)
+    repository_id: str = _owner("repositories.id")
+
+
+class _IdempotencyKeys(Record, table=True):
+    """`fingerprint`: of the request that was sent with the key; `run_id`: the run that it led to."""
+
+    __tablename__ = "idempotency_keys"
+    key: str = Field(primary_key=True, sa_type=SafeText)
+    fingerprint: str = Field(sa_type=SafeText)
+    run_id: str = Field(sa_type=SafeText)
+    created_at: datetime = Field(sa_type=UTCDateTime)
+
+
+class _Groups(ProjectGroup, table=True):
+    __tablename__ = "project_groups"
+
+
+class _RegistryDocuments(RegistryDocument, table=True):
+    __tablename__ = "registry_documents"
+
+
+class _EndedSessions(Record, table=True):
+    """Browser sessions that were signed out. `id` identifies a session and does not reveal its cookie."""
+
+    __tablename__ = "ended_sessions"
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    ended_at: datetime = Field(sa_type=UTCDateTime)
+
+
+class _Workers(Worker, table=True):
+    __tablename__ = "workers"
+
+
+class _Files(Record, table=True):
+    """The manifest: every file of the last listing and what the index holds of it. `path` is the `path_key` of the
+    path; `long_path` is the path itself if that differs.
+
+    `repository_id` is the id of an index version; a repository's first version has the repository's own id.
+    `wanted_sha`: the blob of the commit, if the points are of an older one because it could not be read. `reader`:
+    `<epoch>.<how it was read>`, valid only if the epoch is that of the row: 0.1 left this column unchanged."""
+
+    __tablename__ = "indexed_files"
     # Without a rowid the primary key is the table: half the size, and loading a repository is one range scan.
-    sqlite_with_rowid=False,
-)
-"""The manifest: every file of the last listing and what the index holds of it. `path` is the `path_key` of the path;
-`long_path` is the path itself if that differs.
+    __table_args__: ClassVar[dict[str, Any]] = {"sqlite_with_rowid": False}
+    repository_id: str = Field(primary_key=True, sa_type=SafeText)
+    path: str = Field(primary_key=True, sa_type=SafeText)
+    blob_sha: str = Field(sa_type=SafeText)
+    mode: int
+    chunks: int
+    epoch: int = Field(sa_type=BigInteger)
+    size_bytes: int | None = Field(sa_type=BigInteger)
+    long_path: str | None = Field(sa_type=SafeText)
+    skip_reason: str | None = Field(sa_type=SafeText)
+    language: str | None = Field(sa_type=SafeText)
+    wanted_sha: str | None = Field(sa_type=SafeText)
+    reader: str | None = Field(sa_type=SafeText)
 
-`repository_id` is the id of an index version; a repository's first version has the repository's own id. `wanted_sha`:
-the blob of the commit, if the points are of an older one because it could not be read. `reader`: `<epoch>.<how it was
-read>`, valid only if the epoch is that of the row: 0.1 left this column unchanged."""
+
+def _table(rows: type[SQLModel]) -> Table:
+    table: Table = inspect(rows).local_table
+    return table
+
+
+REPOSITORIES = _table(_Repositories)
+VERSIONS = _table(_Versions)
+RUNS = _table(_Runs)
+ATTEMPTS = _table(_Attempts)
+PROBLEMS = _table(_Problems)
+MISSED_TICKS = _table(_MissedTicks)
+IDEMPOTENCY_KEYS = _table(_IdempotencyKeys)
+GROUPS = _table(_Groups)
+REGISTRY_DOCUMENTS = _table(_RegistryDocuments)
+ENDED_SESSIONS = _table(_EndedSessions)
+WORKERS = _table(_Workers)
+FILES = _table(_Files)
 
 REPOSITORY_COLUMNS = tuple(REPOSITORIES.c[name] for name in Repository.model_fields)
 VERSION_COLUMNS = tuple(VERSIONS.c[name] for name in IndexVersion.model_fields)

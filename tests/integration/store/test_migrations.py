@@ -61,14 +61,21 @@ FILLED = {
     "repositories": {"next_due_at"},
     "sync_runs": {"first_started_at", "earlier_seconds", "asked"},
 }
-# Who asked for a run, and what was approved, is in other columns; keys of requests are kept for a day.
-GONE = {"run_requests", "idempotency_keys", "sync_runs.approved", "run_attempts.times"} | {
-    f"repositories.{column}"
-    for column in (
-        *("scheduled_since", "attributes", "indexed_collection", "index_identity"),
-        *("resolved_from", "content_fingerprint", "index_hold"),
-    )
-}
+# Who asked for a run, and what was approved, is in other columns; keys of requests are kept for a day; several registry
+# files are one document.
+GONE = (
+    {"run_requests", "idempotency_keys", "registry_files", "superseded_digests"}
+    | {
+        *("sync_runs.approved", "run_attempts.times"),
+    }
+    | {
+        f"repositories.{column}"
+        for column in (
+            *("scheduled_since", "attributes", "indexed_collection", "index_identity"),
+            *("resolved_from", "content_fingerprint", "index_hold"),
+        )
+    }
+)
 # Tables to which it adds rows: of indexes that a program before 0.2.0 had left.
 ADDED = ("index_versions",)
 # Such an index gets a version, whose settings are not known if that program wrote to it last. Ticks before a schedule
