@@ -110,7 +110,8 @@ def ended_runs(repositories: int, count: int) -> Iterator[Row]:
             "max_attempts": 3,
             "worker": "pod-1:1",
             "full": False,
-            "approved": False,
+            "approval": None,
+            "asked": "[]",
             "cancel_requested": False,
             **FIGURES,
         }

@@ -101,8 +101,6 @@ def test_what_is_done_by_command_and_over_http_has_the_same_keys(
     for command, is_active in (("pause", False), ("resume", True)):
         changed = does("PATCH", "/repositories/two", json={"is_active": is_active})
         assert set(person.asks("repos", command, "one")) == changed
-        (shown,) = person.asks("index", command, "payments")
-        assert set(shown) == does("POST", f"/repositories/payments/index/{command}")
     asked = does("POST", "/repositories/two/sync")
     (synced,) = person.asks("sync", "payments")
     assert set(synced) == asked
