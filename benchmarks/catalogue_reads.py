@@ -119,10 +119,10 @@ class Installation:
 
     async def tick(self) -> None:
         some = REPOSITORIES.c.id.in_([repository_id(name(number)) for number in range(DUE)])
-        due = {"cron_expression": "* * * * *", "next_due_at": START, "last_tick_at": START}
+        due = {"cron_expression": "* * * * *", "next_due_at": START, "last_tick_at": START - timedelta(minutes=2)}
         await self.app.database.change(update(REPOSITORIES).where(some).values(**due))
         outcome = await Ticks(self.app.database).take(grace_seconds=60.0)
-        assert outcome.queued == DUE
+        assert outcome.queued + outcome.joined == DUE
 
     async def api_page(self) -> None:
         answer = await self.client.get("/api/v1/repositories", params={"limit": 50})
