@@ -334,7 +334,7 @@ CALLS: Mapping[str, Call] = {
 
 NOT_HERE = {
     "Connection": "is used within a transaction, by these methods",
-    "Notifications": "waits; its own connection has no transaction",
+    "notifications.listen": "waits; its own connection has no transaction",
     "RowWatch": "calls what it is given",
     "Connector": "opens connections",
     "Database.read": "is used by all of them",
