@@ -211,8 +211,8 @@ class RunHistory(Stored):
         return {row[0]: row[1] for row in await self._database.rows(mine.order_by(RUNS.c.queued_at))}
 
     async def purge(self, before: datetime, *, batch: int = PURGE_BATCH) -> int:
-        """Delete the runs that ended before that time, with their attempts and problems, and the missed ticks that were
-        noticed before it; and idempotency keys that do not hold any more. Blocked runs stay. Returns how many runs.
+        """Delete the runs that ended before that time, with their attempts, problems and idempotency keys; missed ticks
+        that were noticed before it; and idempotency keys that expired. Blocked runs stay. Returns how many runs.
         `batch`: runs in one transaction."""
         count, after = 0, None
         async with self._database.write() as connection:
@@ -256,8 +256,10 @@ class RunHistory(Stored):
             query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) > tuple_(after.queued_at, after.id))
         query = query.order_by(RUNS.c.queued_at, RUNS.c.id).limit(limit).with_for_update(skip_locked=True, of=RUNS)
         page = await connection.rows(query)
-        if page:
-            await connection.execute(delete(RUNS).where(RUNS.c.id.in_([row.id for row in page])))
+        if ids := [row.id for row in page]:
+            # `daemon.history_days` may be less than one: a key without its run would be taken for one of another run.
+            await connection.execute(delete(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.run_id.in_(ids)))
+            await connection.execute(delete(RUNS).where(RUNS.c.id.in_(ids)))
         return page
 
     async def _runs(self, query: Select[Any]) -> list[Run]:

@@ -160,6 +160,18 @@ async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> 
     assert second["id"] != first["id"]
 
 
+async def test_a_key_whose_run_was_purged_meanwhile_is_free_again(rest: Rest) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = (await asks(rest, headers=key)).json()
+    await rest.ended(first["id"])
+    assert await rest.history.purge(datetime.now(UTC) + timedelta(hours=1)) == 1
+
+    again = await asks(rest, headers=key)
+
+    assert (again.status_code, again.headers.get("idempotency-replayed")) == (202, None)
+    assert again.json()["id"] != first["id"]
+
+
 # Waiting -------------------------------------------------------------------------------------------------------------
 
 
