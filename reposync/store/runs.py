@@ -91,7 +91,9 @@ class Runs(Stored):
             paused = {"is_active": False, "paused_reason": "It is being removed.", "next_due_at": None}
             await change_repository(connection, repository.id, paused | {"updated_at": self._database.moment()})
         for row in await lock_unfinished(connection, repository.id):
-            if not (row.removal and row.status in WAITING):
+            # With `repair` it only removes the points of a repository that is not registered.
+            is_joined = row.removal and not row.repair and row.status in WAITING
+            if not is_joined:
                 await cancel(connection, row, RunCancelled.code, "The repository is being removed.")
 
     async def _approval(self, connection: Connection, identity: str) -> dict[str, Any]:

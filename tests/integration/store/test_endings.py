@@ -253,6 +253,22 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
     assert await store.runs.claim_orphan_removal(row.id, row.name, WORKER, 60.0) is None, "it is registered"
 
 
+async def test_the_removal_of_a_repository_that_was_registered_again_does_not_join_one_that_was_handed_back(
+    store: Store,
+) -> None:
+    row = await store.repository()
+    await store.repositories.remove(row.name)
+    orphans = await store.runs.claim_orphan_removal(row.id, row.name, WORKER, 60.0)
+    assert orphans is not None
+    await store.runs.end(orphans, STOPPING)
+    await store.repository()
+
+    removal, is_new = await store.runs.enqueue(row.name, Ask(RunTrigger.COMMAND, removal=True))
+
+    assert (is_new, removal.removal, removal.repair) == (True, True, False)
+    assert (await store.history.get(orphans.id)).status is RunStatus.CANCELLED
+
+
 # Attempts -------------------------------------------------------------------------------------------------------------
 
 
