@@ -251,5 +251,5 @@ class GroupRepositories(Repositories):
                 runs = update(RUNS).where(RUNS.c.repository_id == change.before.id)
                 await connection.execute(runs.values(repository=change.name))
             if paused := [change.before.id for change in changes if change.values.get("is_active") is False]:
-                await self._cancel_automatic(connection, paused, "its group")
+                await self._cancel_automatic(connection, paused, "The repository was paused by its group.")
             await outdate_links(connection, [change.before.id for change in renamed])

@@ -204,7 +204,7 @@ class Repositories(Stored):
         return await self._set_active(name, False, guard=guard)
 
     async def pause(
-        self, name: str, reason: str, *, expected: Repository | None = None, by: str = "pause"
+        self, name: str, reason: str, *, expected: Repository | None = None, by: str = "a person"
     ) -> Repository:
         """No ticks until `resume`. A waiting run that only ticks and pushes asked for is cancelled; a running one goes
         on, and a person can still sync the repository. `reason` must not be empty. `expected`: see `register`. Raises
@@ -235,7 +235,7 @@ class Repositories(Stored):
         *,
         expected: Repository | None = None,
         guard: Guard | None = None,
-        by: str = "the registry",
+        by: str = "",
     ) -> Repository:
         async with self._database.write(guard) as connection:
             row = await lock_repository(connection, name)
@@ -246,7 +246,9 @@ class Repositories(Stored):
             now = await connection.now()
             changes = {"is_active": active, "paused_reason": paused_reason, "updated_at": now}
             if not active:
-                await self._cancel_automatic(connection, [row.id], by)
+                has_left = paused_reason is None
+                why = "The repository has left the registry." if has_left else f"The repository was paused by {by}."
+                await self._cancel_automatic(connection, [row.id], why)
                 changes["next_due_at"] = None
             elif not row.is_active:
                 changes |= scheduled(before, now, row.last_sync_at)
@@ -267,12 +269,12 @@ class Repositories(Stored):
             await connection.execute(delete(FILES).where(mine))
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
 
-    async def _cancel_automatic(self, connection: Connection, identities: Sequence[str], by: str) -> None:
+    async def _cancel_automatic(self, connection: Connection, identities: Sequence[str], why: str) -> None:
         """Cancel the waiting runs that no person asked for. The caller has locked these repositories."""
         waiting = and_(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
         automatic = RUNS.c.trigger.in_((RunTrigger.SCHEDULE, RunTrigger.WEBHOOK))  # the most urgent of all
         for row in await connection.rows(locked(connection, waiting, automatic)):
-            await cancel(connection, row, "REPOSITORY_PAUSED", f"The repository was paused by {by}.")
+            await cancel(connection, row, "REPOSITORY_PAUSED", why)
 
     async def _cancel_runs(self, connection: Connection, identity: str, by: Run | None) -> None:
         error = {"error_code": REPOSITORY_REMOVED, "error_message": "The repository was removed."}

@@ -291,6 +291,15 @@ async def test_a_pause_cancels_what_ticks_and_pushes_asked_for_and_no_request_of
     assert ended.error_message == "The repository was paused by token 1."
 
 
+async def test_a_run_that_is_cancelled_because_its_repository_left_the_registry_says_so(store: Store) -> None:
+    await store.ticked()
+
+    await store.repositories.deactivate("payments")
+
+    (run,) = await store.history.runs()
+    assert (run.status, run.error_message) == (RunStatus.CANCELLED, "The repository has left the registry.")
+
+
 async def test_a_removal_cancels_all_other_runs(store: Store) -> None:
     running = await store.running()
     await store.tick(TICK)
