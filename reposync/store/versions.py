@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import ColumnElement, Row, and_, case, delete, desc, func, insert, select, update
 
 from reposync.errors import DefinitionChanged
-from reposync.store.attempts import fence, require_held
+from reposync.store.attempts import require_held
 from reposync.store.database import Connection, Stored
 from reposync.store.repositories import change_repository, lock_repository
 from reposync.store.repository import Repository
@@ -130,10 +130,6 @@ class Versions(Stored):
             }
             new = insert(VERSIONS).values(**values).returning(*VERSION_COLUMNS)
             return IndexVersion.of(await connection.one(new))
-
-    async def set_columns(self, run: Run, version_id: str, **columns: Any) -> IndexVersion:
-        async with self._database.write(fence(run)) as connection:
-            return await self._change(connection, version_id, columns)
 
     async def build_again(self, run: Run, version: IndexVersion, **columns: Any) -> IndexVersion:
         """A retired version will become live again: it is brought up to date first."""

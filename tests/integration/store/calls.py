@@ -207,7 +207,6 @@ def _versions() -> dict[str, Call]:
         "physical_collections": lambda it: it.store.versions.physical_collections(),
         "not_on": lambda it: it.store.versions.not_on("code", "code-2"),
         "add": lambda it: it.store.versions.add(it.running, VersionState.BUILDING, **made),
-        "set_columns": lambda it: it.store.versions.set_columns(it.running, it.building.id, links="x"),
         "build_again": lambda it: it.store.versions.build_again(it.running, it.retired),
         "begin_epoch": lambda it: it.store.versions.begin_epoch(it.running, it.building, identity="index-1"),
         "publish": lambda it: it.store.versions.publish(it.running, it.building, it.row, it.published(HEAD)),

@@ -408,7 +408,6 @@ async def test_an_attempt_that_was_taken_over_changes_nothing(store: Store, succ
         store.manifests.forget(stale, first.id, ["a.py"]),
         store.manifests.clear(stale, first.id),
         store.building(stale),
-        store.versions.set_columns(stale, second.id, links="late"),
         store.versions.build_again(stale, first),
         store.versions.begin_epoch(stale, second, identity="late"),
         store.publishes(stale, second, read=read, commit="e" * 40),
