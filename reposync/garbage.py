@@ -1,4 +1,4 @@
-"""When cycles of objects are collected: rarely while a command starts, and as Python does it while it works."""
+"""How often the garbage collector runs: rarely while a command starts, and at Python's default while it works."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """Once all is loaded: what is there by now is never looked at again. A response of httpx and its stream refer to
-    each other, so that the bodies of requests and responses last until the next collection: a sync of 3,000 files held
-    125 MB of them with the threshold of the start."""
+    """Call it once everything is loaded: existing objects are excluded from then on. A response of httpx and its stream
+    refer to each other, so that the bodies of requests and responses last until the next collection: a sync of 3,000
+    files held 125 MB of them with the threshold of the start."""
     gc.freeze()
     gc.set_threshold(_WORKING_THRESHOLD)

@@ -233,7 +233,7 @@ class RunHistory(Stored):
 
     async def _correct_future_times(self, connection: Connection) -> None:
         """Runs and missed ticks of a time in the future get the current time: they were written while the database's
-        clock (or that of a pod of 0.1) was ahead, and would be kept, and be the latest, until that date."""
+        clock was ahead, and would be kept, and be the latest, until that date."""
         now = self.now()
         runs = update(RUNS).where(RUNS.c.queued_at > now + _FAR)
         times = (RUNS.c[name] for name in ("first_started_at", "started_at", "completed_at"))

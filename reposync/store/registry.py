@@ -183,7 +183,7 @@ class ProjectGroups(Stored):
 
 
 def _held(claim: ProjectGroup) -> ColumnElement[bool]:
-    """Including the worker: programs before 0.2 count no attempts."""
+    """Including the worker: a group that was forgotten and is declared again counts its attempts from the start."""
     return and_(GROUPS.c.key == claim.key, GROUPS.c.attempt == claim.attempt, GROUPS.c.worker == claim.worker)
 
 

@@ -298,8 +298,8 @@ async def lock_repositories(
     of this: PostgreSQL aborts one of two transactions that lock in different orders.
 
     The order of all transactions: the fence of the registry document or of a group (a guard), repositories, runs
-    (`locked`, in the order of their ids), then what belongs to these: requests, attempts, problems, versions, manifest
-    rows. One that begins with runs locks no repository after them, and does not wait for a second run (SKIP LOCKED)."""
+    (`locked`, in the order of their ids), then what belongs to these: attempts, problems, versions, manifest rows. One
+    that begins with runs locks no repository after them, and does not wait for a second run (SKIP LOCKED)."""
     # NO KEY UPDATE: an insertion of a version holds a KEY SHARE lock by its foreign key, and need not wait.
     query = select(*columns).where(which).order_by(REPOSITORIES.c.id).with_for_update(key_share=True)
     return await connection.rows(query)

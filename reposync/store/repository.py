@@ -64,9 +64,8 @@ class Repository(Registration):
 
     `last_commit` is the commit that the live version of the index holds completely. `head_commit`: the newest head of
     its source that a run or a push reported; `lag_since`: see `behind_since`. `generation` counts changes of the
-    definition. `live_version`: the id of the live index version. `next_due_at`: when a scheduler takes it next; None
-    if it is not scheduled. `last_tick_at`: when its
-    schedule was last looked at, see `Ticks`.
+    definition. `live_version`: the id of the live index version. `next_due_at`: when a scheduler takes it next; None if
+    it is not scheduled. `last_tick_at`: when its schedule was last looked at, see `Ticks`.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)

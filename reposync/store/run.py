@@ -83,7 +83,7 @@ class RunFigures(RunCounts):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What somebody wants of a run. Who asks for a sync that is queued already joins it (`run_state.joined`)."""
+    """A request for a run. It joins a run of the repository that waits already (`run_state.joined`)."""
 
     trigger: RunTrigger
     asked_by: str = ""
@@ -129,12 +129,12 @@ class Run(RunCounts):
     of the latest attempt; `first_started_at` is the start of the first, `earlier_seconds` the time of those that were
     over before. `waits_since`: since when it waits, or is handed back for one reason without any work (None: since it
     was queued). Attempts in `handed_back` do not count as failures. `full`: index everything again; points with an
-    epoch above `full_from_epoch` were already written by this run. `brake`: what it stopped at, a deletion (its commit,
-    and how many files lose their points for which reason) or a gate; `approval`: what a person allowed it to do, such
-    facts or IN_ADVANCE. `removal`: the repository and its index are removed. `repair`: every point is compared with the
-    manifest and repaired; with `removal`, points of a repository that is no longer registered are removed. `asked`:
-    entries of `Ask`, of the first hundred who asked; a client that asks again for the same is listed once, a command
-    each time, because it may be interrupted. `progress` is what the worker last reported.
+    epoch above `full_from_epoch` were already written by this run. `brake`: the deletion that it stopped at (its
+    commit, and how many files lose their points for which reason); `approval`: the deletion that a person allowed, or
+    IN_ADVANCE. `removal`: the repository and its index are removed. `repair`: every point is compared with the manifest
+    and repaired; with `removal`, points of a repository that is no longer registered are removed. `asked`: entries of
+    `Ask`, the first hundred; a client that asks again for the same is listed once, a command each time, because it may
+    be interrupted. `progress` is what the worker last reported.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
