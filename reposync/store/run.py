@@ -13,7 +13,7 @@ from sqlmodel import Field
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.errors import UsageError
-from reposync.store.columns import JsonText, Record, SafeText, Word
+from reposync.store.columns import JsonText, Record, SafeText, Word, known_fields
 from reposync.store.status import ACTIVE, FINAL, PRIORITIES, RELEASED, WAITING, RunStatus, RunTrigger
 
 _CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
@@ -176,7 +176,8 @@ class Run(RunCounts):
     @property
     def requests(self) -> list[RunRequest]:
         """Who asked for it, the first one first."""
-        return [RunRequest(**entry | {"asked_at": datetime.fromisoformat(entry["asked_at"])}) for entry in self.asked]
+        known = (known_fields(RunRequest, entry) for entry in self.asked)
+        return [RunRequest(**entry | {"asked_at": datetime.fromisoformat(entry["asked_at"])}) for entry in known]
 
     @property
     def askers(self) -> list[str]:
