@@ -24,6 +24,8 @@ from tests.fixtures.repositories import GitRepository
 CALLS, AT_ONCE, KILLED_AFTER = 1_000, 8, 300
 CLIENTS = 200
 TRIES = 4
+CLOSED = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError)
+"""Of a connection that was open."""
 QUESTIONS: list[tuple[str, dict[str, object]]] = [
     ("search_code", {"query": "remove expired sessions"}),
     ("list_repositories", {}),
@@ -148,7 +150,7 @@ async def test_two_hundred_agents_at_once_are_all_answered(pods: list[Pod]) -> N
                 ) as client:
                     await call(client, "search_code", {"query": f"sessions {number}"})
                 return None
-            except* (Refused, httpx2.TransportError) as errors:
+            except* (Refused, *CLOSED) as errors:
                 # A pod that is asked too much says so at once, and one that gets no request on a connection for ten
                 # seconds, because this process has no time for all its agents, closes it: try again.
                 problem = repr(errors.exceptions)
@@ -158,3 +160,8 @@ async def test_two_hundred_agents_at_once_are_all_answered(pods: list[Pod]) -> N
     problems = await asyncio.gather(*map(asks, range(CLIENTS)))
 
     assert [each for each in problems if each is not None] == []
+    assert [pod.log_tail() for pod in pods if not pod.is_running or any(_is_error(line) for line in pod.lines)] == []
+
+
+def _is_error(line: dict[str, object]) -> bool:
+    return line.get("level") in ("error", "critical")

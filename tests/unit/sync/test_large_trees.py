@@ -98,20 +98,18 @@ def test_no_loop_over_a_large_tree_stops_the_event_loop(tmp_path: Path, files: i
     """Half of the files are equal. Garbage collection, which takes 0.1 s for a million objects, is not at issue."""
     url = f"sqlite:///{tmp_path}/reposync.db"
     asyncio.run(upgraded(url))
-    source = LargeSource(files, missing=missing)
-    read: list[int] = []
 
-    async def run() -> None:
-        read.append(await one_run(source, url))
+    async def run(source: LargeSource) -> None:
+        assert await one_run(source, url) == files
 
-    gc.collect()
-    gc.disable()
-    try:
-        longest = longest_turn_seconds(run())
-        if longest >= LONGEST_TURN_SECONDS:  # other processes cost caches, once; a loop over the tree, each time
-            longest = longest_turn_seconds(run())
-    finally:
-        gc.enable()
+    def longest_seconds() -> float:
+        source = LargeSource(files, missing=missing)  # a tree that was read before has its hashes
+        gc.collect()
+        gc.disable()
+        try:
+            return longest_turn_seconds(run(source))
+        finally:
+            gc.enable()
 
-    assert set(read) == {files}
-    assert longest < LONGEST_TURN_SECONDS
+    # Other processes cost caches, once; a loop over the tree, each time.
+    assert longest_seconds() < LONGEST_TURN_SECONDS or longest_seconds() < LONGEST_TURN_SECONDS
