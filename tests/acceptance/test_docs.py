@@ -57,11 +57,15 @@ def snippets() -> list[Fence]:
     return [fence for page in pages() for fence in page.fences if fence.words[:1] == ("yaml",)]
 
 
+def current_pages() -> list[Page]:
+    """All but the changelog, which names what other versions had."""
+    return [page for page in pages() if page.name != HISTORY]
+
+
 def code() -> Iterator[Span]:
-    """What is set in code, but for what was true of another version."""
-    for page in pages():
-        if page.name != HISTORY:
-            yield from page.words_in_code()
+    """What is set in code."""
+    for page in current_pages():
+        yield from page.words_in_code()
 
 
 # Commands ----------------------------------------------------------------------------------------------------------
@@ -106,9 +110,7 @@ def test_a_page_can_be_followed_to_the_letter(
 
 @reports_all
 def test_every_command_that_is_shown_exists() -> Iterator[str]:
-    for page in pages():
-        if page.name == HISTORY:
-            continue
+    for page in current_pages():
         for command in (each for fence in page.console for each in typed(fence)):
             for words in simple_commands(command.line):
                 if words[0] not in RUN | NOT_RUN:
@@ -136,9 +138,7 @@ def inline_complaint(text: str) -> str | None:
 def test_every_option_that_is_named_exists() -> Iterator[str]:
     """In sentences: those of whole commands were looked at with their commands."""
     text = program.text()
-    for page in pages():
-        if page.name == HISTORY:
-            continue
+    for page in current_pages():
         # What is said of a command of others that the page shows.
         shown = " ".join(fence.text for fence in page.console)
         for span in (each for each in page.spans if each.text.split(" ")[0] not in NOT_RUN):
@@ -207,9 +207,7 @@ def test_json_and_python_that_is_shown_can_be_parsed() -> Iterator[str]:
 @reports_all
 def test_every_variable_and_error_code_that_is_named_exists() -> Iterator[str]:
     known = set(re.findall(r"\w+", program.text())) | OTHERS
-    for page in pages():
-        if page.name == HISTORY:
-            continue
+    for page in current_pages():
         whole = "\n".join(span.text for span in page.words_in_code())
         own = set(re.findall(r"\$\{(\w+)", whole)) | set(re.findall(r"(?:^|\s)(\w+)=", whole))
         for span in page.words_in_code():
@@ -250,9 +248,7 @@ def test_every_key_of_the_registry_that_is_named_with_its_section_exists() -> It
     keys = set(re.findall(r"^\| `([a-z_.\[\]]+)` \|", REFERENCE.read_text(), re.MULTILINE))
     keys = {key.replace("[]", "") for key in keys} | {key.rpartition(".")[0].replace("[]", "") for key in keys}
     sections = {key.partition(".")[0] for key in keys}
-    for page in pages():
-        if page.name == HISTORY:
-            continue
+    for page in current_pages():
         for span in page.spans:
             if (
                 re.fullmatch(r"[a-z]+(\.[a-z_]+)+", span.text)
@@ -265,9 +261,7 @@ def test_every_key_of_the_registry_that_is_named_with_its_section_exists() -> It
 
 @reports_all
 def test_every_file_that_is_named_exists() -> Iterator[str]:
-    for page in pages():
-        if page.name == HISTORY:
-            continue
+    for page in current_pages():
         for span in page.spans:
             path = span.text.rstrip("/")
             is_ours = re.fullmatch(r"[\w.-]+(/[\w.*-]+)+", path) and path.partition("/")[0] in TOP
