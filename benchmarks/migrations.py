@@ -2,7 +2,7 @@
 
     python -m benchmarks.migrations [--runs 1000000]
 
-Makes the schema of 0.1.0, fills `sync_runs`, and brings it to the newest one, on SQLite and on PostgreSQL
+Makes the schema of 0.2.0, fills `sync_runs`, and brings it to the newest one, on SQLite and on PostgreSQL
 (the server of TEST_DATABASE_URL, or one of the tests' with its durability turned on). Beside it another connection
 writes all the time, as a pod whose runs go on: its longest pause is what the pods notice.
 """
