@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,8 +31,6 @@ from tests.fixtures.databases import (  # noqa: F401
 )
 from tests.fixtures.endings import ending
 
-# Nothing there depends on the database; or something does, in a module where most does not.
-ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"])
 ON_POSTGRESQL = pytest.mark.parametrize("database_kind", ["postgresql"])
 ON_EVERY_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite", "postgresql"])
 
@@ -168,3 +167,10 @@ class Store:
 @pytest.fixture
 def store(database: Database) -> Store:  # noqa: F811
     return Store(database)
+
+
+@pytest.fixture
+async def empty(empty_database_url: str) -> AsyncIterator[Database]:  # noqa: F811
+    """A database without tables."""
+    async with await Database.open(empty_database_url) as opened:
+        yield opened

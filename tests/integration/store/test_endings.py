@@ -154,16 +154,14 @@ async def test_a_deletion_that_is_allowed_beside_a_blocked_run_is_the_one_that_i
     assert after.approval == brake(812)
 
 
-async def test_an_approval_of_a_new_version_allows_no_deletion(store: Store) -> None:
+@pytest.mark.parametrize("facts", [{"kind": "quota", "limit": 3}, None], ids=["of a newer program", "unknown"])
+async def test_an_approval_of_a_run_that_stopped_at_something_else_is_of_that(
+    store: Store, facts: dict[str, Any] | None
+) -> None:
     await store.queued()
-    gate = {"gate": "version-2"}
-    waits = await store.runs.end(await store.claimed(), Block("INDEX_GATE_CLOSED", "recall fell", brake=gate))
+    waits = await store.runs.end(await store.claimed(), Block("QUOTA_REACHED", "It is too large.", brake=facts))
 
-    approved = await store.runs.approve(waits.id, Ask(RunTrigger.COMMAND))
-
-    assert approved.approval == gate
-    nothing = await store.runs.end(await store.claimed(), Block("INDEX_HELD", "It is held."))
-    assert (await store.runs.approve(nothing.id, Ask(RunTrigger.COMMAND))).approval is None, "it is only tried again"
+    assert (await store.runs.approve(waits.id, Ask(RunTrigger.COMMAND))).approval == facts
 
 
 # Ends ---------------------------------------------------------------------------------------------------------------
@@ -429,22 +427,6 @@ async def test_a_run_lasts_as_long_as_all_its_attempts_and_from_the_first_start_
         == elapsed.total_seconds()
         >= (attempts[-1].started_at - attempts[0].started_at).total_seconds()
     )
-
-
-async def test_attempts_of_pods_of_the_previous_version_count_too(store: Store) -> None:
-    earlier, later = EARLIER, EARLIER + timedelta(minutes=10)
-    first = await store.running()
-    await store.database.change(RUNS.update().values(started_at=earlier, first_started_at=earlier))
-    await store.runs.end(first, STOPPING)
-    # What a pod of 0.2 writes when it claims a run, and when it ends it.
-    await store.database.change(RUNS.update().values(status="running", attempt=2, started_at=later))
-    ended = {"status": "completed", "completed_at": later + timedelta(seconds=2), "duration_seconds": 2.0}
-    await store.database.change(RUNS.update().values(**ended))
-
-    run = await store.history.get(first.id)
-    assert run.document["started_at"] == earlier
-    assert run.document["duration_seconds"] == run.earlier_seconds + 2.0
-    assert run.document["elapsed_seconds"] == 602.0
 
 
 async def test_an_attempt_whose_worker_died_ends_with_its_lease_and_not_when_that_is_noticed(store: Store) -> None:

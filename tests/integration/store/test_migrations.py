@@ -1,11 +1,9 @@
-"""The schema: a new one, one of a released version with rows in it, and one of a newer version."""
+"""The schema: a new one, and one of a released version with rows in it."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,18 +16,14 @@ from sqlalchemy import text
 from reposync.catalog.apply import Applying, registry_in_force
 from reposync.catalog.targets import SyncTarget
 from reposync.config.loading import LoadedRegistry, load_registry
-from reposync.errors import DatabaseForeign, RunStateConflict, StoreUnavailable
+from reposync.errors import DatabaseForeign, StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.endings import STOPPING
-from reposync.store.index_queries import search_scope, searched_version
 from reposync.store.indexes import SCHEMA
 from reposync.store.repositories import Repositories
 from reposync.store.repository import repository_id
-from reposync.store.run import Ask, RunFigures
+from reposync.store.run import Ask
 from reposync.store.schema import HEAD, OLDEST_PROGRAM, REVISIONS, VERSION_TABLE, alembic_config
 from reposync.store.status import ACTIVE, RunStatus, RunTrigger
-from reposync.store.tables import RUNS, VERSIONS
-from tests.fixtures.newer_rows import STATE, STATUS, TRIGGER, newer
 from tests.fixtures.released_schemas import RELEASED, ROWS, Rows, execute, make, make_tables, rows
 from tests.integration.store.conftest import Store
 
@@ -63,30 +57,17 @@ FILLED = {
 }
 # Who asked for a run, and what was approved, is in other columns; keys of requests are kept for a day; several registry
 # files are one document.
-GONE = (
-    {"run_requests", "idempotency_keys", "registry_files", "superseded_digests"}
-    | {
-        *("sync_runs.approved", "run_attempts.times"),
-    }
-    | {
-        f"repositories.{column}"
-        for column in (
-            *("scheduled_since", "attributes", "indexed_collection", "index_identity"),
-            *("resolved_from", "content_fingerprint", "index_hold"),
-        )
-    }
-)
+GONE = {
+    *("run_requests", "idempotency_keys", "registry_files", "superseded_digests"),
+    *("sync_runs.approved", "run_attempts.times", "repositories.scheduled_since", "repositories.attributes"),
+    *("repositories.indexed_collection", "repositories.index_identity", "repositories.resolved_from"),
+    *("repositories.content_fingerprint", "repositories.index_hold"),
+}
 # Tables to which it adds rows: of indexes that a program before 0.2.0 had left.
 ADDED = ("index_versions",)
 # Such an index gets a version, whose settings are not known if that program wrote to it last. Ticks before a schedule
 # was set are settled.
 CHANGED = {"last_tick_at", "live_version", "settings_key", "settings", "fingerprint", "commit_sha"}
-
-
-@pytest.fixture
-async def empty(empty_database_url: str):
-    async with await Database.open(empty_database_url) as database:
-        yield database
 
 
 async def definitions(database: Database) -> set[str]:
@@ -380,123 +361,3 @@ async def test_a_new_database_leaves_the_table_of_alembic_to_other_programs(
     await execute(empty_database_url, FOREIGN["Alembic"])
     assert (await empty.schema()).state == "current"
     assert await empty.upgrade() is False
-
-
-# Newer and unreleased schemas --------------------------------------------------------------------------------------
-
-
-async def change_schema(database: Database, revision: str, oldest_program: str | None) -> None:
-    """What a migration of a later version records."""
-    if database.is_postgresql:
-        comment = f"'oldest program: {oldest_program}'" if oldest_program else "NULL"
-        record = f"COMMENT ON TABLE {VERSION_TABLE} IS {comment}"
-    else:
-        record = f"PRAGMA user_version = {int(oldest_program or 0)}"
-    async with database.write() as connection:
-        await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'"))
-        await connection.execute(text(record))
-
-
-@pytest.mark.parametrize("operation", ["upgrade", "require_current"])
-@pytest.mark.parametrize(
-    ("revision", "oldest_program", "message"),
-    [
-        ("9999", "9000", "9999, which is newer"),
-        ("9999", None, "9999, which is newer"),
-        ("0004", None, "0004, which is older than that of 0.2.0, .* Upgrade it with version 0.2.1 first"),
-    ],
-)
-async def test_a_schema_that_this_version_cannot_work_with_is_refused_and_unchanged(
-    empty: Database, operation: str, revision: str, oldest_program: str | None, message: str
-) -> None:
-    await empty.upgrade()
-    await change_schema(empty, revision, oldest_program)
-
-    with pytest.raises(StoreUnavailable, match=message):
-        await empty.upgrade() if operation == "upgrade" else (await empty.schema()).require("here")
-
-    assert (await empty.schema()).state == "incompatible"
-    assert (await empty.schema()).revision == revision
-
-
-async def test_a_compatible_schema_of_a_newer_version_is_used(empty: Database) -> None:
-    await empty.upgrade()
-    await empty.change(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-    assert (await empty.schema()).oldest_program == OLDEST_PROGRAM, "as this version recorded it"
-    await change_schema(empty, "9999", HEAD)
-
-    assert await empty.upgrade() is False
-    (await empty.schema()).require("here")
-
-    assert (await empty.schema()).state == "ahead"
-    assert (await empty.schema()).revision == "9999"
-
-
-def test_a_current_schema_is_recognised_without_loading_alembic(database_url: str) -> None:
-    program = """
-import asyncio, sys
-from reposync.store.database import Database
-
-async def main():
-    async with await Database.open(sys.argv[1]) as database:
-        print(await database.upgrade(), "alembic" in sys.modules)
-
-asyncio.run(main())
-"""
-    done = subprocess.run([sys.executable, "-c", program, database_url], capture_output=True, text=True, check=False)
-
-    assert done.stdout.split() == ["False", "False"], done.stderr
-
-
-# Words of a newer program ---------------------------------------------------------------------------------------------
-
-
-async def test_a_run_with_an_unknown_status_is_over_and_others_go_on(store: Store) -> None:
-    odd = await store.queued()
-    await newer(store.database, RUNS.c.id, odd.id, status=STATUS)
-
-    seen = await store.history.get(odd.id)
-    assert (seen.status, seen.is_final) == (STATUS, True)
-    assert [run.status for run in await store.history.runs()] == [STATUS]
-    assert await store.history.runs(status=RunStatus.COMPLETED) == []
-    assert await store.history.active(odd.repository_id) == []
-    assert await store.history.latest_statuses(list(RunStatus)) == {}
-    assert (await store.history.latest())[odd.repository_id].status == STATUS
-    assert (await store.history.queue()).counts == {}
-    assert (await store.runs.cancel(odd.id)).status == STATUS, "nobody knows what that would mean"
-    for change in (store.runs.approve, store.runs.retry):
-        with pytest.raises(RunStateConflict, match=STATUS):
-            await change(odd.id, Ask(RunTrigger.COMMAND))
-
-    fresh, _ = await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
-    assert fresh.id != odd.id
-    claimed = await store.runs.claim("worker-1", 60.0)
-    assert claimed is not None and claimed.id == fresh.id
-
-
-async def test_a_run_with_an_unknown_trigger_is_claimed_kept_and_finished(store: Store) -> None:
-    waiting = await store.queued()
-    await newer(store.database, RUNS.c.id, waiting.id, trigger=TRIGGER)
-
-    run = await store.claimed()
-    await store.runs.heartbeat(run, 60.0, {"phase": "indexing"}, RunFigures())
-    handed_back = await store.runs.end(run, STOPPING)
-    ended = await store.ended()
-
-    assert [(each.id, each.trigger) for each in (run, handed_back, ended)] == [(waiting.id, TRIGGER)] * 3
-    assert ended.status is RunStatus.COMPLETED
-
-
-async def test_a_version_in_an_unknown_state_is_listed_and_not_searched(store: Store) -> None:
-    run = await store.running()
-    version = await store.building(run)
-    await newer(store.database, VERSIONS.c.repository_id, run.repository_id, state=STATE)
-
-    (seen,) = await store.versions.of(run.repository_id)
-
-    assert (seen.id, seen.state) == (version.id, STATE)
-    assert [each.state for each in (await store.versions.all())[run.repository_id]] == [STATE]
-    assert version.id in (await search_scope(store.database)).hidden_in("code")
-    assert await searched_version(store.database, "payments") is None
-    # A run of this program builds its own beside it.
-    assert (await store.publishes(run, await store.building(run))).number == 2

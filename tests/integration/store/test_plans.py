@@ -16,14 +16,12 @@ from reposync.config.database_url import sqlite_url
 from reposync.errors import RunNotFound
 from reposync.store.database import Database
 from reposync.store.index_queries import search_scope, searched_version
-from reposync.store.repository import repository_id
 from reposync.store.run import Ask
 from reposync.store.status import WAITING, RunStatus, RunTrigger
 from tests.fixtures.released_schemas import RELEASED, make_tables
 from tests.integration.store.conftest import Store
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-PAYMENTS = repository_id("payments")
 
 RUNNING, WAITING_IN_ORDER = "uq_sync_runs_running", "ix_sync_runs_queue"
 BY_ID, BY_REPOSITORY = "sqlite_autoindex_sync_runs_1", "ix_sync_runs_active"

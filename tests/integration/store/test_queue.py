@@ -1,4 +1,4 @@
-"""What a worker and a person may count on when they request, claim, hand back, withdraw and end runs."""
+"""What a worker and a person may count on when they request, claim, hand back, cancel and end runs."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ class Requests(RuleBasedStateMachine):
         self.stale.append(run)
 
 
-def test_no_request_that_was_not_withdrawn_is_lost(database_url: str) -> None:
+def test_no_request_that_was_not_cancelled_is_lost(database_url: str) -> None:
     with asyncio.Runner() as runner:
         model = type("Kept", (Requests,), {"url": database_url, "loop": runner.get_loop()})
         run_state_machine_as_test(model, settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=30))

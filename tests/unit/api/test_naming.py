@@ -11,7 +11,7 @@ from reposync.api.routing import PREFIX, path_of
 from tests.integration.api.serving import parts_of
 
 PARTS = st.one_of(
-    st.sampled_from(["sync", "wait", "index", "rollback", "pause", "repositories", "api", "v1"]),
+    st.sampled_from(["sync", "wait", "index", "repositories", "api", "v1"]),
     st.from_regex(r"[A-Za-z0-9_]{1,5}", fullmatch=True),
 )
 NAMES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
