@@ -131,7 +131,7 @@ class Verification:
         recorded = await self.app.manifests.load(live.id)
         index = self.app.index(live.physical)
         origin = await self.app.versions.origin(live)
-        found = await audit_points(index, live.id, row.name, recorded, origin, words_only=live.has_words_only)
+        found = await audit_points(index, live, row.name, recorded, origin)
         counts = Counter(found.counts)
         more = [*await self._elsewhere(live), *await self._unfinished(row, live, bool(recorded))]
         trouble = None

@@ -50,9 +50,9 @@ class IndexVersion(Record):
     `id` is the `repository_id` of its points and manifest rows. `settings_key`: a digest of `settings`, which decide
     how points are made; None if that is not known, as of an index that an older program left incomplete. `collection`
     is the configured name, `physical` the collection that has the points. `fingerprint`: of the path rules that the
-    whole manifest was made with; None while a run changes it. `links`: the link to a sample file, empty if the name or
-    the address of the repository has changed since. `commit_sha` is held completely, `partial_commit` except for files
-    that could not be read. `epoch`: of the last run that wrote to it."""
+    whole manifest was made with; None while a run changes it. `links`: the link to a sample file; see
+    `has_old_links`. `commit_sha` is held completely, `partial_commit` except for files that could not be read. `epoch`:
+    of the last run that wrote to it."""
 
     id: str = Field(primary_key=True, sa_type=SafeText)
     repository_id: str = Field(sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
@@ -79,6 +79,12 @@ class IndexVersion(Record):
     def has_words_only(self) -> bool:
         """Its points have no dense vectors yet: the version that replaces it is being built."""
         return bool(self.settings.get("words_only"))
+
+    @property
+    def has_old_links(self) -> bool:
+        """The name or the address of the repository has changed since its points were written: the next run that
+        publishes writes both to all of them."""
+        return self.links == ""
 
 
 class ProjectGroup(Record):

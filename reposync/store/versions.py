@@ -39,16 +39,10 @@ AttributeFiles: TypeAlias = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the database knows of where a published version's points came from. `links`: see `IndexVersion`. `commits`:
-    (the first epoch of a run, the commit that it indexed), by epoch; None if it is not known which one."""
+    """What the database knows of where a published version's points came from. `commits`: (the first epoch of a run,
+    the commit that it indexed), by epoch; None if it is not known which one."""
 
-    links: str | None
     commits: Sequence[tuple[int, str | None]]
-
-    @property
-    def is_linked(self) -> bool:
-        """Whether the points have the name and the address that the repository has now."""
-        return self.links != ""
 
     def commit_of(self, epoch: int) -> str | None:
         at = bisect_right(self.commits, epoch, key=itemgetter(0)) - 1
@@ -204,7 +198,7 @@ class Versions(Stored):
             if commits and epoch >= commits[-1][0]:
                 break  # older runs are of an earlier repository with this name, which counted from 1, too
             commits.append((epoch, commit))
-        return Origin(version.links, commits[::-1])
+        return Origin(commits[::-1])
 
     async def record_head(self, run: Run, commit: str, known: str | None) -> None:
         """`run` read that the head of its source is `commit`. `known`: the head that was recorded when it began; what

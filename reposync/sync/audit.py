@@ -73,7 +73,7 @@ async def inspect_index(
     others = audit.clean and not is_newest and not remade
     if repair or others:
         origin = await parts.versions.origin(version)
-        audit = await audit_points(index, version.id, name, recorded, origin, words_only=version.has_words_only)
+        audit = await audit_points(index, version, name, recorded, origin)
     if repair and audit.counts:
         kinds = [f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in audit.counts.items()]
         why = f"Repaired on request: {', '.join(kinds)}."

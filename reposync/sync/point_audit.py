@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from reposync.content.model import content_hash
 from reposync.sources.port import lines_like, path_bytes
 from reposync.store.manifest import ManifestRow
+from reposync.store.tables import IndexVersion
 from reposync.store.versions import Origin
 from reposync.symbol import read_symbols
 from reposync.sync.prepare import PreparedFile
@@ -103,26 +104,23 @@ async def audit_ids(index: QdrantIndex, version_id: str, recorded: Mapping[str, 
 
 async def audit_points(
     index: QdrantIndex,
-    version_id: str,
+    version: IndexVersion,
     name: str,
     recorded: Mapping[str, ManifestRow],
     origin: Origin | None,
-    *,
-    words_only: bool = False,
 ) -> Audit:
     """Read every point, page by page. If our collection does not exist, every chunk is missing. `name`: the
-    repository's, which its points repeat. `origin`: None while a run changes the version. `words_only`: they have no
-    dense vectors."""
+    repository's, which its points repeat. `origin`: None while a run changes the version."""
     spec = await index.spec()
     for _ in range(_REPLICA_ATTEMPTS):
-        comparison = _PointComparison(version_id, name, recorded, origin)
-        comparison.missing = await asyncio.to_thread(_owners, version_id, recorded)
+        comparison = _PointComparison(version, name, recorded, origin)
+        comparison.missing = await asyncio.to_thread(_owners, version.id, recorded)
         if spec is not None:
-            async for page in index.points(version_id):
+            async for page in index.points(version.id):
                 # Hashing a page takes some 10 ms.
                 await asyncio.to_thread(comparison.add_page, page)
-            if spec.dimension and not words_only:
-                async for page in index.points(version_id, without_vector=True):
+            if spec.dimension and not version.has_words_only:
+                async for page in index.points(version.id, without_vector=True):
                     comparison.add_without_vector(page)
             if comparison.missing and await index.existing(list(comparison.missing)):
                 continue  # a replica that had just been started again was read
@@ -157,7 +155,7 @@ class _PointComparison:
     """`missing`: recorded points that were not listed yet, with their paths. `pieces`: of files of which some were not
     listed yet. `commits`: of each epoch, the one that its points name."""
 
-    version_id: str
+    version: IndexVersion
     name: str
     recorded: Mapping[str, ManifestRow]
     origin: Origin | None
@@ -245,14 +243,14 @@ class _PointComparison:
     def _wrong_fields(self, point: StoredPoint, metadata: Mapping[str, Any], row: ManifestRow) -> Iterator[str]:
         path, blob_sha, chunk = (metadata.get(key) for key in _IDENTITY)
         is_of_row = (path, blob_sha) == (row.path, row.blob_sha)
-        if not (is_of_row and is_count(chunk) and point_id(self.version_id, row.path, row.blob_sha, chunk) == point.id):
+        if not (is_of_row and is_count(chunk) and point_id(self.version.id, row.path, row.blob_sha, chunk) == point.id):
             yield "path, blob_sha or chunk_index"
         if _hash_of(point.payload.get("page_content")) != metadata.get("content_hash", ""):
             yield "page_content or content_hash"
-        fields = {"language": row.language, "epoch": row.epoch}
-        # The next run writes a new name to all points, with their new links.
-        is_renamed = self.origin is not None and not self.origin.is_linked
-        for key, value in (fields if is_renamed else fields | {"repository": self.name}).items():
+        fields: dict[str, str | int | None] = {"language": row.language, "epoch": row.epoch}
+        if not self.version.has_old_links:
+            fields["repository"] = self.name
+        for key, value in fields.items():
             # In Python True == 1 == 1.0; in JSON they differ.
             if key not in metadata or type(metadata[key]) is not type(value) or metadata[key] != value:
                 yield key
@@ -273,8 +271,8 @@ class _PointComparison:
             yield "commit"
         if "url" not in metadata or not isinstance(metadata["url"], str | None):
             yield "url"
-        elif self.origin is not None and self.origin.is_linked and is_count(first) and is_count(last):
-            link = lines_like(self.origin.links, path_bytes(row.path), first, last)
+        elif self.origin is not None and not self.version.has_old_links and is_count(first) and is_count(last):
+            link = lines_like(self.version.links, path_bytes(row.path), first, last)
             if metadata["url"] != link:
                 yield "url"
 

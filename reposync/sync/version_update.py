@@ -250,8 +250,7 @@ class VersionUpdate:
             return
         recorded = await manifests.load(version_id)
         if self.context.run.repair:
-            words_only, name = self.situation.wanted.words_only, self.context.repository.name
-            audit = await audit_points(index, version_id, name, recorded, None, words_only=words_only)
+            audit = await audit_points(index, self.situation.working, self.context.repository.name, recorded, None)
         else:
             audit = await audit_ids(index, version_id, recorded)
         if audit.orphans:

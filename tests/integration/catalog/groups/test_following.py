@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reposync.app.verification import Verification
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.integration.catalog.groups.conftest import PLATFORM, GroupWorld
 
@@ -44,6 +45,23 @@ async def test_a_renamed_project_keeps_its_index_and_embeds_nothing(closed_world
             assert hit.url == f"{world.server.url}/platform/core/billing/-/blob/HEAD/src/pay.py#L1-2"
             assert embedded == len(points)
             assert embeddings.input_count == embedded + 2, "the questions"
+
+
+async def test_a_repair_after_a_rename_completes_at_once_and_reads_only_what_changed(world: GroupWorld) -> None:
+    project = world.project("platform/a")
+    await world.discover()
+    await world.completed("platform/a")
+    project.move("platform/b")
+    world.repository.commit({"b.py": b"y = 2\n"})
+    await world.discover()
+
+    run = await Verification(world.app, against_source=False, report=lambda _: None).repair(
+        "platform/b", lambda _: None
+    )
+
+    assert (run.status, run.attempt, run.files_processed) == ("completed", 1, 1), run.error_message
+    assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
+    assert await world.differences("platform/b") == {}
 
 
 async def test_a_repository_that_was_never_synced_is_renamed_without_an_index(world: GroupWorld) -> None:
