@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 # For retries that become due, runs whose worker died, and notifications that did not arrive.
 POLL_SECONDS = 1.0
-# How often a full pod checks whether other runs wait.
+# How often a pod checks whether other runs wait.
 _FAIRNESS_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 10.0
 
@@ -177,9 +177,8 @@ class WorkerPool:
                 return
 
     async def _is_in_the_way(self, run: Run, is_full: bool) -> bool:
-        if is_full and await self._app.runs.others_wait(run):
-            return True
-        return any(each.status is RunStatus.QUEUED for each in await self._app.history.active(run.repository_id))
+        runs = self._app.runs
+        return (is_full and await runs.others_wait(run)) or await runs.asked_again(run)
 
     async def _drain(self, grace_seconds: float) -> None:
         if not self._running:

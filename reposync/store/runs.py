@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, exists, func, select, update
+from sqlalchemy import Row, and_, delete, exists, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import DefinitionChanged, Remedy, RunCancelled, RunStateConflict
@@ -43,7 +43,7 @@ from reposync.store.run_state import (
     new_run,
     queue_runs,
 )
-from reposync.store.status import WAITING, RunStatus, RunTrigger
+from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, new_head, status_is
 
 CLAIM_TRIES = 5
@@ -220,6 +220,14 @@ class Runs(Stored):
         """Whether a run of a different repository could be executed now, if a worker were free."""
         async with self._database.read() as connection:
             return await others_claimable(connection, run.repository_id)
+
+    async def asked_again(self, run: Run) -> bool:
+        """Whether a sync of its repository waits for its end that a person or a push asked for, or a tick since it
+        began. One that yielded has the priority of a schedule until somebody joins it."""
+        news = or_(RUNS.c.priority < PRIORITIES[RunTrigger.SCHEDULE], RUNS.c.scheduled_for > run.started_at)
+        waits = is_active(), status_is(*WAITING), RUNS.c.not_before <= self._database.moment()
+        query = select(exists().where(RUNS.c.repository_id == run.repository_id, *waits, news))
+        return bool(await self._database.scalar(query))
 
     async def expire(self, run: Run) -> None:
         """End the lease of a run whose worker is known to be gone, unless a different attempt has it."""

@@ -240,11 +240,11 @@ def test_one_huge_repository_lets_small_ones_go_first_and_then_goes_on(
 
 
 @pytest.mark.full
-def test_a_push_during_a_long_change_of_the_model_is_searchable_after_the_next_share(
+def test_each_push_during_a_long_change_of_the_model_is_searchable_after_the_next_share(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
 ):
     embeddings.other_models = frozenset({"test/words", "test/other"})
-    repository.many(1_500)
+    repository.many(2_500)
     server = (
         f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64, batch: 50, '
         "concurrency: 1}\ndaemon: {concurrency: 2, fair_share_seconds: 1}"
@@ -258,25 +258,28 @@ def test_a_push_during_a_long_change_of_the_model_is_searchable_after_the_next_s
     person.configures(registry(app, more=server.replace("test/words", "test/other")))
     pod.start()
     until(lambda: pod.posts("/api/v1/repositories/app/sync").status_code == 202, details=pod.log_tail)
-    until(lambda: len(embeddings.inputs) > 200, details=pod.log_tail)
 
-    with embeddings.holding():
-        head = repository.commit({"new.py": b"def omega():\n    return 24\n"})
-        assert pod.posts("/api/v1/repositories/app/sync").status_code == 202
-        until(
-            lambda: [run for run in log.runs("app") if any(each.outcome == "yielded" for each in log.attempts(run))],
-            details=pod.log_tail,
-        )
-    until(lambda: any("omega" in text for text in embeddings.inputs), details=pod.log_tail)
-    with embeddings.holding():
-        until(lambda: person.asks("index", "status", "app")["live"]["commit"] == head, details=pod.log_tail)
-        found = person.asks("index", "status", "app")
-        (match,) = person.asks("grep", "omega")["items"]
-    assert (found["live"]["model"], found["building"]["model"]) == ("test/words", "test/other")
-    assert match["path"] == "new.py"
+    def yields() -> int:
+        return sum(attempt.outcome == "yielded" for run in log.runs("app") for attempt in log.attempts(run))
+
+    for word in ("omega", "sigma"):
+        before = len(embeddings.inputs), yields()
+        until(lambda: len(embeddings.inputs) > before[0] + 200, details=pod.log_tail)  # noqa: B023
+        with embeddings.holding():
+            head = repository.commit({f"{word}.py": f"def {word}():\n    return 24\n".encode()})
+            assert pod.posts("/api/v1/repositories/app/sync").status_code == 202
+            until(lambda: yields() > before[1], details=pod.log_tail)  # noqa: B023
+        until(lambda: any(word in text for text in embeddings.inputs), details=pod.log_tail)  # noqa: B023
+        with embeddings.holding():
+            until(lambda: person.asks("index", "status", "app")["live"]["commit"] == head, details=pod.log_tail)  # noqa: B023
+            found = person.asks("index", "status", "app")
+            (match,) = person.asks("grep", word)["items"]
+        assert (found["live"]["model"], found["building"]["model"]) == ("test/words", "test/other")
+        assert match["path"] == f"{word}.py"
     until(lambda: person.asks("index", "status", "app")["live"]["model"] == "test/other", 120, details=pod.log_tail)
-    assert person.asks("grep", "omega")["items"][0]["path"] == "new.py"
-    assert sum("omega" in text for text in embeddings.inputs) == 2, "once for each model"
+    for word in ("omega", "sigma"):
+        assert person.asks("grep", word)["items"][0]["path"] == f"{word}.py"
+        assert sum(word in text for text in embeddings.inputs) == 2, "once for each model"
 
 
 def test_a_port_that_is_taken_or_open_to_everybody_is_refused(person: Person, pod: Pod):

@@ -181,6 +181,7 @@ def _runs() -> dict[str, Call]:
     return {
         "claim": lambda it: it.store.runs.claim("worker-2", LEASE_SECONDS),
         "others_wait": lambda it: it.store.runs.others_wait(it.running),
+        "asked_again": lambda it: it.store.runs.asked_again(it.running),
         "expire": lambda it: it.store.runs.expire(it.running),
         "heartbeat": lambda it: it.store.runs.heartbeat(it.running, LEASE_SECONDS, {"phase": "indexing"}, figures),
         "report_progress": lambda it: it.store.runs.report_progress(it.running, {"phase": "indexing"}),

@@ -19,12 +19,13 @@ from reposync.errors import (
     UsageError,
 )
 from reposync.store.columns import metadata
-from reposync.store.endings import STOPPING, Block, Fail, Finish, HandBack, Retry
+from reposync.store.endings import STOPPING, YIELDING, Block, Fail, Finish, HandBack, Retry
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import IN_ADVANCE, MAX_ATTEMPTS, Ask, Run, RunFigures, RunProblem
 from reposync.store.run_state import MAX_REQUESTS
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import RUNS
+from reposync.store.ticks import TickOutcome
 from tests.integration.store.conftest import TICK, Store
 
 # Asking for a run --------------------------------------------------------------------------------------------------
@@ -177,6 +178,32 @@ async def test_others_wait_where_a_run_of_another_repository_could_be_executed_n
 
     await store.queued("small")
     assert await store.runs.others_wait(run)
+
+
+@pytest.mark.parametrize("trigger", [RunTrigger.HTTP, RunTrigger.WEBHOOK])
+async def test_a_run_knows_that_its_repository_is_to_be_synced_again_also_if_that_joined_a_run_that_yielded(
+    store: Store, trigger: RunTrigger
+) -> None:
+    first = await store.running()
+    assert not await store.runs.asked_again(first)
+    await store.runs.enqueue("payments", Ask(trigger))
+    assert await store.runs.asked_again(first)
+    await store.runs.end(first, YIELDING)
+
+    second = await store.claimed()
+
+    assert second.id != first.id
+    assert not await store.runs.asked_again(second), "the first waits for its next turn, and for nothing new"
+    joined, is_new = await store.runs.enqueue("payments", Ask(trigger))
+    assert (joined.id, is_new) == (first.id, False)
+    assert await store.runs.asked_again(second)
+
+
+async def test_a_tick_since_a_run_began_is_to_be_synced_and_one_before_it_is_not(store: Store) -> None:
+    run = await store.running()
+    assert await store.tick(TICK) == TickOutcome(queued=1)
+    assert not await store.runs.asked_again(run)
+    assert await store.runs.asked_again(run.model_copy(update={"started_at": TICK - timedelta(seconds=1)}))
 
 
 # The queue as a whole ----------------------------------------------------------------------------------------------
