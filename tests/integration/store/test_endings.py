@@ -315,7 +315,7 @@ async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yie
     assert counts(done) == (3, 6, 12, 15)
 
 
-async def test_attempts_that_are_handed_back_for_one_reason_are_one_row_however_many(store: Store) -> None:
+async def test_attempts_that_are_handed_back_for_one_reason_are_one_line_however_many(store: Store) -> None:
     await store.queued()
     reasons = {"pod-1": SecretMissing("GITLAB_TOKEN is not set."), "pod-2": LockHeld("pod-9 holds it.")}
     back = {worker: HandBack(reason.code, str(reason)) for worker, reason in reasons.items()}
@@ -553,7 +553,7 @@ async def test_the_end_of_an_attempt_is_written_once_if_its_answer_was_lost(
 ) -> None:
     await store.queued()
     run = await store.claimed()
-    if (await end(store, run)).status in WAITING:  # its row may be merged with that of the next attempt
+    if (await end(store, run)).status in WAITING:  # another attempt, which waits for the same reason
         run = await store.claimed("worker-2")
     first, attempts = await end(store, run), await store.history.attempts(run.id)
 
