@@ -209,7 +209,7 @@ def path_of(name: str) -> str:
 
 
 def _written_action(scope: Scope) -> str:
-    """`/sync`, `/index/rollback`, ... or an empty string."""
+    """`/sync` or another of ACTIONS, or an empty string."""
     below = _written_below(scope, f"{PREFIX}/repositories/")
     found = (f"/{action}" for action in ACTIONS if below.endswith(f"/{action}"))
     return next((action for action in found if len(below) > len(action)), "")
