@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import gitlab
@@ -132,7 +132,10 @@ class GitLabClient:
             lazily = client.projects.get(project, lazy=True)
             if tip is None:
                 return lazily.commits.get(commit, stats="false").attributes
-            return cast("dict[str, Any]", lazily.repository_merge_base([commit, tip]))
+            base = lazily.repository_merge_base([commit, tip])
+            if not isinstance(base, dict):  # also a page of a proxy, which python-gitlab hands on
+                raise TransientFailure("the answer is no commit", corrupt=True)
+            return base
 
         try:
             base = await self.call("api_commit" if tip is None else "api_merge_base", work, doing=doing)

@@ -14,7 +14,7 @@ from reposync.outgoing import RetryPolicy
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.gitlab_blobs import HOPELESS_BLOBS
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.port import Blob, TreeEntry
+from reposync.sources.port import Ancestry, Blob, TreeEntry
 from tests.integration.sources.conftest import QUICK, Site, contents, same_tree
 
 Rows = list[dict[str, Any]]
@@ -259,3 +259,17 @@ async def test_many_damaged_blobs_do_not_cost_four_requests_each(site: Site) -> 
     site.server.log.forget()
     assert len((await read(source, entries))[1]) == 19
     assert len(site.server.log.matching("/blobs/")) <= 2 * 19 + 2 * 8
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "text/html"])
+@pytest.mark.parametrize("body", ["3", "[]", "<html>Sign in</html>"])
+async def test_an_answer_that_is_no_merge_base_is_a_passing_fault(site: Site, body: str, media_type: str) -> None:
+    first = site.repository.commit({"a.py": b"1"})
+    tip = site.repository.commit({"a.py": b"2"})
+    source, _ = await site.at_head()
+    site.server.faults.answer(200, body, media_type=media_type, path="/merge_base", times=None)
+    with pytest.raises(SourceCorrupt, match="the answer is no"):
+        await source.ancestry(first, tip)
+
+    site.server.faults.clear()
+    assert await source.ancestry(first, tip) is Ancestry.CONTAINED
