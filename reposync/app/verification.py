@@ -231,7 +231,7 @@ async def find_orphaned_points(app: Application) -> list[OrphanedPoints]:
         index = app.index(collection)
         if await index.spec() is None:
             continue
-        points = await index.repositories()
+        points = await index.versions()
         nameless = await index.count() - sum(points.values())
         # Read last: a repository that is registered in between has no points yet.
         versions = await app.versions.all()

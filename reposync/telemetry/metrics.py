@@ -109,8 +109,8 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "index_versions": ("Versions of the indexes of all repositories.", ("state",)),
     "index_change_repositories": (
-        "Active repositories with an index: done, the configured model is searched; otherwise building, "
-        "waiting, or unknown until their next run.",
+        "Active repositories with an index: done, the configured model is searched; otherwise building, waiting, or "
+        "unknown until their next run.",
         ("collection", "state"),
     ),
     "clock_skew_seconds": ("How far this pod's clock is ahead of the database's; negative: behind.", ()),

@@ -91,10 +91,8 @@ def _metadata(collection: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def new_metadata(spec: EmbeddingSpec, name: str) -> dict[str, Any]:
-    """Of the collection `name`, which is about to be made."""
-    return {
-        _METADATA_KEY: {"identity": str(uuid.uuid4()), "physical": name, "schema": LAYOUT, **spec.as_json()},
-    }
+    """The metadata that the collection `name` is made with."""
+    return {_METADATA_KEY: {"identity": str(uuid.uuid4()), "physical": name, "schema": LAYOUT, **spec.as_json()}}
 
 
 def _describe(spec: EmbeddingSpec | None) -> str:

@@ -52,7 +52,7 @@ _MULTIVECTORS_PER_PAGE = 32
 # With texts of 7,000 characters each: about 4 MB.
 _POINTS_PER_PAGE = 500
 # Limits of facets. An id is 36 bytes.
-_MAX_REPOSITORIES = 100_000
+_MAX_VERSIONS = 100_000
 _MAX_NAMES = 10
 _SELECTED_PER_REQUEST = 1_000
 # Encoding a change takes 50 us on the event loop.
@@ -237,7 +237,7 @@ class QdrantIndex:
             await self._delete_pages(bodies.writable(scope, bodies.one_of(Payload.PATH, page)), scope.check)
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
-        """Delete these points of the repository, except those of a later epoch than scope.epoch. A point of another
+        """Delete these points of the version, except those of a later epoch than scope.epoch. A point of another
         program may have no epoch, or one that is not a number."""
         mine = bodies.points_of_version(scope.version_id) | {"must_not": [bodies.later_than(scope.epoch)]}
         for page in _pages(ids, await self._page()):
@@ -286,7 +286,7 @@ class QdrantIndex:
     async def count(
         self, version_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
     ) -> int:
-        """Points of the repository or collection, of that epoch. If they are not `expected`, a majority of the replicas
+        """Points of the version or collection, of that epoch. If they are not `expected`, a majority of the replicas
         is asked."""
         wanted = [(Payload.REPOSITORY_ID, version_id), (Payload.EPOCH, epoch)]
         must = [bodies.equals(key, value) for key, value in wanted if value is not None]
@@ -337,7 +337,7 @@ class QdrantIndex:
             ]
 
     async def later_epoch(self, version_id: str, epoch: int) -> int | None:
-        """The highest epoch beyond `epoch` (and below LATEST_EPOCH) of the repository's points: there is one if the
+        """The highest epoch beyond `epoch` (and below LATEST_EPOCH) of the version's points: there is one if the
         database was restored to an older state than the index."""
         later = bodies.points_of_version(version_id, bodies.later_than(epoch))
         found: int | None = None
@@ -346,12 +346,12 @@ class QdrantIndex:
             found = max([*epochs, *([] if found is None else [found])], default=None)
         return found
 
-    async def repositories(self) -> Mapping[str, int]:
-        """Repository id -> number of points."""
-        return await self._collection.facet(Payload.REPOSITORY_ID, None, _MAX_REPOSITORIES)
+    async def versions(self) -> Mapping[str, int]:
+        """Version id -> number of points."""
+        return await self._collection.facet(Payload.REPOSITORY_ID, None, _MAX_VERSIONS)
 
     async def names_of(self, version_id: str) -> Sequence[str]:
-        """The names that the points of the repository record; usually one."""
+        """The repository names that the points of the version record; usually one."""
         selected = bodies.points_of_version(version_id)
         return list(await self._collection.facet(Payload.REPOSITORY, selected, _MAX_NAMES))
 

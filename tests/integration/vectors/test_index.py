@@ -349,11 +349,11 @@ async def test_points_are_counted_by_repository_and_named(
     foreign = models.PointStruct(id=7, vector={}, payload={"note": "of another program"})
     await client.upsert(settings.collection, [foreign], wait=True)
 
-    assert await index.repositories() == {MINE: 2, "id-of-billing": 1}
+    assert await index.versions() == {MINE: 2, "id-of-billing": 1}
     assert await index.count() == 4
     assert (await index.names_of(MINE), await index.names_of("unknown")) == (["payments"], [])
     await index.remove_version(MINE)
-    assert await index.repositories() == {"id-of-billing": 1}
+    assert await index.versions() == {"id-of-billing": 1}
 
 
 async def test_the_highest_later_epoch_is_found_and_values_that_are_not_epochs_are_ignored(
