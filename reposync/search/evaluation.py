@@ -75,7 +75,7 @@ class Question(ConfigModel):
         return hit.start_line <= last and hit.end_line >= first
 
 
-Ask = Callable[[Question], Awaitable[Sequence[SearchHit]]]
+Search = Callable[[Question], Awaitable[Sequence[SearchHit]]]
 """The hits for a question, best first; `DEPTH` of them are enough."""
 
 
@@ -128,13 +128,13 @@ class Scores:
     ndcg: float
 
 
-async def ranks_of(questions: Sequence[Question], ask: Ask) -> list[int | None]:
-    """The `rank` of each question, in order; few are asked at once. Raises the first error of `ask`."""
+async def ranks_of(questions: Sequence[Question], search: Search) -> list[int | None]:
+    """The `rank` of each question, in order; few are searched at once. Raises the first error of `search`."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def ranked(question: Question) -> int | None:
         async with slots:
-            return rank(question, await ask(question))
+            return rank(question, await search(question))
 
     try:
         async with asyncio.TaskGroup() as tasks:
