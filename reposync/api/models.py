@@ -114,7 +114,7 @@ _WORDS = {
     "cancel_requested": "A running one ends at the next heartbeat of its worker.",
     "removal": "It removes the repository with its index.",
     "repair": "It compares every point with the manifest, and repairs differences.",
-    "approval": "What a person approved: the deletion or the new version that a blocked run had stopped at, or "
+    "approval": "What a person approved: the deletion that a blocked run stopped at, or "
     '`{"in_advance": true}`, the first mass deletion that the run meets.',
 }
 
