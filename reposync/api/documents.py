@@ -54,7 +54,7 @@ async def run_detail(history: RunHistory, run: Run, limit: int = FIRST_PROBLEMS)
     is_all = len(problems) >= sum(counts.values())
     return {
         **run_document(history, run),
-        "asked_by": list(dict.fromkeys(request.asked_by for request in run.requests)),
+        "asked_by": run.all_askers,
         **{key: getattr(run, key) for key in DETAIL_KEYS},
         "max_attempts": run.max_attempts - run.handed_back,
         "brake": None if brake is None else asdict(brake),

@@ -180,9 +180,14 @@ class Run(RunCounts):
         return [RunRequest(**entry | {"asked_at": datetime.fromisoformat(entry["asked_at"])}) for entry in known]
 
     @property
+    def all_askers(self) -> list[str]:
+        """The clients that asked for it, the first one first."""
+        return list(dict.fromkeys(entry["asked_by"] for entry in self.asked))
+
+    @property
     def askers(self) -> list[str]:
         """The first clients that asked for it, and in words how many more there are."""
-        names = list(dict.fromkeys(entry["asked_by"] for entry in self.asked))
+        names = self.all_askers
         more = [f"{len(names) - REQUESTERS_SHOWN:,} more"] if len(names) > REQUESTERS_SHOWN else []
         return [*names[:REQUESTERS_SHOWN], *more]
 

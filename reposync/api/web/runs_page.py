@@ -75,8 +75,7 @@ async def show_run(page: Page) -> Response:
     counts = await app.history.count_problems(found.id)
     problems = await app.history.problems(found.id, PAGE_PROBLEMS, failed_first=True)
     brake = read_brake(found.brake)
-    requests = found.requests
-    askers = list(dict.fromkeys(request.asked_by for request in requests))
+    requests, askers = found.requests, found.all_askers
     return page.show(
         "run.html",
         run=found,
@@ -180,5 +179,5 @@ def _wants(request: RunRequest) -> str:
         return f"{wants}, a mass deletion approved in advance"
     brake = read_brake(request.approval)
     if brake is None:
-        return f"{wants}; the new version may go live" if request.approval else wants
+        return wants
     return f"{wants}; {brake.lost:,} of {brake.indexed:,} files may go at commit {brake.commit[:10]}"
