@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -125,14 +125,14 @@ def read_brake(stored: Mapping[str, Any] | None) -> BrakeFacts | None:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """Of one run. `listed`: how many files the commit has. `approvals`: what persons approved: IN_ADVANCE, or facts,
+    """Of one run. `listed`: how many files the commit has. `approval`: what a person allowed: IN_ADVANCE, or facts,
     which hold for that commit and for at most the counts that they name. Fewer may be left, if an earlier attempt
     deleted some."""
 
     repository: str
     commit: str
     listed: int
-    approvals: Sequence[Mapping[str, Any]] = ()
+    approval: Mapping[str, Any] | None = None
 
     def check(self, planned: Losses, read: Losses | None = None) -> BrakeFacts | None:
         """Before anything is written, and again with the losses found while reading (`read`), before the first file
@@ -144,14 +144,15 @@ class Brake:
         if not losses.is_suspicious(self.listed, allowed):
             return None
         facts = BrakeFacts(self.commit, dict(planned.counts), dict(losses.counts), losses.before)
-        for approved in filter(None, map(read_brake, self.approvals)):
+        approved = read_brake(self.approval)
+        if approved is not None and approved.commit == self.commit:
             counts = approved.planned if read is None else approved.losses
-            if approved.commit == self.commit and losses.counts <= Counter(counts):
+            if losses.counts <= Counter(counts):
                 return None
-        if IN_ADVANCE in self.approvals:
+        if self.approval == IN_ADVANCE:
             return facts
         what = f"{losses.counts.total():,} of the {losses.before:,} indexed files of {self.repository} would be lost"
-        again = "What was approved is not what would be lost now. " if self.approvals else ""
+        again = "What was approved is not what would be lost now. " if self.approval is not None else ""
         empty = "The commit has no files. " if not self.listed else ""
         error = DeletionBlocked(
             f"{again}{empty}{what} at commit {self.commit[:10]}: {losses.in_words()}. Nothing was deleted.",

@@ -56,8 +56,7 @@ class SyncRun:
         progress: RunProgress,
     ) -> None:
         self._parts = replace(parts, embedder=parts.embedder.watched(progress.wait_for))
-        approvals = [run.approval] if run.approval else []
-        self._context = RunContext(self._parts, settings, repository, run, lease, progress, RunFigures(), approvals)
+        self._context = RunContext(self._parts, settings, repository, run, lease, progress, RunFigures())
         self._choice = VersionChoice(self._parts, settings, repository, run)
         self._repository = repository
         self._run = run

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from reposync.content.attributes import Attributes
 from reposync.content.model import Skipped
@@ -70,8 +69,7 @@ class SyncParts:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Everything that one attempt of a run works with. `approvals`: what persons allowed it, as they were when the
-    attempt began."""
+    """Everything that one attempt of a run works with. `run`: as it was claimed."""
 
     parts: SyncParts
     settings: SyncSettings
@@ -80,7 +78,6 @@ class RunContext:
     lease: Lease
     progress: RunProgress
     figures: RunFigures
-    approvals: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ class VersionUpdate:
         """`read`: losses that were found while reading; None before."""
         run = self.context.run
         name, head = self.context.repository.name, self.target.head.sha
-        brake = Brake(name, head, self.work.plan.listed, self.context.approvals)
+        brake = Brake(name, head, self.work.plan.listed, run.approval)
         try:
             facts = brake.check(self.work.losses, read)
         except DeletionBlocked as error:

@@ -48,8 +48,8 @@ def losing(before: int, **counts: int) -> Losses:
     return losses
 
 
-def brake(*approvals: Mapping[str, Any], commit: str = COMMIT, listed: int = 1) -> Brake:
-    return Brake("payments", commit, listed, approvals)
+def brake(approval: Mapping[str, Any] | None = None, *, commit: str = COMMIT, listed: int = 1) -> Brake:
+    return Brake("payments", commit, listed, approval)
 
 
 def facts(planned: Mapping[str, int], losses: Mapping[str, int], commit: str = COMMIT) -> BrakeFacts:
