@@ -122,22 +122,22 @@ class Application:
     async def parts(
         self, target: SyncTarget, row: Repository | None, *, repair: bool = False
     ) -> AsyncGenerator[SyncParts, None]:
-        """The objects of a run of `target`; its source is closed at the end. `repair`: look for points in the other
+        """The objects of a run of `target`; what it opened is closed at the end. `repair`: look for points in the other
         collections too."""
         from reposync.sync.target import SyncParts
 
-        source = self.source(target, row)
-        former = contextlib.AsyncExitStack()
+        async with contextlib.AsyncExitStack() as opened:
+            source = self.source(target, row)
+            opened.push_async_callback(source.close)
 
-        def embedder_for(spec: EmbeddingSpec) -> Embedder | None:
-            # Not one that was opened before: its server may serve a different model by now, which it asks only once.
-            if (config := former_config(self.configuration.registry.embedding, spec)) is None:
-                return None
-            embedder = open_embedder(config)
-            former.push_async_callback(embedder.close)
-            return embedder
+            def embedder_for(spec: EmbeddingSpec) -> Embedder | None:
+                # A new one: an embedder asks its server only once, which may serve a different model by now.
+                if (config := former_config(self.configuration.registry.embedding, spec)) is None:
+                    return None
+                embedder = open_embedder(config)
+                opened.push_async_callback(embedder.close)
+                return embedder
 
-        try:
             yield SyncParts(
                 source,
                 self.embedder(),
@@ -151,9 +151,6 @@ class Application:
                 keep_retired_seconds=self.configuration.registry.index.keep_retired_seconds,
                 elsewhere=sorted(await self.collections()) if repair else (),
             )
-        finally:
-            await former.aclose()
-            await source.close()
 
     def source(self, target: SyncTarget, row: Repository | None) -> Source:
         from reposync.sources.factory import open_source

@@ -191,18 +191,19 @@ class Discovery:
             if not listing.faults and (await self._view(registry, group)).lacks(listing.projects):
                 # A project that is deleted between two pages hides the next one: a second listing has it.
                 listing = listing.joined(await source.projects(archived=group.archived))
-            for tries_left in reversed(range(TRIES)):
+            tries = 0
+            while True:
                 view = await self._view(registry, group)
                 plan = await asyncio.to_thread(view.plan, listing, approved=approved, confirmed=is_second)
                 await self._groups.renew(claim, self.lease_seconds)
                 try:
                     return await self._follow(registry, view, plan, guard)
                 except RegistrationsChanged:
-                    if not tries_left:
+                    tries += 1
+                    if tries == TRIES:
                         raise
         finally:
             await source.close()
-        raise AssertionError  # the last try returned or raised
 
     async def _view(self, registry: Registry, group: Group) -> GroupView:
         return await asyncio.to_thread(GroupView, registry, group, await self._repositories.list())
