@@ -39,7 +39,7 @@ _KEYS_OF_OTHER_PROGRAMS = {
 """Unknown key -> the key that is meant, if it is known at that place, and how to write it."""
 _REMOVED_KEYS: Mapping[Loc, str] = {
     ("index", "gate"): "a new version replaces the live one when it is complete; measure both with `reposync eval`",
-    ("index", "must_not_fall"): "it was of `index.gate`, which was removed",
+    ("index", "must_not_fall"): "it was a setting of `index.gate`",
 }
 """Key of an earlier version -> what to do without it."""
 _SECRET_KEYS = frozenset({"token", "webhook_secret", "webhook_signing", "api_key", "password"})

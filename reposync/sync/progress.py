@@ -59,7 +59,7 @@ class RunProgress:
             self._stages[name] += time.monotonic() - began
 
     def restart(self) -> None:
-        """Count the same files again: their words are stored, their meaning follows."""
+        """Count the same files again: they are stored in one version of the index, the next one follows."""
         self.files_read = self.files_done = self.chunks_read = self.chunks_done = 0
         self.chunks_embedded = 0.0
 
