@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
 from reposync.cores import usable_cores
@@ -33,6 +34,8 @@ FILES_PER_WORKER = 5_000
 MOST_IDLE_BYTES = 200_000_000
 # One idle worker stays, so that the next file does not wait for its start; others end after this time.
 IDLE_SECONDS = 60.0
+# What a pipe holds: more than a job has files.
+_PIPE_BYTES = 65_536
 # A worker needs no secret of this process.
 _ENVIRONMENT = "PATH HOME LANG LC_ALL TMPDIR PYTHONPATH PYTHONHOME VIRTUAL_ENV LD_LIBRARY_PATH"
 
@@ -51,10 +54,11 @@ Deaths = Mapping[tuple[str, str], int]
 
 class WorkerDied(Exception):
     """Killed, or ended by what a file makes of its parser (`is_parser`): it was past the time for one file, wanted more
-    memory than a worker may have, or crashed."""
+    memory than a worker may have, or crashed. `file`: the number of the file in its job that it worked on."""
 
-    def __init__(self, status: int | None) -> None:
+    def __init__(self, status: int | None, file: int = 0) -> None:
         super().__init__(f"a content worker ended with status {status}")
+        self.file = file
         self.is_parser = status in (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)
 
 
@@ -64,14 +68,16 @@ class _Worker:
 
     files: int = 0
     _process: subprocess.Popen[bytes] | None = None
+    # A byte for each file that it has begun, read at the end of a job: which file was it, if it dies?
+    _begun: FileIO | None = None
     _killed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def work(self, job: Job) -> Answer:
         """Blocks. Raises WorkerDied."""
         process = self._started()
-        to_worker, from_worker = process.stdin, process.stdout
-        if to_worker is None or from_worker is None:
+        to_worker, from_worker, begun = process.stdin, process.stdout, self._begun
+        if to_worker is None or from_worker is None or begun is None:
             raise WorkerDied(None)
         message = pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
         try:
@@ -84,7 +90,8 @@ class _Worker:
             head = answer = b""
         if len(head) < LENGTH.size or len(answer) < LENGTH.unpack(head)[0]:
             process.kill()
-            raise WorkerDied(process.wait())
+            raise WorkerDied(process.wait(), max(0, len(begun.readall()) - 1))
+        begun.read(_PIPE_BYTES)
         found: Answer = pickle.loads(answer)  # noqa: S301 - of our own child
         self.files += len(found.files)
         return found
@@ -98,13 +105,20 @@ class _Worker:
             if self._killed:
                 raise WorkerDied(None)
             if self._process is None:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "reposync.sync.content_worker"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env=_environment(),
-                    process_group=0,  # Ctrl-C reaches every process of the terminal; this one decides about its workers
-                )
+                begun, begins = os.pipe()
+                self._begun = FileIO(begun)
+                try:
+                    self._process = subprocess.Popen(  # noqa: S603 - this program
+                        [sys.executable, "-m", "reposync.sync.content_worker", str(begins)],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        pass_fds=[begins],
+                        env=_environment(),
+                        # Ctrl-C reaches every process of the terminal; this one decides about its workers.
+                        process_group=0,
+                    )
+                finally:
+                    os.close(begins)
             return self._process
 
     @property
@@ -129,7 +143,7 @@ class _Worker:
         """After `kill`, when nobody waits for an answer any more."""
         if self._process is not None:
             self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
+            for pipe in (self._process.stdin, self._process.stdout, self._begun):
                 with contextlib.suppress(OSError):  # what was not sent cannot be sent any more
                     if pipe is not None:
                         pipe.close()
@@ -277,24 +291,23 @@ class RunContent:
         self, files: Sequence[RawFile | StoredFile], contents: Contents
     ) -> tuple[list[PreparedFile], Contents]:
         prepared: list[PreparedFile] = []
-        is_alone = any(self._deaths_of(file) for file in files)
-        while len(prepared) < len(files):
-            rest = files[len(prepared) :]
-            if is_alone:
-                answer = await self._alone(rest[0], contents)
+        # Number of a file that killed a worker -> whether its parser did. It is tried alone, as one that did so before.
+        lethal = {number: False for number, file in enumerate(files) if self._deaths_of(file)}
+        while (first := len(prepared)) < len(files):
+            if first in lethal:
+                answer = await self._alone(files[first], contents, is_parser=lethal[first])
             else:
+                end = min((number for number in lethal if number > first), default=len(files))
                 try:
-                    answer = await self._answer(rest, contents)
-                except WorkerDied:
-                    # One of these files killed the worker: find it, keep the others.
-                    is_alone = True
+                    answer = await self._answer(files[first:end], contents)
+                except WorkerDied as death:
+                    lethal[first + death.file] = death.is_parser
                     continue
             prepared += answer.files
             contents = answer.contents
         return prepared, contents
 
-    async def _alone(self, file: RawFile | StoredFile, contents: Contents) -> Answer:
-        is_parser = False
+    async def _alone(self, file: RawFile | StoredFile, contents: Contents, *, is_parser: bool) -> Answer:
         if self._deaths_of(file) < MOST_DEATHS:
             for _ in range(_TRIES_ALONE):
                 try:

@@ -1,5 +1,6 @@
 """The process that reads what strangers wrote. It works on one job after the other: a pickled `Job` on standard input,
-an `Answer` on the pipe that was its standard output. It ends with its parent, because its input ends."""
+an `Answer` on the pipe that was its standard output, and before each file a byte on the pipe that its argument names:
+if it dies, its parent knows the file. It ends with its parent, because its input ends."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pickle
 import resource
 import signal
 import struct
+import sys
 import time
 from typing import Any, BinaryIO
 
@@ -59,13 +61,13 @@ def _answer(job: Job) -> Answer:
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     until = time.monotonic() + TURN_SECONDS
+
+    def begin() -> None:
+        os.write(int(sys.argv[1]), b".")
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process, also inside a library
+
     try:
-        # SIGPROF ends the process, also inside a library.
-        return prepare(
-            job,
-            begin=lambda: signal.setitimer(signal.ITIMER_PROF, seconds),
-            is_late=lambda: time.monotonic() >= until,
-        )
+        return prepare(job, begin=begin, is_late=lambda: time.monotonic() >= until)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 

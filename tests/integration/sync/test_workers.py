@@ -93,6 +93,25 @@ async def test_a_file_past_its_seconds_is_indexed_without_symbols(pool: ContentP
     assert (prepared.is_over_budget, [chunk.symbols for chunk in prepared.chunks]) == (True, [()])
 
 
+async def test_a_file_whose_parser_never_ends_costs_its_seconds_once(pool: ContentPool):
+    code, endless = b"def f():\n    pass\n", b"(" * 1_000_000
+    files = [replace(FILES[0], content=code) for _ in range(3)]
+    files[1] = RawFile(b"b.py", 0o100644, "1" * 40, len(endless), endless, keep_generated=True)
+    others, workers, ended = set(content_workers()), set[psutil.Process](), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            workers.update(content_workers())
+
+    watching = asyncio.create_task(asyncio.to_thread(watch))
+    prepared = await RunContent(pool, SETTINGS).prepare(files)
+    ended.set()
+    await watching
+    assert [bool(file.chunks) for file in prepared] == [True, True, True]
+    assert [sum(len(chunk.symbols) for chunk in file.chunks) for file in prepared] == [1, 0, 1]
+    assert len(workers - others) == 2, "one that the file ended, and the next one"
+
+
 async def test_the_worker_of_a_cancelled_run_ends_in_the_middle_of_a_file(world: World, pool: ContentPool):
     world.app.content = pool
     world.repository.commit({"a.py": b"def f():\n    pass\n"})
