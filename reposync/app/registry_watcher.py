@@ -113,11 +113,11 @@ class RegistryWatcher:
         try:
             fresh = await asyncio.to_thread(load_registry, self._path)
         except ConfigError as error:
-            problems: Any = getattr(error, "problems", None) or [error]
+            problems = [str(each) for each in getattr(error, "problems", [])] or [str(error)]
             self._report_problem(
                 "invalid",
                 f"The file is invalid; the registry that was applied before stays in force: {problems[0]}",
-                problems=[str(each) for each in problems],
+                problems=problems,
             )
             self._seen = signature
             return False

@@ -205,12 +205,16 @@ class _Tools:
     def _open(self) -> asyncio.Task[Application]:
         from reposync.app.application import open_application
 
-        failed = self._opening is not None and self._opening.done() and self._opening.exception() is not None
-        if self._opening is None or failed:
+        if self._opening is None:
             own = self._settings.has_own_database
             opened = open_application(self._settings, secrets=self._secrets, with_engine=True, migrates=own)
             self._opening = asyncio.create_task(self.resources.enter_async_context(opened))
+            self._opening.add_done_callback(self._forget_failed)
         return self._opening
+
+    def _forget_failed(self, opening: asyncio.Task[Application]) -> None:
+        if opening.cancelled() or opening.exception() is not None:  # the next call tries again
+            self._opening = None
 
 
 async def _at_once(work: Callable[[], Awaitable[T]]) -> T:

@@ -191,7 +191,7 @@ class Searching:
         try:
             return {spec: await self._dense(text, spec)}
         except EmbeddingError as error:
-            return {spec: error}
+            return {spec: error.without_traceback()}
 
     async def _dense(self, text: str, spec: EmbeddingSpec) -> Matrix | None:
         """The text's vectors by the collection's model. None without one, and if it is not configured any more and

@@ -153,5 +153,6 @@ class RowWatch(Generic[T]):
 
     def _ended(self, query: asyncio.Future[Mapping[str, T]]) -> None:
         self._running.discard(query)
-        if not query.cancelled():
-            query.exception()  # marks it as retrieved, if nobody waits for it any more
+        # Also marks an error as retrieved, if nobody waits for it any more.
+        if (query.cancelled() or query.exception() is not None) and self._query is query:
+            self._query = None

@@ -50,22 +50,22 @@ class Connector:
     async def connect(self, statement_seconds: float | None = STATEMENT_SECONDS) -> asyncpg.Connection:
         """Raises ConfigError for an address that asyncpg cannot parse, ReadOnlySQLTransactionError if servers answer
         but none is writable, and what asyncpg raises."""
-        read_only: TargetServerAttributeNotMatched | None = None
+        is_read_only = False
         for remaining in range(len(self._servers), 0, -1):
             server = self._servers[0]
             try:
                 return await self._open(server, statement_seconds)
-            except TargetServerAttributeNotMatched as error:
-                read_only = error
+            except TargetServerAttributeNotMatched:
+                is_read_only = True
                 self._skip(server)
             except (OSError, asyncpg.PostgresError):
                 self._skip(server)
-                if remaining == 1 and read_only is None:
+                if remaining == 1 and not is_read_only:
                     raise
             except BaseException:  # cancelled by a caller that stopped waiting: the next caller tries the next server
                 self._skip(server)
                 raise
-        raise asyncpg.ReadOnlySQLTransactionError("no server is writable") from read_only
+        raise asyncpg.ReadOnlySQLTransactionError("no server is writable")
 
     def _skip(self, server: str) -> None:
         if self._servers[0] == server:  # otherwise a concurrent connection attempt did so

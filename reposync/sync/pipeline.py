@@ -126,7 +126,7 @@ async def read_batches(
     by_sha = await asyncio.to_thread(_by_sha, entries)
     batch: list[RawFile] = []
     size_bytes, most_bytes = 0, batch_bytes()
-    unreadable: UnreadableBlobs | None = None
+    unreadable: Mapping[str, str] = {}
     async with contextlib.aclosing(source.read(entries, max_bytes=settings.max_file_bytes)) as blobs:
         try:
             async for blob in blobs:
@@ -139,16 +139,15 @@ async def read_batches(
                         yield batch
                         batch, size_bytes, most_bytes = [], 0, batch_bytes()
         except UnreadableBlobs as error:
-            unreadable = error
-    if unreadable is not None:
-        await asyncio.to_thread(judge, unreadable)
-        # The source has sent all other blobs: these files become problems of the run, which continues.
-        for sha, reason in unreadable.reasons.items():
-            for entry in by_sha.pop(sha, ()):
-                batch.append(RawFile(entry.path, entry.mode, sha, 0, None, unreadable=f"blob {sha[:10]} {reason}"))
-                if len(batch) >= BATCH_FILES:
-                    yield batch
-                    batch = []
+            await asyncio.to_thread(judge, error)
+            unreadable = error.reasons
+    # The source has sent all other blobs: these files become problems of the run, which continues.
+    for sha, reason in unreadable.items():
+        for entry in by_sha.pop(sha, ()):
+            batch.append(RawFile(entry.path, entry.mode, sha, 0, None, unreadable=f"blob {sha[:10]} {reason}"))
+            if len(batch) >= BATCH_FILES:
+                yield batch
+                batch = []
     if batch:
         yield batch
     if by_sha:
