@@ -44,8 +44,6 @@ def _over(name: str, *columns: ColumnElement[Any]) -> Index:
 
 _NEWEST = (RUNS.c.queued_at.desc(), RUNS.c.id.desc())
 
-_UNVERSIONED = "live_version IS NULL AND last_sync_at IS NOT NULL"
-
 INDEXES = (
     # These enforce the promises "never synced twice at a time" and "one already queued is returned", whatever the code
     # does.
@@ -67,7 +65,6 @@ INDEXES = (
     _over("ix_sync_runs_trigger_over_newest", RUNS.c.trigger),
     Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at),
     # For searches: few entries or one, however many repositories there are.
-    Index("ix_repositories_unversioned", REPOSITORIES.c.id, **_only(_UNVERSIONED)),
     Index("ix_repositories_inactive", REPOSITORIES.c.id, **_only(HAS_LEFT)),
     # For pushes.
     Index("ix_repositories_project_id", REPOSITORIES.c.project_id, **_only("project_id IS NOT NULL")),

@@ -28,12 +28,12 @@ from reposync.store.database_errors import LOCK_TIMEOUT, UPGRADE, is_locked, is_
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = ("0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014", "0015", "0016")
-"""Oldest first: of 0.2.0, two intermediate ones, of 0.2.1, five intermediate ones, of this version."""
+REVISIONS = ("0007", "0010", "0011")
+"""Oldest first: of 0.2.0, of 0.2.1, of this version."""
 
 HEAD = REVISIONS[-1]
 
-OLDEST_PROGRAM = "0016"
+OLDEST_PROGRAM = "0011"
 """Programs of this revision and newer can work on HEAD's schema."""
 
 SchemaState: TypeAlias = Literal["empty", "behind", "current", "ahead", "incompatible", "foreign"]

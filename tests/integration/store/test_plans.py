@@ -145,7 +145,7 @@ async def test_a_page_far_back_before_a_moment_begins_at_its_cursor(
 
 
 OVER_CATALOGUE = re.compile(r"(SEARCH|SCAN) (repositories|index_versions)\b")
-FEW = ("ix_index_versions_not_live", "ix_repositories_unversioned", "ix_repositories_inactive")
+FEW = ("ix_index_versions_not_live", "ix_repositories_inactive")
 PLACE = "https://gitlab.example.com/platform/payments"
 
 

@@ -1,0 +1,142 @@
+"""A run is one row, which lists who asked for it; one registry document instead of several files; and the moment at
+which a repository is due. Programs of 0.2 cannot work beside it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+
+log = logging.getLogger(__name__)
+
+_MOMENT = {"postgresql": "TIMESTAMP WITH TIME ZONE", "sqlite": "DATETIME"}
+_UNUSED = {
+    "sync_runs": ("approved",),
+    "run_attempts": ("times",),
+    "repositories": (
+        *("index_hold", "attributes", "indexed_collection", "index_identity", "resolved_from"),
+        *("content_fingerprint", "scheduled_since"),
+    ),
+}
+# SQLite prefers the index that was created last, if several fit.
+_PREFERRED = {
+    "ix_sync_runs_active": "(repository_id) WHERE status IN",
+    "ix_sync_runs_active_newest": "(queued_at DESC, id DESC) WHERE status IN",
+    "ix_sync_runs_over_newest": "(status, queued_at DESC, id DESC) WHERE status NOT IN",
+}
+
+
+def upgrade() -> None:
+    is_sqlite = op.get_context().dialect.name == "sqlite"
+    moment = _MOMENT[op.get_context().dialect.name]
+    op.execute(f"ALTER TABLE repositories ADD COLUMN next_due_at {moment}")
+    op.execute("ALTER TABLE sync_runs ADD COLUMN asked JSON DEFAULT '[]' NOT NULL")
+    op.execute("ALTER TABLE sync_runs ADD COLUMN approval JSON")
+    op.execute(f"ALTER TABLE sync_runs ADD COLUMN waits_since {moment}")
+    op.execute(f"""
+        CREATE TABLE registry_documents (
+            id TEXT NOT NULL, digest TEXT NOT NULL, document JSON NOT NULL, superseded JSON NOT NULL,
+            path TEXT NOT NULL, applied_by TEXT NOT NULL, applied_at {moment} NOT NULL,
+            CONSTRAINT pk_registry_documents PRIMARY KEY (id))""")
+    _make_repositories_due()
+    _list_requests(is_sqlite=is_sqlite)
+    _merge_registry_files(op.get_bind())
+    for table in ("run_requests", "superseded_digests", "registry_files"):
+        op.execute(f"DROP TABLE {table}")
+    op.execute("DROP INDEX uq_sync_runs_tick")
+    op.execute("DROP INDEX ix_repositories_unversioned")
+    for table, columns in _UNUSED.items():
+        for column in columns:
+            op.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    op.execute("CREATE INDEX ix_repositories_next_due_at ON repositories (next_due_at)")
+    op.execute("CREATE INDEX ix_sync_runs_repository_id ON sync_runs (repository_id)")
+    for name, definition in _PREFERRED.items() if is_sqlite else ():
+        op.execute(f"DROP INDEX {name}")
+        op.execute(f"CREATE INDEX {name} ON sync_runs {definition} ('queued', 'retrying', 'running')")
+
+
+def _make_repositories_due() -> None:
+    """What is scheduled is due at once: the first turn of a scheduler sets the moment, and knows by `last_tick_at`
+    which ticks are settled."""
+    op.execute("""
+        UPDATE repositories SET last_tick_at = scheduled_since
+        WHERE last_tick_at IS NULL OR last_tick_at < scheduled_since""")
+    op.execute("""
+        UPDATE repositories SET next_due_at = created_at WHERE is_active AND cron_expression IS NOT NULL""")
+
+
+def _list_requests(*, is_sqlite: bool) -> None:
+    """Who asked for a run; of one that is not over, without requests that were withdrawn. An approval counts if it is
+    in advance, or of what the run stopped at last; `{}`, which 0.2.0 wrote for either, approves nothing."""
+    pairs = {"trigger": '"trigger"', "asked_by": "asked_by", "approval": "json(approval)" if is_sqlite else "approval"}
+    pairs["asked_at"] = "asked_at || '+00:00'" if is_sqlite else "asked_at"
+    for flag in ("full", "repair", "removal"):
+        pairs[flag] = f"""json(iif("{flag}", 'true', 'false'))""" if is_sqlite else f'"{flag}"'
+    entry = ", ".join(f"'{key}', {value}" for key, value in pairs.items())
+    entries = f"json_group_array(json_object({entry}))" if is_sqlite else f"json_agg(json_build_object({entry}))"
+    op.execute(f"""
+        UPDATE sync_runs SET asked = COALESCE((
+            SELECT {entries} FROM (
+                SELECT * FROM run_requests WHERE run_id = sync_runs.id AND (
+                    withdrawn_at IS NULL OR sync_runs.status NOT IN ('queued', 'retrying', 'running', 'blocked'))
+                ORDER BY asked_at, id) listed), '[]')""")  # noqa: S608
+    op.execute("""
+        UPDATE sync_runs SET approval = (
+            SELECT approval FROM run_requests WHERE run_id = sync_runs.id AND withdrawn_at IS NULL
+                AND CAST(approval AS TEXT) <> '{}' AND CAST(approval AS TEXT) IN (
+                    '{"in_advance": true}', CAST(COALESCE(sync_runs.brake, run_requests.approval) AS TEXT))
+            ORDER BY asked_at DESC, id DESC LIMIT 1)
+        WHERE approved""")
+    op.execute("DELETE FROM idempotency_keys")
+    op.execute("ALTER TABLE idempotency_keys DROP COLUMN answer")
+    op.execute("""
+        INSERT INTO idempotency_keys ("key", fingerprint, run_id, created_at)
+        SELECT id, fingerprint, run_id, asked_at FROM run_requests WHERE fingerprint IS NOT NULL""")
+
+
+def _merge_registry_files(connection: sa.Connection) -> None:
+    """The content of a single file becomes the document. Several are merged as they were in force together: no
+    repository becomes inactive. The digest is empty then, so that no file replaces it before a person applies one."""
+    columns = "path, digest, document, applied_by, applied_at"
+    query = sa.text(f"SELECT {columns} FROM registry_files ORDER BY created_at, path")  # noqa: S608
+    files = connection.execute(query.columns(document=sa.JSON)).mappings().all()
+    if not files:
+        return
+    digests = sa.text("SELECT digest FROM superseded_digests ORDER BY superseded_at, digest")
+    superseded = list(connection.scalars(digests))
+    row = {**files[0], "superseded": superseded}
+    if len(files) > 1:
+        paths = ", ".join(file["path"] for file in files)
+        row |= {"digest": "", "path": paths, "applied_by": f"the upgrade, which merged {paths},"}
+        row |= {"document": _merged([file["document"] for file in files])}
+        row |= {"superseded": [*superseded, *(file["digest"] for file in files)]}
+        log.warning("%s were merged into one registry document; write one file, and `reposync apply` it", paths)
+    insert = sa.text(f"""
+        INSERT INTO registry_documents (id, {columns}, superseded)
+        VALUES ('registry', :path, :digest, :document, :applied_by, :applied_at, :superseded)""")  # noqa: S608
+    typed = insert.bindparams(sa.bindparam("document", type_=sa.JSON), sa.bindparam("superseded", type_=sa.JSON))
+    connection.execute(typed, row)
+
+
+def _merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A section of an earlier one wins, as it did."""
+    merged: dict[str, Any] = {}
+    for document in documents:
+        for section, value in document.items():
+            if isinstance(value, list) and section in merged:
+                known = {_key(entry) for entry in merged[section]}
+                merged[section] = [*merged[section], *(entry for entry in value if _key(entry) not in known)]
+            else:
+                merged.setdefault(section, value)
+    return merged
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Of a server its name, of a group its server and path."""
+    return entry.get("name"), entry.get("gitlab"), entry.get("group")
