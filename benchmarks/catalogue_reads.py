@@ -38,7 +38,7 @@ from reposync.app.webhooks import Push, receive_push
 from reposync.config.settings import Settings
 from reposync.embedding.factory import NoEmbedder
 from reposync.embedding.sparse import document_vector
-from reposync.store.index_queries import search_scope, version_states
+from reposync.store.index_queries import search_scope, version_summaries
 from reposync.store.repository import repository_id
 from reposync.store.status import WAITING
 from reposync.store.tables import REPOSITORIES, RUNS
@@ -134,9 +134,9 @@ class Installation:
     async def gauges(self) -> None:
         """What a scrape reads of repositories and versions: these are as many as there are."""
         await self.app.repositories.states()
-        await failed_files(self.app)
-        await collection_changes(self.app, count_chunks=False)
-        await version_states(self.app.database)
+        versions = await version_summaries(self.app.database)
+        await failed_files(self.app, versions)
+        collection_changes(self.app, versions)
 
     async def drop_waiting(self) -> None:
         async with self.app.database.write() as connection:

@@ -31,9 +31,10 @@ from reposync.errors import Starting, StoreUnavailable
 from reposync.garbage import collect_as_usual
 from reposync.runs.reporting import Observer
 from reposync.scheduling import CronScheduler
-from reposync.store.index_queries import version_states
+from reposync.store.index_queries import version_summaries
 from reposync.store.notifications import listen
 from reposync.store.status import RunStatus
+from reposync.store.tables import VersionState
 from reposync.store.ticks import TickOutcome, Ticks
 from reposync.supervision import Backoff, Report, keep
 from reposync.telemetry.health import Health
@@ -230,9 +231,11 @@ class Daemon:
         self._metrics.show("repository_late", dict.fromkeys(await late_repositories(states, app.history.now()), 1))
         self._metrics.show("clock_skew_seconds", app.database.clock.skew_seconds)
         self._metrics.show("workers", len(await app.live_workers()))
-        self._metrics.show("files_failed", await failed_files(app))
-        changes = await collection_changes(app, count_chunks=False)
-        self._metrics.show("index_versions", await version_states(app.database))
+        versions = await version_summaries(app.database)
+        self._metrics.show("files_failed", await failed_files(app, versions))
+        counts = Counter(version.state for version in versions)
+        self._metrics.show("index_versions", dict.fromkeys(map(str, VersionState), 0) | counts)
+        changes = collection_changes(app, versions)
         self._metrics.show(
             "index_change_repositories",
             {(each.collection, state): count for each in changes for state, count in each.repositories.items()},

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Literal
 
 from reposync.app.application import Application
 from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import is_configured
-from reposync.runs.reporting import current_progress
 from reposync.store.columns import known_fields
-from reposync.store.index_queries import SimilarIndexes, incomplete_versions, similar_indexes
+from reposync.store.index_queries import VersionSummary
 from reposync.store.manifest import ManifestCounts
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
@@ -140,7 +141,7 @@ async def index_overviews(app: Application, names: Collection[str] | None = None
                 collection=row.collection,
                 live=live,
                 building=building,
-                progress=None if building is None else _progress(building, live, await _running(app, row.id)),
+                progress=None if building is None else _progress(building, live, await app.history.active(row.id)),
                 retired=[each for each in reversed(shown) if each not in (live, building)],
             )
         )
@@ -154,15 +155,24 @@ async def index_overview(app: Application, name: str) -> IndexOverview:
     return found
 
 
-async def collection_changes(app: Application, *, count_chunks: bool = True) -> list[CollectionChange]:
-    """All collections that active repositories are configured for, by name."""
+def collection_changes(
+    app: Application, versions: Sequence[VersionSummary], counts: Mapping[str, ManifestCounts] = MappingProxyType({})
+) -> list[CollectionChange]:
+    """All collections that active repositories are configured for, by name. `counts`: of the versions, by id; without
+    them chunks are not counted."""
     config = app.configuration.registry.embedding
-    states: dict[str, Counter[str]] = {}
-    chunks: dict[str, Counter[bool]] = {}
-    for each in await similar_indexes(app.database, count_chunks=count_chunks):
-        state = _change_state(each, config)
-        states.setdefault(each.collection, Counter())[state] += each.repositories
-        chunks.setdefault(each.collection, Counter())[state == "done"] += each.chunks
+    building = {version.repository_id for version in versions if version.state == VersionState.BUILDING}
+    # Thousands of repositories are alike: each model is compared once.
+    similar: defaultdict[tuple[str, str, str | None, bool], list[str]] = defaultdict(list)
+    for each in versions:
+        if each.is_live and each.is_active:
+            similar[each.configured, each.collection, each.spec, each.repository_id in building].append(each.id)
+    states: defaultdict[str, Counter[ChangeState]] = defaultdict(Counter)
+    chunks: defaultdict[str, Counter[bool]] = defaultdict(Counter)
+    for (name, collection, spec, is_building), ids in similar.items():
+        state = _change_state(config, spec, moves=name != collection, is_building=is_building)
+        states[name][state] += len(ids)
+        chunks[name][state == "done"] += sum(counts.get(each, ManifestCounts()).chunks for each in ids)
     return [
         CollectionChange(
             collection=name,
@@ -176,53 +186,42 @@ async def collection_changes(app: Application, *, count_chunks: bool = True) -> 
     ]
 
 
-async def failed_files(app: Application) -> dict[str, int]:
+async def failed_files(app: Application, versions: Iterable[VersionSummary]) -> dict[str, int]:
     """Number of files that could not be read, of each repository that has such, by name."""
-    versions = await incomplete_versions(app.database)
-    counts = await app.manifests.counts(list(versions.values())) if versions else {}
-    return {name: counts.get(version, ManifestCounts()).failed for name, version in versions.items()}
+    lacking = {version.id: version.repository for version in versions if version.is_live and version.lacks_files}
+    counts = await app.manifests.counts(list(lacking)) if lacking else {}
+    return {name: counts.get(version, ManifestCounts()).failed for version, name in lacking.items()}
 
 
-async def _running(app: Application, identity: str) -> Run | None:
-    return next((run for run in await app.history.active(identity) if run.status is RunStatus.RUNNING), None)
-
-
-def _change_state(indexes: SimilarIndexes, config: EmbeddingConfig) -> ChangeState:
-    spec = None if indexes.spec is None else EmbeddingSpec(**known_fields(EmbeddingSpec, indexes.spec))
-    if spec is not None and indexes.live_collection == indexes.collection and is_configured(config, spec):
+def _change_state(config: EmbeddingConfig, spec: str | None, *, moves: bool, is_building: bool) -> ChangeState:
+    """Of live versions with this `spec`. `moves`: they are to be in a different collection."""
+    stored = json.loads(spec or "null")
+    if stored and not moves and is_configured(config, EmbeddingSpec(**known_fields(EmbeddingSpec, stored))):
         return "done"
-    if indexes.is_building:
+    if is_building:
         return "building"
-    return "waiting" if spec is not None else "unknown"
-
-
-_OF_SPEC = ("provider", "model", "dimension", "window_chars", "document_prefix")
-_OF_CONTENT = ("chunk_size", "chunk_overlap")
-_OF_VERSION = ("number", "partial_commit", "collection", "physical", "created_at", "live_at", "retired_at")
-_OF_COUNTS = ("files", "skipped", "failed", "chunks")
+    return "waiting" if stored else "unknown"
 
 
 def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> VersionOverview:
     made = VersionSettings.read(version.settings)
+    stored = dict(version) | asdict(counts) | ({} if made is None else asdict(made.spec) | asdict(made.content))
     removed_after = None
     if version.retired_at is not None:
         removed_after = version.retired_at if version.live_at is None else version.retired_at + keep
-    parts = ((_OF_SPEC, made and made.spec), (_OF_CONTENT, made and made.content), (_OF_VERSION, version))
-    values: dict[str, Any] = {
-        key: getattr(part, key, None) for keys, part in (*parts, (_OF_COUNTS, counts)) for key in keys
-    }
     return VersionOverview(
-        **values,
-        state=str(version.state),
-        commit=version.commit_sha,
-        branch=version.branch_name,
-        words_only=version.has_words_only,
-        removed_after=removed_after,
+        **{
+            **dict.fromkeys(each.name for each in fields(VersionOverview)),
+            **known_fields(VersionOverview, stored),
+            **{"commit": version.commit_sha, "branch": version.branch_name, "words_only": version.has_words_only},
+            "removed_after": removed_after,
+        }
     )
 
 
-def _progress(building: VersionOverview, live: VersionOverview | None, run: Run | None) -> BuildProgress:
-    reported: Mapping[str, Any] = (current_progress(run) if run is not None else None) or {}
+def _progress(building: VersionOverview, live: VersionOverview | None, active: Sequence[Run]) -> BuildProgress:
+    run = next((run for run in active if run.status is RunStatus.RUNNING), None)
+    reported: Mapping[str, Any] = (run and run.progress) or {}
     done = building.files + building.skipped
     # What the run still has to read.
     left = int(reported.get("files_total") or 0) - int(reported.get("files_done") or 0)
@@ -231,6 +230,6 @@ def _progress(building: VersionOverview, live: VersionOverview | None, run: Run 
         files_total=max(done, done + left, live.files + live.skipped if live is not None else 0),
         chunks_done=building.chunks,
         chunks_total=max(building.chunks, live.chunks if live is not None else 0),
-        run=run.id if run is not None else None,
+        run=None if run is None else run.id,
         **{key: reported.get(key) for key in ("phase", "files_per_second", "eta_seconds")},
     )

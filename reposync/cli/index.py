@@ -27,10 +27,12 @@ def index() -> None:
 async def status(app: Application, name: str | None) -> Result:
     """The versions of each index (of the repository NAME), and the progress of a change of the embedding model."""
     from reposync.app.index_overview import collection_changes, index_overview, index_overviews
+    from reposync.store.index_queries import version_summaries
 
     found = [await index_overview(app, name)] if name is not None else await index_overviews(app)
     collections = {each.collection for each in found}
-    changes = [each for each in await collection_changes(app) if each.collection in collections]
+    changes = collection_changes(app, await version_summaries(app.database), await app.manifests.counts())
+    changes = [each for each in changes if each.collection in collections]
     if not found:
         return Result({"items": [], "collections": []}, [NO_REPOSITORY])
     rows = [

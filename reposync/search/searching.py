@@ -19,7 +19,7 @@ from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
 from reposync.search.scope import TRIES, IndexParts, Scope, index_missing, nothing_indexed, scope_of, with_inactive
 from reposync.search.similar import Excerpt, Place, excerpt_of
-from reposync.store.index_queries import indexed_meaning, repository_names, searched_version, versions_with
+from reposync.store.index_queries import live_versions, repository_names, searched_version
 from reposync.store.manifest import Manifests
 from reposync.supervision import in_thread
 from reposync.symbol import Symbol
@@ -95,7 +95,7 @@ class Searching:
         hits, scope = await self._hits(query, asked.words, scope, read_scope, embedded)
         # A live version with words only has one beside it that is being built.
         may_lack = scope.served is None or scope.served.hidden
-        meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits}) if may_lack else {}
+        meaning = await self._parts.manifests.meaning_indexed({hit.version for hit in hits}) if may_lack else {}
         return [
             replace(hit, meaning_indexed=meaning.get(hit.version), definitions=_definitions(hit, asked)) for hit in hits
         ]
@@ -160,7 +160,8 @@ class Searching:
     async def _excerpt(self, place: Place, searched: str | Sequence[str] | None) -> Excerpt:
         """`searched`: what is searched; a path without one is looked for there first."""
         inactive = with_inactive(self._parts)
-        files = await versions_with(self._parts.database, place.path, place.repository, inactive=inactive)
+        named = [] if place.repository is None else [place.repository]
+        files = await live_versions(self._parts.database, named, path=place.path, inactive=inactive)
         wanted = [searched] if isinstance(searched, str) else searched or ()
         mine = [each for each in files if each.repository in wanted]
         if place.repository is not None and not files:

@@ -6,7 +6,6 @@ code is no longer shown."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,7 +130,8 @@ async def repository_names(database: Database, ids: Collection[str]) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class LiveVersion:
-    """The index that a repository is searched in. `collection`: the physical one. `settings`: how points are made."""
+    """The index that a repository is searched in; a repository of which nothing is indexed has none. `collection`: the
+    physical one. `settings`: how points are made."""
 
     repository: str
     id: str
@@ -139,32 +139,20 @@ class LiveVersion:
     settings: Mapping[str, Any]
 
 
-def _live_versions(*, inactive: bool) -> Select[Any]:
-    """By name; repositories of which nothing is indexed are left out."""
-    each, live = REPOSITORIES.c, VERSIONS.c
-    joined = REPOSITORIES.join(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
-    query = select(each.name, live.id, live.physical, live.settings).select_from(joined).order_by(each.name)
-    return query if inactive else query.where(~_IS_INACTIVE)
-
-
 async def live_versions(
-    database: Database, repositories: Collection[str] = (), *, inactive: bool = False
+    database: Database, repositories: Collection[str] = (), *, path: str | None = None, inactive: bool = False
 ) -> list[LiveVersion]:
-    """By name; of all repositories if none is given."""
-    query = _live_versions(inactive=inactive)
+    """By name; of all repositories if none is given. `path`: at most 10, of those that have points of that file."""
+    each, live = REPOSITORIES.c, VERSIONS.c
+    query = select(each.name, live.id, live.physical, live.settings).order_by(each.name)
+    query = query.join_from(REPOSITORIES, VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
+    if not inactive:
+        query = query.where(~_IS_INACTIVE)
     if repositories:
-        query = query.where(REPOSITORIES.c.name.in_([sanitize_text(name) for name in repositories]))
-    return [LiveVersion(*row) for row in await database.rows(query)]
-
-
-async def versions_with(
-    database: Database, path: str, repository: str | None = None, *, inactive: bool = False
-) -> list[LiveVersion]:
-    """At most 10 live versions that have points of the file at `path`, of all repositories or of one."""
-    of_file = and_(FILES.c.repository_id == VERSIONS.c.id, FILES.c.path == path_key(path), FILES.c.chunks > 0)
-    query = _live_versions(inactive=inactive).join(FILES, of_file).limit(10)
-    if repository is not None:
-        query = query.where(REPOSITORIES.c.name == sanitize_text(repository))
+        query = query.where(each.name.in_([sanitize_text(name) for name in repositories]))
+    if path is not None:
+        of_file = and_(FILES.c.repository_id == live.id, FILES.c.path == path_key(path), FILES.c.chunks > 0)
+        query = query.join(FILES, of_file).limit(10)
     return [LiveVersion(*row) for row in await database.rows(query)]
 
 
@@ -193,106 +181,56 @@ async def stored_files(
     return dict(await database.rows(query))
 
 
-async def indexed_meaning(database: Database, ids: Collection[str]) -> dict[str, float]:
-    """Of those of these live versions that have words only: the share of their chunks that the version with dense
-    vectors, which is built beside them, has."""
-    query = select(VERSIONS.c.id, VERSIONS.c.repository_id, VERSIONS.c.settings).where(VERSIONS.c.id.in_(sorted(ids)))
-    words = {row.id: row.repository_id for row in await database.rows(query) if row.settings.get("words_only")}
-    if not words:
-        return {}
-    version = VERSIONS.c
-    stored = (
-        select(version.repository_id, version.state, func.coalesce(func.sum(FILES.c.chunks), 0).label("chunks"))
-        .select_from(VERSIONS.outerjoin(FILES, FILES.c.repository_id == version.id))
-        .where(version.repository_id.in_(sorted(set(words.values()))))
-        .group_by(version.repository_id, version.state)
-    )
-    chunks = {(row.repository_id, str(row.state)): int(row.chunks) for row in await database.rows(stored)}
-    return {
-        each: min(
-            1.0, chunks.get((owner, VersionState.BUILDING), 0) / max(1, chunks.get((owner, VersionState.LIVE), 0))
-        )
-        for each, owner in words.items()
-    }
-
-
-async def words_only(database: Database) -> set[str]:
-    """Names of the repositories of which only words are searched: their first sync has not come to its end."""
-    has_words_only = and_(
-        VERSIONS.c.repository_id == REPOSITORIES.c.id,
-        VERSIONS.c.state == _LIVE,
-        VERSIONS.c.settings["words_only"].as_boolean(),
-    )
-    query = select(REPOSITORIES.c.name).select_from(REPOSITORIES).join(VERSIONS, has_words_only)
-    return {row[0] for row in await database.rows(query)}
-
-
-async def commit_pages(database: Database, identities: Collection[str]) -> dict[str, str]:
-    """By id, of repositories on GitLab: the address of a commit's page, up to the name of the commit."""
-    column = VERSIONS.c
-    query = select(column.repository_id, column.links).where(
-        column.repository_id.in_(identities), column.state == _LIVE, column.links.is_not(None)
-    )
-    pages = {identity: links.partition("/-/blob/") for identity, links in await database.rows(query)}
-    return {identity: f"{project}/-/commit/" for identity, (project, blob, _) in pages.items() if blob}
-
-
-async def incomplete_versions(database: Database) -> dict[str, str]:
-    """Name of a repository -> id of its live version, if that lacks files because they could not be read."""
-    lacks_files = and_(
-        VERSIONS.c.repository_id == REPOSITORIES.c.id, VERSIONS.c.state == _LIVE, VERSIONS.c.partial_commit.is_not(None)
-    )
-    query = select(REPOSITORIES.c.name, VERSIONS.c.id).select_from(REPOSITORIES).join(VERSIONS, lacks_files)
-    return {row[0]: row[1] for row in await database.rows(query)}
-
-
 @dataclass(frozen=True, slots=True)
-class SimilarIndexes:
-    """Active repositories of a collection whose live versions are alike. `live_collection`: the name that these were
-    made under; `spec`: of their model, None if it is unknown. `chunks` is 0 if they were not counted."""
+class VersionSummary:
+    """A version of an index, as pages and metrics need it of all repositories. `configured`: the collection of the
+    repository now; `collection`: the one that the version was made for. `lacks_files`: some could not be read.
+    `words_only`: it has no dense vectors yet. `spec`: of its model, as JSON; None if it is unknown. `links`: see
+    `IndexVersion`."""
 
+    repository: str
+    repository_id: str
+    configured: str
+    is_active: bool
+    id: str
+    state: str
     collection: str
-    live_collection: str
-    spec: Mapping[str, Any] | None
-    is_building: bool
-    repositories: int
-    chunks: int
+    lacks_files: bool
+    words_only: bool | None
+    spec: str | None
+    links: str | None
+
+    @property
+    def is_live(self) -> bool:
+        return self.state == VersionState.LIVE
+
+    @property
+    def commit_page(self) -> str | None:
+        """On GitLab: the address of a commit's page, up to the name of the commit."""
+        project, blob, _ = (self.links or "").partition("/-/blob/")
+        return f"{project}/-/commit/" if blob else None
 
 
-async def similar_indexes(database: Database, *, count_chunks: bool) -> list[SimilarIndexes]:
-    """Of all active repositories with an index."""
-    each, live, building = REPOSITORIES.c, VERSIONS.c, VERSIONS.alias("building").c
-    is_building = select(building.id).where(
-        building.repository_id == each.id, building.state == literal_column("'building'")
-    )
-    joined = REPOSITORIES.join(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
-    chunks: ColumnElement[Any] = literal_column("0")
-    if count_chunks:
-        held = select(FILES.c.repository_id, func.sum(FILES.c.chunks).label("chunks")).group_by(FILES.c.repository_id)
-        counts = held.subquery()
-        joined = joined.outerjoin(counts, counts.c.repository_id == live.id)
-        chunks = func.coalesce(counts.c.chunks, 0)
-    indexed = (
+async def version_summaries(database: Database, repository_id: str | None = None) -> list[VersionSummary]:
+    """By repository and number. `repository_id`: only of this one."""
+    each, version = REPOSITORIES.c, VERSIONS.c
+    query = (
         select(
-            *(each.collection, live.collection.label("live_collection")),
-            cast(live.settings["spec"], Text).label("spec"),
-            is_building.exists().label("is_building"),
-            chunks.label("chunks"),
+            *(each.name, each.id, each.collection, each.is_active, version.id, version.state, version.collection),
+            version.partial_commit.is_not(None),
+            version.settings["words_only"].as_boolean(),
+            cast(version.settings["spec"], Text),
+            version.links,
         )
-        .select_from(joined)
-        .where(each.is_active)
-        .subquery()
+        .join_from(REPOSITORIES, VERSIONS, version.repository_id == each.id)
+        .order_by(each.name, version.number)
     )
-    *keys, chunks = indexed.c
-    query = select(*keys, func.count(), func.sum(chunks)).group_by(*keys)
-    return [
-        SimilarIndexes(name, live_name, spec and json.loads(spec), bool(built), number, int(total))
-        for name, live_name, spec, built, number, total in await database.rows(query)
-    ]
+    if repository_id is not None:
+        query = query.where(each.id == repository_id)
+    return [VersionSummary(*row) for row in await database.rows(query)]
 
 
-async def version_states(database: Database) -> dict[str, int]:
-    """How many versions of all repositories are in each state."""
-    query = select(VERSIONS.c.state, func.count()).group_by(VERSIONS.c.state)
-    counted = {str(row[0]): row[1] for row in await database.rows(query)}
-    return {**{state.value: 0 for state in VersionState}, **counted}
+async def commit_page(database: Database, repository_id: str) -> str | None:
+    """See `VersionSummary.commit_page`; of the live version."""
+    versions = await version_summaries(database, repository_id)
+    return next((version.commit_page for version in versions if version.is_live), None)

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -27,9 +28,8 @@ from sqlalchemy import (
 from reposync.store.attempts import fence
 from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Stored
-from reposync.store.index_queries import indexed_meaning
 from reposync.store.run import Run
-from reposync.store.tables import FILES
+from reposync.store.tables import FILES, VERSIONS, VersionState
 
 LOAD_ROWS = 5_000
 # Among which the nearest paths are found.
@@ -97,10 +97,9 @@ class TreeEntry:
     language: str | None
 
 
-_WRITTEN = (FILES.c.epoch, FILES.c.wanted_sha, FILES.c.reader)
-_VALUES = (FILES.c.blob_sha, FILES.c.mode, FILES.c.size_bytes, FILES.c.chunks, FILES.c.skip_reason, FILES.c.language)
 # A long path is stored as its beginning and a hash (`path_key`).
 _PATH = func.coalesce(FILES.c.long_path, FILES.c.path)
+_ROWS = select(_PATH, *(FILES.c[name] for name in ManifestRow._fields[1:]))
 _OUTDATED = and_(FILES.c.wanted_sha.is_not(None), FILES.c.wanted_sha != FILES.c.blob_sha)
 _IS_FAILED = or_(FILES.c.skip_reason == "failed", _OUTDATED)
 
@@ -123,36 +122,20 @@ class Manifests(Stored):
 
     async def load(self, version_id: str) -> dict[str, ManifestRow]:
         """All rows by path. 50,000 take about 20 MB."""
-        query = select(_PATH, *_VALUES, *_WRITTEN).where(FILES.c.repository_id == version_id)
         rows: dict[str, ManifestRow] = {}
-        # Values that most rows share are kept in memory once.
-        shared: dict[str | None, str | None] = {}
+        query = _ROWS.where(FILES.c.repository_id == version_id)
         async with (
             self._database.read(streams=True) as connection,
             aclosing(connection.pages(query, LOAD_ROWS)) as pages,
         ):
             async for page in pages:
-                for path, blob_sha, mode, size_bytes, chunks, skip_reason, language, epoch, wanted, reader in page:
-                    rows[path] = ManifestRow(
-                        path,
-                        blob_sha,
-                        mode,
-                        size_bytes,
-                        chunks,
-                        shared.setdefault(skip_reason, skip_reason),
-                        shared.setdefault(language, language),
-                        epoch,
-                        wanted,
-                        shared.setdefault(read_by, read_by) if (read_by := _reader_of(reader, epoch)) else None,
-                    )
+                rows |= {row[0]: _row(row) for row in page}
         return rows
 
     async def file(self, version_id: str, path: str) -> ManifestRow | None:
         """The row of this path."""
         mine = and_(FILES.c.repository_id == version_id, FILES.c.path == path_key(path))
-        for row in await self._database.rows(select(*_VALUES, *_WRITTEN).where(mine)):
-            return ManifestRow(path, *row)._replace(reader=_reader_of(row.reader, row.epoch))
-        return None
+        return next((_row(row) for row in await self._database.rows(_ROWS.where(mine))), None)
 
     async def near(self, version_id: str, path: str, limit: int = 3) -> list[str]:
         """Paths of indexed files that somebody may mean by `path`: files in that folder; else those with the same name,
@@ -191,13 +174,18 @@ class Manifests(Stored):
         query = delete(FILES).where(FILES.c.repository_id == version_id, FILES.c.path == bindparam("key"))
         await self._database.change(query, keys, fence(run))
 
-    async def clear(self, run: Run, version_id: str) -> None:
-        """Delete all rows of the version."""
-        await self._database.change(delete(FILES).where(FILES.c.repository_id == version_id), guard=fence(run))
-
     async def meaning_indexed(self, identities: Collection[str]) -> dict[str, float]:
-        """See `indexed_meaning`."""
-        return await indexed_meaning(self._database, identities)
+        """Of those of these live versions that have words only: the share (0 to 1) of their chunks that the version
+        with dense vectors, which is built beside them, has."""
+        live, building = VERSIONS.alias("live"), VERSIONS.alias("building")
+        is_beside = and_(building.c.repository_id == live.c.repository_id, building.c.state == VersionState.BUILDING)
+        words, meaning = (
+            select(_sum(FILES.c.chunks)).where(FILES.c.repository_id == version.c.id).scalar_subquery()
+            for version in (live, building)
+        )
+        query = select(live.c.id, words, meaning).select_from(live.outerjoin(building, is_beside))
+        query = query.where(live.c.id.in_(sorted(identities)), live.c.settings["words_only"].as_boolean())
+        return {row[0]: min(1.0, row[2] / max(1, row[1])) for row in await self._database.rows(query)}
 
     async def counts(self, identities: Collection[str] | None = None) -> dict[str, ManifestCounts]:
         """By id, of every version that has rows. `identities`: only of these."""
@@ -257,16 +245,18 @@ class Manifests(Stored):
         return dict(await self._database.rows(mine.group_by(reason).order_by(number.desc())))
 
 
-def _reader_of(stored: str | None, epoch: int) -> str | None:
-    written, _, reader = (stored or "").partition(".")
-    return reader if written == str(epoch) else None
+def _row(stored: Sequence[Any]) -> ManifestRow:
+    """Texts that most rows share are kept in memory once."""
+    *own, skip_reason, language, epoch, wanted_sha, reader = stored
+    # Programs up to 0.2.1 wrote the epoch and a dot before it.
+    shared = [text and intern(text) for text in (skip_reason, language, reader and reader.rpartition(".")[2])]
+    return ManifestRow._make([*own, *shared[:2], epoch, wanted_sha, shared[2]])
 
 
 def _stored(version_id: str, row: ManifestRow) -> dict[str, object]:
     path, key = sanitize_text(row.path), path_key(row.path)
     return {
         **row._asdict(),
-        "reader": None if row.reader is None else f"{row.epoch}.{row.reader}",
         "repository_id": version_id,
         "path": key,
         "long_path": path if key != path else None,

@@ -215,8 +215,8 @@ class _Files(Record, table=True):
     path; `long_path` is the path itself if that differs.
 
     `repository_id` is the id of an index version; a repository's first version has the repository's own id.
-    `wanted_sha`: the blob of the commit, if the points are of an older one because it could not be read. `reader`:
-    `<epoch>.<how it was read>`, valid only if the epoch is that of the row: 0.1 left this column unchanged."""
+    `wanted_sha`: the blob of the commit, if the points are of an older one because it could not be read. `reader`: how
+    it was read; programs up to 0.2.1 wrote the epoch and a dot before it."""
 
     __tablename__ = "indexed_files"
     # Without a rowid the primary key is the table: half the size, and loading a repository is one range scan.

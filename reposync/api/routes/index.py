@@ -18,6 +18,7 @@ from reposync.app.index_overview import (
     index_overviews,
 )
 from reposync.catalog.overview import state_words
+from reposync.store.index_queries import version_summaries
 
 
 class IndexPage(Page[IndexOverview]):
@@ -40,7 +41,7 @@ def index_routes(parts: ApiParts) -> APIRouter:
         states = await state_words(app.repositories)
         names, next_cursor = page_of_names(states, filters.limit, filters.cursor, filters.name)
         items = await index_overviews(app, names) if names else []
-        collections = await collection_changes(app)
+        collections = collection_changes(app, await version_summaries(app.database), await app.manifests.counts())
         return conditional(request, IndexPage(items=items, collections=collections, next_cursor=next_cursor))
 
     @routes.get(

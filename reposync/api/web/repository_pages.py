@@ -24,7 +24,7 @@ from reposync.catalog.overview import late_repositories, overviews, repository_d
 from reposync.config.schedule import Schedule, ScheduleError
 from reposync.content.model import REMEDIES
 from reposync.errors import RepositoryNotFound
-from reposync.store.index_queries import commit_pages, incomplete_versions, words_only
+from reposync.store.index_queries import commit_page, version_summaries
 from reposync.store.manifest import TreeEntry
 from reposync.store.repository import MAX_NAME_CHARS, Repository, RepositoryState
 from reposync.store.status import ACTIVE, RunStatus
@@ -64,7 +64,9 @@ async def show_repositories(page: Page) -> Response:
     after = key_before(query["after"]) if query.get("after") else ""
     states = sorted(await app.repositories.states(), key=lambda each: each.name)
     latest = await app.history.latest_statuses(_BAD | ACTIVE)
-    incomplete, by_words = await incomplete_versions(app.database), await words_only(app.database)
+    versions = await version_summaries(app.database)
+    incomplete = {version.repository for version in versions if version.is_live and version.lacks_files}
+    by_words = {version.repository for version in versions if version.is_live and version.words_only}
     known = [
         _Known(
             each.name,
@@ -93,10 +95,10 @@ async def show_repositories(page: Page) -> Response:
         "repositories.html",
         repositories=found,
         late=late,
-        commit_pages=await commit_pages(app.database, [each.id for each in found]),
+        commit_pages={each.repository_id: each.commit_page for each in versions if each.is_live},
         progress=progress_of(runs.values()),
         approvals={each.id: approve_label(each) for each in runs.values() if each.status is RunStatus.BLOCKED},
-        changes=[each for each in await collection_changes(app, count_chunks=False) if each.is_under_way],
+        changes=[each for each in collection_changes(app, versions) if each.is_under_way],
         # Query, label, count, and whether it is chosen; without empty ones.
         choices=[
             (_query(name=name, show=word), label, number, word == choice)
@@ -191,7 +193,7 @@ async def show_repository(page: Page) -> Response:
         definition=list(_keys(row.resolved or row.definition or {})),
         ticks=_ticks(row, app.history.now()),
         index=await index_overview(app, row.name),
-        commit_page=(await commit_pages(app.database, [row.id])).get(row.id),
+        commit_page=await commit_page(app.database, row.id),
         chart=run_chart(runs),
         runs=runs[:SHOWN_RUNS],
         more_runs=len(runs) > SHOWN_RUNS,

@@ -18,7 +18,7 @@ from reposync.config.schedule import ScheduleError, zone
 from reposync.content.model import Skip
 from reposync.errors import RepositoryNotFound
 from reposync.runs.reporting import current_progress
-from reposync.store.index_queries import commit_pages
+from reposync.store.index_queries import commit_page
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.run import IN_ADVANCE, Run, RunRequest, shown_attempts
 from reposync.store.status import RunStatus, RunTrigger
@@ -79,7 +79,7 @@ async def show_run(page: Page) -> Response:
     return page.show(
         "run.html",
         run=found,
-        commit_page=(await commit_pages(app.database, [found.repository_id])).get(found.repository_id),
+        commit_page=await commit_page(app.database, found.repository_id),
         askers=askers,
         other_run=_RUN.search(found.error_message or "") if found.status is RunStatus.CANCELLED else None,
         requests=[{"request": request, "wants": _wants(request)} for request in requests[:PAGE_REQUESTS]],

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from reposync.app.index_overview import collection_changes, failed_files
-from reposync.store.index_queries import version_states
+from reposync.store.index_queries import version_summaries
 from tests.fixtures.missing_blobs import lose
 from tests.fixtures.world import World
 from tests.integration.api.serving import serving
@@ -78,7 +78,8 @@ async def test_files_that_could_not_be_read_are_reported_everywhere(world: World
     assert (wait.status_code, error["code"]) == (504, "NOT_SEARCHABLE_YET")
     for words in (error["details"]["limit"], error["message"]):
         assert "2 files of this commit could not be read" in words
-    assert await failed_files(world.app) == {"project": 2}
-    assert await version_states(world.app.database) == {"building": 0, "live": 1, "retired": 0}
-    (change,) = await collection_changes(world.app)
+    versions = await version_summaries(world.app.database)
+    assert await failed_files(world.app, versions) == {"project": 2}
+    assert [version.state for version in versions] == ["live"]
+    (change,) = collection_changes(world.app, versions)
     assert change.repositories == {"done": 1, "building": 0, "waiting": 0, "unknown": 0}

@@ -224,7 +224,6 @@ def _manifests() -> dict[str, Call]:
         "near": lambda it: it.store.manifests.near(it.live.id, "b.py"),
         "record": lambda it: it.store.manifests.record(it.running, it.building.id, rows),
         "forget": lambda it: it.store.manifests.forget(it.running, it.live.id, ["a.py"]),
-        "clear": lambda it: it.store.manifests.clear(it.running, it.live.id),
         "counts": lambda it: it.store.manifests.counts(),
         "meaning_indexed": lambda it: it.store.manifests.meaning_indexed([it.live.id]),
         "totals": lambda it: it.store.manifests.totals(it.live.id),
@@ -304,15 +303,10 @@ def _rest() -> dict[str, Call]:
         "index_queries.search_scope": lambda it: index_queries.search_scope(it.database, [it.live.id]),
         "index_queries.searched_version": lambda it: index_queries.searched_version(it.database, "payments"),
         "index_queries.repository_names": lambda it: index_queries.repository_names(it.database, [it.live.id]),
-        "index_queries.live_versions": lambda it: index_queries.live_versions(it.database),
-        "index_queries.versions_with": lambda it: index_queries.versions_with(it.database, "a.py"),
+        "index_queries.live_versions": lambda it: index_queries.live_versions(it.database, path="a.py"),
         "index_queries.stored_files": lambda it: index_queries.stored_files(it.database, it.live.id),
-        "index_queries.indexed_meaning": lambda it: index_queries.indexed_meaning(it.database, [it.live.id]),
-        "index_queries.commit_pages": lambda it: index_queries.commit_pages(it.database, [it.row.id]),
-        "index_queries.incomplete_versions": lambda it: index_queries.incomplete_versions(it.database),
-        "index_queries.similar_indexes": lambda it: index_queries.similar_indexes(it.database, count_chunks=True),
-        "index_queries.words_only": lambda it: index_queries.words_only(it.database),
-        "index_queries.version_states": lambda it: index_queries.version_states(it.database),
+        "index_queries.version_summaries": lambda it: index_queries.version_summaries(it.database),
+        "index_queries.commit_page": lambda it: index_queries.commit_page(it.database, it.row.id),
     }
 
 

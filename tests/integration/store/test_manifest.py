@@ -89,7 +89,6 @@ async def test_any_path_that_git_can_have_comes_back_as_it_was(store: Store, pat
     active = await store.history.runs(limit=1)
     run = active[0] if active else await store.running()
 
-    await store.manifests.clear(run, run.repository_id)
     await store.manifests.record(run, run.repository_id, [indexed(path) for path in sorted(paths)])
 
     assert set(await store.manifests.load(run.repository_id)) == paths
@@ -114,7 +113,7 @@ async def test_a_folder_has_its_folders_first_with_what_is_in_them(store: Store)
     await store.manifests.record(other, other.repository_id, [indexed("src/a.py", chunks=9)])
     third = await store.running("third")
     await store.manifests.record(third, third.repository_id, [indexed("src/a.py")])
-    await store.manifests.clear(third, third.repository_id)
+    await store.manifests.forget(third, third.repository_id, ["src/a.py"])
     assert set(await store.manifests.counts()) == {run.repository_id, other.repository_id}
 
     top = await entries(store, run.repository_id)

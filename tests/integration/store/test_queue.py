@@ -433,7 +433,6 @@ async def test_an_attempt_that_was_taken_over_changes_nothing(store: Store, succ
         store.runs.forget_problems(stale, "failed"),
         store.manifests.record(stale, first.id, [FILE]),
         store.manifests.forget(stale, first.id, ["a.py"]),
-        store.manifests.clear(stale, first.id),
         store.building(stale),
         store.versions.build_again(stale, first),
         store.versions.begin_epoch(stale, second, identity="late"),

@@ -9,7 +9,7 @@ from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import DefinitionChanged, RepositoryNotFound, StoreUnavailable
-from reposync.store.index_queries import SearchScope, indexed_meaning, search_scope, searched_version
+from reposync.store.index_queries import SearchScope, search_scope, searched_version
 from reposync.store.manifest import ManifestRow
 from reposync.store.tables import VERSIONS, VersionState
 from tests.integration.store.conftest import COMMIT, WHEN, Store
@@ -48,9 +48,9 @@ async def test_a_version_of_words_only_leaves_the_repositorys_id_to_the_complete
     await store.manifests.record(run, complete.id, [FILE])
 
     assert (complete.id, words.id != complete.id) == (run.repository_id, True)
-    assert await indexed_meaning(store.database, {words.id, complete.id}) == {words.id: 0.25}
+    assert await store.manifests.meaning_indexed({words.id, complete.id}) == {words.id: 0.25}
     await store.publishes(run, complete)
-    assert await indexed_meaning(store.database, {complete.id}) == {}
+    assert await store.manifests.meaning_indexed({complete.id}) == {}
 
 
 @pytest.mark.parametrize("state", [LIVE, BUILDING])
