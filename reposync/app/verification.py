@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from reposync.app.application import Application
 from reposync.app.command_runs import FOLLOW_SECONDS, sync
@@ -18,23 +16,21 @@ from reposync.store.repository import MAX_NAME_CHARS, Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, VersionState
-from reposync.store.versions import unwritten_version
 from reposync.sync.audit import audit_source
-from reposync.sync.point_audit import Difference, DifferenceKind, audit_points
+from reposync.sync.point_audit import Audit, Difference, DifferenceKind, PointComparison, audit_points
 from reposync.sync.progress import Watch
 
 # How often a repository is read again because it was synced meanwhile.
 READS = 5
-_RUNS_LOOKED_AT = 100
 
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result for one repository. `counts`: points (or chunks, or files), by kind of difference; `differences`:
-    one a path and kind, at most 10,000. `failed`: files that could not be read or embedded, so that the index
-    differs from the commit. `note`: further information. `trouble`: why the index could not be verified."""
+    """The result for one repository. `counts`: points (or chunks, or files), by kind of difference; `differences`: one
+    a path and kind. `failed`: files that could not be read or embedded, so that the index differs from the commit.
+    `note`: further information. `trouble`: why the index could not be verified."""
 
     repository: str
     collection: str | None = None
@@ -78,11 +74,13 @@ class Verification:
     async def verify(self, name: str) -> Verdict:
         """Raises StoreUnavailable; any other error is in the verdict."""
         try:
-            return await self._verify(name)
+            if await self.app.repositories.list([name]):
+                return await self._verify(name)
         except StoreUnavailable:
             raise
         except RepoSyncError as error:
             return Verdict(name, trouble=str(error))
+        return Verdict(name, note="It was never synced.")
 
     async def repair(self, name: str, watch: Watch, *, full: bool = False, asked_by: str = "") -> Run:
         """Repair it in a run, executed here or by a worker, and return the run as it ended. `full`: reads every file
@@ -93,11 +91,7 @@ class Verification:
         target = self.app.catalog.of_row(rows[0]) if rows else await self.app.catalog.find(name)
         return await sync(self.app, target, full=full, approved=False, repair=True, watch=watch, asked_by=asked_by)
 
-    # Reading ---------------------------------------------------------------------------------------------------------
-
     async def _verify(self, name: str) -> Verdict:
-        if not await self.app.repositories.list([name]):
-            return Verdict(name, note="It was never synced.")
         for _ in range(READS):
             row, running = await self._moment(name)
             if running is not None:
@@ -113,97 +107,58 @@ class Verification:
         return Verdict(name, trouble=trouble)
 
     async def _moment(self, name: str) -> tuple[Repository, Run | None]:
-        """Its row and its running run. The row first: a run that begins after this begins a new epoch before it
-        writes."""
-        row = await self.app.repositories.get(name)
-        for run in await self.app.history.active(row.id):
-            if run.status is RunStatus.RUNNING and await self._is_alive(run):
-                return row, run
-        return row, None
-
-    async def _is_alive(self, run: Run) -> bool:
-        """Whether its worker may still write: its lease is valid, and it is not known to be dead."""
-        over = run.lease_until is not None and run.lease_until < self.app.history.now()
-        return not over and not await asyncio.to_thread(self.app.presence.is_dead, run.worker or "")
+        """Its row and its running run, if that may still write. The row first: a run that begins after this begins a
+        new epoch before it writes."""
+        row, now = await self.app.repositories.get(name), self.app.history.now()
+        running = [run for run in await self.app.history.active(row.id) if run.status is RunStatus.RUNNING]
+        return row, next((run for run in running if run.lease_until is None or run.lease_until >= now), None)
 
     async def _read(self, row: Repository) -> Verdict:
-        live = await self._live(row)
+        versions = await self.app.versions.of(row.id)
+        if not versions:
+            return Verdict(row.name, row.collection, note="No sync of it was completed yet.")
+        live = next((version for version in versions if version.state is VersionState.LIVE), versions[-1])
         recorded = await self.app.manifests.load(live.id)
         index = self.app.index(live.physical)
-        origin = await self.app.versions.origin(live)
-        found = await audit_points(index, live, row.name, recorded, origin)
-        counts = Counter(found.counts)
-        more = [*await self._elsewhere(live), *await self._unfinished(row, live, bool(recorded))]
-        trouble = None
+        comparison = PointComparison(index, live, row.name, await self.app.versions.origin(live))
+        audit = await audit_points(comparison, recorded)
+        await self._find_elsewhere(live, audit)
+        if recorded and live.fingerprint is None:
+            what = "a run ended after it had begun to store its commit; the index may be between two commits"
+            audit.add(Difference(DifferenceKind.UNFINISHED, None, what))
+        trouble = note = None
         if self.against_source:
+            target = self.app.catalog.of_row(row)
             try:
-                more += await self._unlisted(row, live)
+                async with self.app.parts(target, row) as parts:
+                    await audit_source(parts, target.settings(), comparison, recorded, audit)
             except CommitRewritten:
-                trouble = _compared_with_nothing(live, differs=bool(found.counts or more))
-        for each in more:
-            counts[each.kind] += max(each.points, 1)
-        note = None
-        failed = sum(1 for each in recorded.values() if each.is_failed)
-        if live.commit_sha is None and not recorded:
-            note = "No sync of it was completed yet."
-        elif recorded and await index.spec() is None:
-            note = f"There is no collection {live.physical!r} that reposync made."
-        elif failed:
+                trouble = _compared_with_nothing(live, differs=bool(audit.differences))
+        if failed := sum(1 for file in recorded.values() if file.is_failed):
             at = f"commit {live.partial_commit[:10]}" if live.partial_commit else "the commit"
             note = f"It holds {at} except for {failed:,} files, which could not be read; the next sync tries again."
+        if recorded and await index.spec() is None:
+            note = f"There is no collection {live.physical!r} that reposync made."
         return Verdict(
             repository=row.name,
             collection=live.collection,
             commit=live.commit_sha,
-            files=sum(1 for each in recorded.values() if each.skip_reason is None),
-            chunks=sum(each.chunks for each in recorded.values()),
-            points=found.points,
-            counts=dict(counts),
-            differences=[*more, *found.differences],
+            files=sum(1 for file in recorded.values() if file.skip_reason is None),
+            chunks=sum(file.chunks for file in recorded.values()),
+            points=audit.points,
+            counts=audit.counts,
+            differences=sorted(audit.differences, key=lambda difference: (difference.path or "", difference.kind)),
             failed=failed,
             note=note,
             trouble=trouble,
         )
 
-    async def _live(self, row: Repository) -> IndexVersion:
-        """The live version, or the one being built, or none yet."""
-        versions = await self.app.versions.of(row.id)
-        live = [version for version in versions if version.state is VersionState.LIVE]
-        if found := live or versions:
-            return found[-1]
-        behind = await self.app.index(row.collection).resolve()
-        physical = behind.physical if behind is not None else row.collection
-        columns: dict[str, Any] = {"collection": row.collection, "physical": physical, "commit_sha": row.last_commit}
-        columns["committed_at"] = row.last_committed_at
-        return unwritten_version(row, VersionState.LIVE, columns)
-
-    async def _elsewhere(self, live: IndexVersion) -> list[Difference]:
-        found = []
+    async def _find_elsewhere(self, live: IndexVersion, audit: Audit) -> None:
         for name in sorted(await self.app.collections() - {live.physical}):
             index = self.app.index(name)
             if await index.spec() is not None and (points := await index.count(live.id)):
                 what = f"the collection {name!r} has {points:,} points of it, which belong in {live.physical!r}"
-                found.append(Difference(DifferenceKind.ELSEWHERE, None, what, points))
-        return found
-
-    async def _unfinished(self, row: Repository, live: IndexVersion, has_rows: bool) -> list[Difference]:
-        """An interrupted run leaves complete files, but an index between two commits."""
-        for run in await self.app.history.runs(row.name, limit=_RUNS_LOOKED_AT):
-            if run.repository_id != row.id or run.status is RunStatus.COMPLETED:
-                break
-            wrote = run.files_processed or run.files_deleted or run.files_skipped or run.error_code == "RUN_ABANDONED"
-            if not run.removal and (wrote or run.status is RunStatus.RUNNING):
-                what = f"run {run.id} is {run.status} and stored a part of its commit; the index is between two commits"
-                return [Difference(DifferenceKind.UNFINISHED, None, what)]
-        if live.commit_sha is None and live.partial_commit is None and has_rows:
-            what = "no sync was completed since it was registered, or changed"
-            return [Difference(DifferenceKind.UNFINISHED, None, what)]
-        return []
-
-    async def _unlisted(self, row: Repository, live: IndexVersion) -> list[Difference]:
-        target = self.app.catalog.of_row(row)
-        async with self.app.parts(target, row) as parts:
-            return await audit_source(parts, target.settings(), live)
+                audit.add(Difference(DifferenceKind.ELSEWHERE, None, what, points))
 
 
 def _written(row: Repository) -> tuple[object, ...]:

@@ -6,33 +6,21 @@ A run audits before and after its work; `verify` proves the rest, and a repair r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from reposync.content.model import Skip
-from reposync.ordering import in_order
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Commit, TreeEntry, path_text
 from reposync.store.manifest import ManifestRow
-from reposync.store.tables import IndexVersion
 from reposync.sync.index_versions import Situation, VersionSettings
 from reposync.sync.pipeline import read_files
-from reposync.sync.plan import Plan, make_plan
-from reposync.sync.point_audit import (
-    Audit,
-    Difference,
-    DifferenceKind,
-    audit_ids,
-    audit_points,
-    is_stored,
-    stored_digests,
-)
+from reposync.sync.point_audit import Audit, Difference, DifferenceKind, PointComparison, audit_ids, audit_points
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.progress import RunProgress
 from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_target
 from reposync.vectors.collection import SCHEMA_REVISION
-from reposync.vectors.port import PointId
+from reposync.vectors.port import PointId, StoredPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,125 +54,92 @@ async def inspect_index(
     if points == totals.chunks and is_newest and not (remade or thorough or repair):
         return IndexState(identity, totals.failed)
     recorded = await manifests.load(version.id)
-    why = None
     audit = Audit() if repair else await audit_ids(index, version.id, recorded)
     # Points of another run than their row, though every id is there: other chunk settings give the same id another
     # text; and `--full` replaces points in place, and may be killed before it writes the row.
-    others = audit.clean and not is_newest and not remade
-    if repair or others:
-        origin = await parts.versions.origin(version)
-        audit = await audit_points(index, version, name, recorded, origin)
-    if repair and audit.counts:
-        kinds = [f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in audit.counts.items()]
-        why = f"Repaired on request: {', '.join(kinds)}."
-    elif others and audit.damaged:
-        why = (
-            f"Points of {len(audit.damaged)} files were not those that the manifest records (restored from an older "
-            "snapshot, or left by a worker that was killed)."
-        )
+    if repair or (audit.clean and not is_newest and not remade):
+        comparison = PointComparison(index, version, name, await parts.versions.origin(version))
+        audit = await audit_points(comparison, recorded)
+    kinds = ", ".join(f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in audit.counts.items())
+    why = None
+    if remade:
+        why = f"The index was made again. {await index.lost() or 'Its collection was dropped.'}"
+    elif repair and kinds:
+        why = f"Repaired on request: {kinds}."
     elif audit.damaged:
         why = (
-            f"The index had lost {audit.lost} of {totals.chunks} points, in {len(audit.damaged)} files "
-            "(dropped, restored from an older snapshot, or left by a worker that was killed)."
+            f"Points were not those of the manifest: {kinds} of {totals.chunks:,} (dropped, restored from an older "
+            "snapshot, or left by a worker that was killed)."
         )
-    if remade:
-        lost = await index.lost()
-        why = f"The index was made again. {lost}" if lost else "The collection was dropped and made again."
     return IndexState(identity, totals.failed, audit, why, remade)
 
 
 # The manifest against the commit --------------------------------------------------------------------------------------
 
 
-async def audit_source(parts: SyncParts, settings: SyncSettings, version: IndexVersion) -> list[Difference]:
-    """Differences between the version and the commit that it holds: between manifest and tree, and between points and
-    what the content of their files gives. Files without points that the rules do not skip are read again, too: the
-    reason in the manifest may be wrong.
+async def audit_source(
+    parts: SyncParts,
+    settings: SyncSettings,
+    comparison: PointComparison,
+    recorded: Mapping[str, ManifestRow],
+    audit: Audit,
+) -> None:
+    """Add the differences from the commit that the version holds: of its tree, and of what its files give if they are
+    read again, also those that the manifest leaves out and the rules do not.
 
     Raises what the source raises, also if it does not have that commit any more, or cannot read these files."""
+    version = comparison.version
     held = version.partial_commit or version.commit_sha
     if held is None:
-        return []
+        return
     attributes = await parts.versions.attributes(version.id)
     commit = Commit(held, version.committed_at or datetime.now(UTC))
     target = await read_target(parts.source, settings, commit, attributes)
-    if version.fingerprint not in (None, target.rules.fingerprint):
-        what = "the settings changed since the last sync; the next sync applies them"
-        return [Difference(DifferenceKind.SETTINGS, None, what)]
     made = VersionSettings.read(version.settings)
-    if made is not None and made.schema != SCHEMA_REVISION:
-        what = "a different version of reposync made its points; the next sync makes them again"
-        return [Difference(DifferenceKind.SETTINGS, None, what)]
-    recorded = await parts.manifests.load(version.id)
-    found, entries = await asyncio.to_thread(_compared, target, recorded)
-    stored = await stored_digests(parts.open_index(version.physical), version.id)
+    is_older = made is not None and made.schema != SCHEMA_REVISION
+    if is_older or version.fingerprint not in (None, target.rules.fingerprint):
+        what = "the settings, or reposync, changed since the last sync; the next sync applies that"
+        audit.add(Difference(DifferenceKind.SETTINGS, None, what))
+        return
+    entries = await asyncio.to_thread(_compare_tree, target, recorded, audit)
+
+    def compare(files: Sequence[PreparedFile], stored: Mapping[PointId, StoredPoint]) -> None:
+        for file in files:
+            row, kind = recorded[file.path], DifferenceKind.UNLISTED
+            if row.blob_sha != file.sha:
+                what = f"is at blob {file.sha[:10]} in the commit, and at {row.blob_sha[:10]} in the manifest"
+                audit.add(Difference(kind, file.path, what))
+            elif len(file.chunks) != row.chunks:
+                kind = DifferenceKind.CONTENT if row.chunks else DifferenceKind.MISSING
+                what = f"has {row.chunks:,} chunks in the index; its content gives {len(file.chunks):,}"
+                audit.add(Difference(kind, file.path, what))
+            elif file.path not in audit.damaged and (differs := comparison.difference(row, stored, file.chunks)):
+                audit.add(differs)
+
     content = settings.content if made is None else made.content
     async for files in read_files(parts.content, parts.source, entries, target, content, RunProgress(), _raise):
-        for file in files:
-            if (difference := _content_difference(file, recorded[file.path], stored, version.id)) is not None:
-                found[file.path] = difference
-    return await asyncio.to_thread(lambda: [found[path] for path in in_order(found, str)])
+        await asyncio.to_thread(compare, files, await comparison.stored(recorded[file.path] for file in files))
 
 
-def _compared(target: TargetTree, recorded: Mapping[str, ManifestRow]) -> tuple[dict[str, Difference], list[TreeEntry]]:
-    """Differences between manifest and tree, by path, and the files that are read again."""
-    plan = make_plan(target.tree, recorded, target.decide, reread=target.reads_otherwise)
-    found = {each.path or "": each for each in _differences(plan, recorded)}
-    return found, [entry for entry in target.tree.entries if _is_read_again(target, entry, recorded)]
-
-
-def _is_read_again(target: TargetTree, entry: TreeEntry, recorded: Mapping[str, ManifestRow]) -> bool:
-    """Whether the file has points of this blob, as this program reads it, or the manifest gives a reason for a file
-    without points that the rules do not skip. A file that could not be read is reported as missing already."""
-    row = recorded.get(path_text(entry.path))
-    if row is None or row.is_failed or target.decide(entry) is not None:
-        return False
-    return not row.chunks or (row.blob_sha == entry.sha and not target.reads_otherwise(entry, row))
-
-
-def _content_difference(
-    file: PreparedFile, row: ManifestRow, stored: Mapping[PointId, bytes], version_id: str
-) -> Difference | None:
-    if not row.chunks and file.chunks:
-        what = f"must be indexed, but the manifest says that it is skipped ({row.skip_reason})"
-        return Difference(DifferenceKind.MISSING, file.path, what, 1)
-    if len(file.chunks) != row.chunks:
-        what = f"has {row.chunks:,} chunks in the index; its content gives {len(file.chunks):,}"
-        return Difference(DifferenceKind.CONTENT, file.path, what, 1)
-    if not is_stored(stored, version_id, file):
-        what = "has points whose text, language, lines or definitions are not those of its content"
-        return Difference(DifferenceKind.CONTENT, file.path, what, 1)
-    return None
+def _compare_tree(target: TargetTree, recorded: Mapping[str, ManifestRow], audit: Audit) -> list[TreeEntry]:
+    """Returns the files that have to be read to compare them."""
+    listing = "commit" if target.tree.proven else "listing, which cannot be proven to be complete"
+    entries, unlisted = [], dict.fromkeys(recorded, f"is in the manifest and not in the {listing}")
+    for entry in target.tree.entries:
+        path, skipped = path_text(entry.path), target.decide(entry)
+        row, _ = recorded.get(path), unlisted.pop(path, None)
+        if skipped is not None:
+            if row is None or row.skip_reason != skipped.reason:
+                unlisted[path] = f"must be skipped ({skipped.reason.value}), but the manifest does not say so"
+        elif row is None or row.is_failed:
+            what = "is in the commit and not in the index" if row is None else "could not be read or embedded"
+            audit.add(Difference(DifferenceKind.MISSING, path, what))
+        else:
+            entries.append(entry)
+    for path, what in unlisted.items():
+        audit.add(Difference(DifferenceKind.UNLISTED, path, what))
+    return entries
 
 
 def _raise(unreadable: UnreadableBlobs) -> None:
     raise unreadable
-
-
-def _differences(plan: Plan, recorded: Mapping[str, ManifestRow]) -> Iterator[Difference]:
-    """One a path."""
-    for entry in plan.read:
-        path, blob = path_text(entry.path), entry.sha[:10]
-        row, kind, points = recorded.get(path), DifferenceKind.MISSING, 1
-        if row is None:
-            what = "is in the commit and not in the index"
-        elif row.is_outdated:
-            what = f"is at blob {blob} in the commit, which could not be read; the index has {row.blob_sha[:10]}"
-        elif row.skip_reason == Skip.FAILED:
-            what = "could not be read or embedded, and is not in the index"
-        else:
-            kind, points = DifferenceKind.UNLISTED, 0
-            what = "must be read again: this version of reposync reads it differently"
-            if row.blob_sha != entry.sha:
-                what = f"is at blob {blob} in the commit, and at {row.blob_sha[:10]} in the manifest"
-        yield Difference(kind, path, what, points)
-    unlisted = {
-        file.path: f"must be skipped ({file.skipped.reason.value}), but the manifest does not say so"
-        for file in plan.skip
-        if file.skipped
-    }
-    unlisted |= dict.fromkeys(plan.delete_rows, "is in the manifest and not in the commit")
-    unproven = "is in the manifest and not in the listing, which cannot be proven to be complete"
-    unlisted |= dict.fromkeys(plan.doubtful, unproven)
-    for path, what in unlisted.items():
-        yield Difference(DifferenceKind.UNLISTED, path, what)

@@ -120,9 +120,7 @@ class VersionChoice:
         """What a first sync stores before anything else: the wanted settings without dense vectors, which take nearly
         all of its time. None if a version can be searched or updated, or has no dense vectors anyway."""
         versions = await self.parts.versions.of(self.repository.id)
-        made = [VersionSettings.read(each.settings) for each in versions]
-        is_first = self.repository.epoch == 0 if not versions else all(each and each.words_only for each in made)
-        if not is_first or any(each.state is VersionState.LIVE for each in versions):
+        if any(version.state is VersionState.LIVE or not version.has_words_only for version in versions):
             return None
         wanted = await self._wanted(versions)
         return replace(wanted, words_only=True) if wanted.spec.dimension else None
@@ -152,9 +150,7 @@ class VersionChoice:
             return same[VersionState.BUILDING]
         common: dict[str, Any] = {"collection": self.parts.collection, "generation": self.repository.generation}
         if (retired := same.get(VersionState.RETIRED)) is not None:
-            if self.run is None:
-                return retired.model_copy(update={"state": VersionState.BUILDING, "fingerprint": None, **common})
-            return await self.parts.versions.build_again(self.run, retired, **common)
+            return retired if self.run is None else await self.parts.versions.build_again(self.run, retired, **common)
         made_of = {"physical": wanted.physical, "settings_key": wanted.key, "settings": asdict(wanted)}
         if self.run is None:
             return unwritten_version(self.repository, VersionState.BUILDING, common | made_of)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from reposync.content.model import Chunk, content_hash
-from reposync.symbol import Symbol
 from reposync.vectors.port import StoredPoint, point_id
 
 
@@ -18,15 +17,6 @@ def stored_chunk(point: StoredPoint) -> Chunk:
 
 def is_count(stored: object) -> TypeGuard[int]:
     return isinstance(stored, int) and not isinstance(stored, bool) and stored >= 0
-
-
-def stored_symbols(point: StoredPoint) -> list[Symbol] | None:
-    """None if an earlier program, which stored none, or a different one wrote the point."""
-    try:
-        symbols = [Symbol(**each) for each in point.payload["metadata"]["symbols"]]
-    except (KeyError, TypeError):
-        return None
-    return symbols if all(isinstance(each.name, str) for each in symbols) else None
 
 
 def own_text(point: StoredPoint, version_id: str) -> str | None:

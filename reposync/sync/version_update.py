@@ -17,16 +17,17 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Ancestry, TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.store.tables import IndexVersion
+from reposync.symbol import read_symbols
 from reposync.sync.audit import IndexState
 from reposync.sync.brake import UNREADABLE, VANISHED, Brake, Losses
 from reposync.sync.content_pool import DEATH, Deaths, RunContent, death_of
 from reposync.sync.index_versions import Situation, VersionSettings
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, read_batches, run_pipeline
 from reposync.sync.plan import Work, plan_work
-from reposync.sync.point_audit import audit_ids, audit_points
+from reposync.sync.point_audit import audit_ids
 from reposync.sync.prepare import PreparedFile, StoredFile
 from reposync.sync.progress import RunProgress
-from reposync.sync.stored_points import stored_chunk, stored_symbols
+from reposync.sync.stored_points import stored_chunk
 from reposync.sync.target import RunContext, SyncParts, TargetTree
 from reposync.sync.writer import Writer
 from reposync.vectors.collection import SCHEMA_REVISION
@@ -248,16 +249,12 @@ class VersionUpdate:
         points = await index.count(version_id, expected=totals.chunks)
         if not self.context.run.repair and points == totals.chunks:
             return
-        recorded = await manifests.load(version_id)
-        if self.context.run.repair:
-            audit = await audit_points(index, self.situation.working, self.context.repository.name, recorded, None)
-        else:
-            audit = await audit_ids(index, version_id, recorded)
+        audit = await audit_ids(index, version_id, await manifests.load(version_id))
         if audit.orphans:
             await index.remove_points(scope, await asyncio.to_thread(in_order, audit.orphans, str))
         if audit.damaged or await index.count(version_id, expected=totals.chunks) != totals.chunks:
             raise IndexChanged(
-                f"The index lacks {audit.lost} of {totals.chunks} points that this run stored or found.",
+                f"The index lacks some of the {totals.chunks} points that this run stored or found.",
                 remedy="Something else writes to this collection; the next run repairs it.",
             )
 
@@ -362,8 +359,7 @@ def _from_points(
         mine.sort(key=lambda each: each.payload["metadata"]["chunk_index"])
         if [each.payload["metadata"]["chunk_index"] for each in mine] != list(range(row.chunks)):
             continue
-        symbols = [each for each in map(stored_symbols, mine) if each is not None] if with_symbols else []
-        known = symbols if len(symbols) == len(mine) else None
+        known = [read_symbols(each.payload["metadata"].get("symbols")) for each in mine] if with_symbols else None
         chunks = [stored_chunk(each) for each in mine]
         files.append(StoredFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, chunks, known))
     return files

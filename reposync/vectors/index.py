@@ -318,6 +318,12 @@ class QdrantIndex:
         async for page in self._stored(bodies.points_of_version(version_id) | without):
             yield page
 
+    async def points_with_ids(self, version_id: str, ids: Sequence[PointId]) -> AsyncIterator[Sequence[StoredPoint]]:
+        """Those of the version with these ids, with their payload, in pages."""
+        for page in _pages(ids, await self._page()):
+            async for points in self._stored(bodies.points_of_version(version_id, {"has_id": list(page)})):
+                yield points
+
     async def chunks(
         self, version_id: str, paths: Sequence[str], *, with_dense: bool = False
     ) -> AsyncIterator[Sequence[StoredPoint]]:

@@ -124,12 +124,8 @@ def write_requests(
         yield request
 
 
-def _encode(
-    scope: WriteScope, file: FileWrite, tokens: Sequence[str], point: PointWrite, identity: str, *, multivector: bool
-) -> bytes:
-    vector: dict[str, Any] = {SPARSE: {"indices": point.sparse.indices, "values": point.sparse.values}}
-    if point.dense is not None:
-        vector[DENSE] = _dense(point.dense, file.path, multivector=multivector)
+def payload_of(scope: WriteScope, file: FileWrite, tokens: Sequence[str], point: PointWrite) -> dict[str, Any]:
+    """`tokens`: the `path_tokens` of the file."""
     metadata = {
         "repository_id": scope.version_id,
         "repository": scope.repository,
@@ -147,7 +143,16 @@ def _encode(
         "epoch": scope.epoch,
         "url": point.url,
     }
-    payload = {"page_content": point.text, "metadata": metadata}
+    return {"page_content": point.text, "metadata": metadata}
+
+
+def _encode(
+    scope: WriteScope, file: FileWrite, tokens: Sequence[str], point: PointWrite, identity: str, *, multivector: bool
+) -> bytes:
+    vector: dict[str, Any] = {SPARSE: {"indices": point.sparse.indices, "values": point.sparse.values}}
+    if point.dense is not None:
+        vector[DENSE] = _dense(point.dense, file.path, multivector=multivector)
+    payload = payload_of(scope, file, tokens, point)
     try:
         return orjson.dumps({"id": identity, "vector": vector, "payload": payload}, option=_OPTIONS)
     except orjson.JSONEncodeError as error:

@@ -20,7 +20,7 @@ async def test_lost_points_are_noticed_and_only_their_files_are_read_again(world
     world.embeddings.forget()
     run = await world.completed()
     assert run.files_processed == 2
-    assert f"lost {len(lost)} of {len(before)} points" in str(run.error_message)
+    assert f"{len(lost)} missing of {len(before)}" in str(run.error_message)
     texts = {each["page_content"] for each in lost.values() if each["path"] == "b.py"}
     assert set(world.embeddings.inputs) == texts, "the copy of c.py still holds its vectors"
     assert comparable(await world.points()) == before
