@@ -15,39 +15,30 @@ from reposync.app.application import Application
 from reposync.config.registry import GitLabInstance
 from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
 from reposync.outgoing import RetryPolicy
-from reposync.telemetry.health import Health, HealthStatus, Trouble
+from reposync.telemetry.health import Health, HealthStatus
 from reposync.telemetry.redaction import Secrets
 from reposync.words import next_attempt
 
-# How often the list of checks is updated from the registry.
-_LOOK_SECONDS = 2.0
 LONG_WAIT_SECONDS = 300.0
 """Shorter pauses that a server requests are usual."""
 LONGEST_SKEW_SECONDS = 30.0
 """Only certificates, webhook signatures and log times depend on the pod's clock."""
 
-
-# The longest pause after a failed check, so that a recovery is noticed soon.
+OWN_SECONDS = 5.0
+"""How often our own servers are checked: the loss of the database is noticed within seconds."""
+OTHERS_SECONDS = 60.0
+"""How often servers of third parties are checked, which limit requests."""
 _AGAIN_SECONDS = 15.0
-
-
-class Pace(NamedTuple):
-    every_seconds: float
-    timeout_seconds: float
-
-
-OWN = Pace(every_seconds=5.0, timeout_seconds=4.0)
-"""For our own servers: the loss of the database is noticed within seconds."""
-OTHERS = Pace(every_seconds=60.0, timeout_seconds=10.0)
-"""For third-party servers, which limit requests."""
+"""The longest pause after a failed check, so that a recovery is noticed soon."""
+TIMEOUT_SECONDS = 4.0
 
 
 class Check(NamedTuple):
-    """`worst`: the status if `ask` fails."""
+    """`worst`: the status if `ask` fails. `pause_seconds`: until the next time; 0: each time."""
 
     ask: Callable[[], Awaitable[object]]
-    pace: Pace
     worst: HealthStatus = "degraded"
+    pause_seconds: float = 0.0
 
 
 @dataclass
@@ -58,40 +49,46 @@ class HealthChecks:
     app: Application
     health: Health
     secrets: Secrets
-    own: Pace = OWN
-    others: Pace = OTHERS
+    own_seconds: float = OWN_SECONDS
+    others_seconds: float = OTHERS_SECONDS
+    timeout_seconds: float = TIMEOUT_SECONDS
 
     async def run(self) -> None:
         """Until cancelled."""
-        running: dict[str, asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as group:
-            while True:
-                for component in self._checks():
-                    if component not in running or running[component].done():
-                        running[component] = group.create_task(self._repeat(component))
-                await asyncio.sleep(_LOOK_SECONDS)
+        due: dict[str, float] = {}
+        while True:
+            checks, now = self._checks(), time.monotonic()
+            for component in due.keys() - checks.keys():
+                self.health.forget(component)
+            # Those of servers that were registered since, too.
+            names = [name for name in checks if due.get(name, now) <= now]
+            pauses = await asyncio.gather(*(self._check(name, checks[name]) for name in names))
+            due = {name: due.get(name, now) for name in checks}
+            due |= {name: now + pause for name, pause in zip(names, pauses, strict=True)}
+            # Random, so that pods that started together do not ask together.
+            await asyncio.sleep(self.own_seconds * random.uniform(0.8, 1.2))  # noqa: S311
 
     def _checks(self) -> dict[str, Check]:
         """Of the current registry, by component."""
         app = self.app
         registry = app.configuration.registry
         checks = {
-            "database": Check(app.database.ping, self.own, "down"),
-            "qdrant": Check(self._ask_index, self.own, "down"),
-            "waits": Check(self._ask_for_waits, self.own),
+            "database": Check(app.database.ping, "down"),
+            "qdrant": Check(self._ask_index, "down"),
+            "waits": Check(self._ask_for_waits),
         }
         if app.database.clock.is_measured:
-            checks["clock"] = Check(self._ask_clock, self.own)
-        ping: Callable[[], Awaitable[object]] | None = getattr(app.locks, "ping", None)
-        if ping is not None:
+            checks["clock"] = Check(self._ask_clock)
+        if app.locks is not None:
             # Degraded: the database's claim guards every sync too.
-            checks["redis"] = Check(ping, self.own)
+            checks["redis"] = Check(app.locks.ping)
         if registry.embedding.provider == "local":
-            checks["embedding"] = Check(self._ask_local_model, self.others)
+            checks["embedding"] = Check(self._ask_local_model, pause_seconds=self.others_seconds)
         elif registry.embedding.provider != "none":
-            checks["embedding"] = Check(lambda: app.embedder().ping(), self.others)
+            checks["embedding"] = Check(lambda: app.embedder().ping(), pause_seconds=self.others_seconds)
         for server in registry.gitlab:
-            checks[f"gitlab:{server.name}"] = Check(partial(self._ask_gitlab, server), self.others)
+            ask = partial(self._ask_gitlab, server)
+            checks[f"gitlab:{server.name}"] = Check(ask, pause_seconds=self.others_seconds)
         return checks
 
     async def _ask_clock(self) -> None:
@@ -126,7 +123,7 @@ class HealthChecks:
     async def _ask_gitlab(self, server: GitLabInstance) -> None:
         from reposync.sources.gitlab_client import GitLabClient
 
-        limit = self.others.timeout_seconds
+        limit = self.timeout_seconds
         names = ("connect_timeout_seconds", "read_timeout_seconds")
         impatient = server.model_copy(update={name: min(getattr(server, name), limit) for name in names})
         gitlab = GitLabClient(impatient, retry=RetryPolicy(attempts=1, max_wait_seconds=0.0))
@@ -135,31 +132,19 @@ class HealthChecks:
         finally:
             await gitlab.close()
 
-    async def _repeat(self, component: str) -> None:
-        unexpected = Trouble("a health check works again")
-        while (check := self._checks().get(component)) is not None:
-            reason = await self._once(component, check, unexpected)
-            pause = check.pace.every_seconds if reason is None else min(check.pace.every_seconds, _AGAIN_SECONDS)
-            # Random, so that pods that started together do not ask together.
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
-        self.health.forget(component)
-
-    async def _once(self, component: str, check: Check, unexpected: Trouble) -> str | None:
-        """The reason if it failed."""
+    async def _check(self, component: str, check: Check) -> float:
+        """Returns the pause until the next time."""
         began = time.monotonic()
         reason: str | None = None
         try:
-            async with asyncio.timeout(check.pace.timeout_seconds):
+            async with asyncio.timeout(self.timeout_seconds):
                 await check.ask()
         except TimeoutError:
-            reason = f"No answer within {check.pace.timeout_seconds:g} s."
+            reason = f"No answer within {self.timeout_seconds:g} s."
         except RepoSyncError as error:
             reason = self.secrets.redact(str(error))
         except Exception as error:  # noqa: BLE001 - a defect of one check must not end the others
-            reason = f"It could not be checked ({type(error).__name__}); see the log."
-            unexpected.met("a health check failed", self.secrets.redact(str(error)), defect=error, component=component)
-        else:
-            unexpected.over(component=component)
+            reason = self.secrets.redact(f"It could not be checked: {type(error).__name__}: {error}")
         latency = time.monotonic() - began if reason is None else None
         self.health.report(component, "ok" if reason is None else check.worst, reason, latency)
-        return reason
+        return check.pause_seconds if reason is None else min(check.pause_seconds, _AGAIN_SECONDS)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from reposync.app.application import Application
-from reposync.app.health_checks import HealthChecks, Pace
+from reposync.app.health_checks import HealthChecks
 from reposync.telemetry.redaction import Secrets
 from tests.fixtures.applied import apply_again
 from tests.fixtures.embedding_server import EmbeddingServer
@@ -26,9 +26,9 @@ from tests.integration.api.conftest import Daemon
 from tests.integration.api.rest import opened
 
 TOKEN = "glpat-Xk3vTq9sLmN2pRw7"
-QUICK = Pace(every_seconds=0.05, timeout_seconds=5.0)
+EVERY_SECONDS = 0.05
 # Long enough that a healthy server answers within it on a busy machine.
-IMPATIENT = Pace(every_seconds=0.05, timeout_seconds=2.0)
+IMPATIENT_SECONDS = 2.0
 
 
 @dataclass
@@ -64,10 +64,13 @@ class Watched:
 
 
 @contextlib.asynccontextmanager
-async def watching(folder: Path, registry: str, *, others: Pace = QUICK, **variables: str) -> AsyncIterator[Watched]:
+async def watching(
+    folder: Path, registry: str, *, timeout_seconds: float = 5.0, **variables: str
+) -> AsyncIterator[Watched]:
     daemon = Daemon()
     async with daemon.client() as client, opened(folder, registry, **variables) as app:
-        checks = HealthChecks(app, daemon.health, Secrets(app.configuration.secrets()), own=QUICK, others=others)
+        secrets = Secrets(app.configuration.secrets())
+        checks = HealthChecks(app, daemon.health, secrets, EVERY_SECONDS, EVERY_SECONDS, timeout_seconds)
         running = asyncio.create_task(checks.run())
         try:
             yield Watched(app, client)
@@ -179,7 +182,7 @@ async def test_a_server_that_never_answers_holds_up_neither_a_probe_nor_any_othe
     with GitLabServer() as gitlab, TcpProxy(gitlab.url) as proxy:
         proxy.stall()
         registry = f'gitlab: [{{name: slow, url: "{proxy.url}"}}]\nembedding: {{provider: none}}\n'
-        async with watching(folder, registry, others=IMPATIENT) as watched:
+        async with watching(folder, registry, timeout_seconds=IMPATIENT_SECONDS) as watched:
             await watched.is_("database", "ok")
             assert "gitlab:slow" not in watched.seen["components"] or watched.seen["status"] == "degraded"
             said = await watched.is_("gitlab:slow", "degraded")
