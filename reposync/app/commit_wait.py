@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-import weakref
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,7 +30,6 @@ from reposync.store.tables import VersionState
 ASK_SECONDS = 10.0
 """Timeout of one question to a source."""
 ASK_AGAIN_SECONDS = 5.0
-_ASKED_AT_ONCE = 4
 _KNOWN_ANSWERS = 2_000
 
 _LEFT = "It left the configuration: only the indexed commit itself is known."
@@ -92,11 +91,11 @@ class SearchableCommits:
         self._application = application
         self._rows = RowWatch(self._states, max_watchers=max_waiting)
         self._answers: dict[tuple[str, str, str | None], Ancestry] = {}
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._turn = asyncio.Semaphore(_ASKED_AT_ONCE)
+        # One question at a time about a repository.
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def _states(self, ids: Collection[str]) -> dict[str, RepositoryState]:
-        return {each.id: each for each in await self._application().repositories.states(ids)}
+        return {state.id: state for state in await self._application().repositories.states(ids)}
 
     async def wait(
         self,
@@ -127,21 +126,17 @@ class SearchableCommits:
                     relation = Relation.SAME if tip is not None and tip.startswith(commit) else None
                     if source is not None and tip != commit and time.monotonic() >= ask_after:
                         try:
-                            answer = await self._ancestry(row.id, source, commit, tip)
+                            answer = await self._ancestry(row, source, commit, tip)
                         except SourceError as error:
                             trouble, ask_after = error.message, time.monotonic() + ASK_AGAIN_SECONDS
                         else:
                             trouble, limit = None, _LIMITS.get(answer)
-                            if answer is Ancestry.UNKNOWN_COMMIT:
-                                raise CommitNotFound(
-                                    f"{name!r} has no commit {commit}.", remedy="Push it before you wait for it."
-                                )
                             if answer is Ancestry.CONTAINED:
                                 relation = relation or Relation.DESCENDANT
                             elif answer is Ancestry.NOT_CONTAINED:
                                 relation = None
-                            elif relation is None and answer is Ancestry.UNKNOWABLE:
-                                relation = await self._later(indexed, began)
+                            elif answer is Ancestry.UNKNOWABLE:
+                                relation = relation or await self._later(indexed, began)
                     left = deadline - time.monotonic()
                     if relation is not None or left <= 0 or not await is_wanted():
                         break
@@ -169,48 +164,44 @@ class SearchableCommits:
             if version.state is VersionState.LIVE and (version.partial_commit or "").startswith(state.commit.lower()):
                 unread = (await app.manifests.totals(version.id)).failed
                 limit = f"{unread:,} files of this commit could not be read; the next run tries again."
-        held = (
-            f"the index holds {state.last_commit[:10]}"
-            if state.last_commit
-            else "no commit of it is indexed completely"
-        )
+        held = "no commit of it is indexed completely"
+        if state.last_commit:
+            held = f"the index holds {state.last_commit[:10]}"
         run = next(iter(await app.history.active(row.id) or await app.history.runs(row.name, limit=1)), None)
         latest = "It has never been synced." if run is None else f"Its latest run {run.id} is {run.status}."
-        sentences = [f"Commit {state.commit} of {state.repository!r} is not searchable yet: {held}.", latest]
+        why = limit
         if state.trouble is not None:
-            sentences.append(f"The source could not say whether it is a descendant of the commit: {state.trouble}")
-        elif limit is not None:
-            sentences.append(limit)
-        return NotYet(" ".join(sentences), limit, run)
+            why = f"The source could not say whether it is a descendant of the commit: {state.trouble}"
+        text = f"Commit {state.commit} of {state.repository!r} is not searchable yet: {held}. {latest}"
+        return NotYet(f"{text} {why or ''}".strip(), limit, run)
 
     async def _later(self, indexed: RepositoryState, began: datetime) -> Relation | None:
         """LATER if a run that began after `began` has completed. Raises StoreUnavailable."""
-        if indexed.last_sync_at is None or indexed.last_sync_at <= began:
-            return None
         runs = await self._application().history.runs(indexed.name, RunStatus.COMPLETED, limit=1)
         is_later = any(run.started_at is not None and run.started_at > began for run in runs)
         return Relation.LATER if is_later else None
 
-    async def _ancestry(self, identity: str, source: SourceSpec, commit: str, tip: str | None) -> Ancestry:
-        """Asked once and remembered: the history of a commit never changes. Raises SourceError."""
-        key = (identity, commit, tip)
-        async with self._locks.setdefault(repr(key), asyncio.Lock()):
-            if key not in self._answers:
-                try:
-                    async with self._turn, asyncio.timeout(ASK_SECONDS):
-                        opened = open_source(source, observer=self._application().observer)
-                        try:
-                            answer = await opened.ancestry(commit, tip)
-                        finally:
-                            await opened.close()
-                except TimeoutError as error:
-                    raise SourceUnavailable(f"The source did not answer within {ASK_SECONDS:g} s.") from error
-                if answer is Ancestry.UNKNOWN_COMMIT:  # it may be pushed later
-                    return answer
-                if len(self._answers) >= _KNOWN_ANSWERS:
-                    self._answers.clear()
-                self._answers[key] = answer
-            return self._answers[key]
+    async def _ancestry(self, row: Repository, source: SourceSpec, commit: str, tip: str | None) -> Ancestry:
+        """Asked once and remembered: the history of a commit never changes. Raises SourceError, CommitNotFound."""
+        key = (row.id, commit, tip)
+        async with self._turns[row.id]:
+            if key in self._answers:
+                return self._answers[key]
+            try:
+                async with asyncio.timeout(ASK_SECONDS):
+                    opened = open_source(source, observer=self._application().observer)
+                    try:
+                        answer = await opened.ancestry(commit, tip)
+                    finally:
+                        await opened.close()
+            except TimeoutError as error:
+                raise SourceUnavailable(f"The source did not answer within {ASK_SECONDS:g} s.") from error
+            if answer is Ancestry.UNKNOWN_COMMIT:  # it may be pushed later
+                raise CommitNotFound(f"{row.name!r} has no commit {commit}.", remedy="Push it before you wait for it.")
+            if len(self._answers) >= _KNOWN_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = answer
+            return answer
 
     def _source(self, row: Repository) -> tuple[SourceSpec | None, str | None]:
         """Or why there is none here: the index can still be searched, and its commit is known."""
