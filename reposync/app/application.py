@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,8 +24,6 @@ from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import former_config
 from reposync.errors import RepositoryLeft, RepositoryNotFound, RepoSyncError
-from reposync.runs.locks import RunLocks
-from reposync.runs.presence import Presence, present
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.history import RunHistory
@@ -33,8 +33,6 @@ from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository, unregistered
 from reposync.store.run import Run
 from reposync.store.runs import Runs
-from reposync.store.status import RunStatus
-from reposync.store.tables import Worker
 from reposync.store.versions import Versions
 from reposync.store.workers import Workers
 from reposync.sync.lease import Lease
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
 
     from reposync.runs.endings import ExecutionPolicy
     from reposync.runs.execution import Execution
+    from reposync.runs.redis_locks import RedisLocks
     from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
@@ -72,8 +71,9 @@ class Application:
     runs: Runs
     history: RunHistory
     catalog: Catalog
-    presence: Presence
-    locks: RunLocks
+    worker: str
+    """The name of this process in the rows of its runs: pod, process, and a unique part."""
+    locks: RedisLocks | None
     observer: Observer
     secrets: Secrets
     """All secrets of this process, which are redacted from logs and messages."""
@@ -228,18 +228,14 @@ class Application:
         return await execution.perform(make)
 
     async def claim(self, repository_id: str, run_id: str | None = None) -> Run | None:
-        """Claim the first run of this repository, or only the one with `run_id`. A run whose worker was killed on this
-        machine is claimed without waiting for the lease."""
+        """Claim the first run of this repository, or only the one with `run_id`."""
         from reposync.runs.endings import ExecutionPolicy
 
         for run in await self.history.active(repository_id):
-            if run_id not in (None, run.id):
-                continue
-            worker = run.worker if run.status is RunStatus.RUNNING else None
-            if worker is not None and await asyncio.to_thread(self.presence.is_dead, worker):
-                await self.runs.expire(run)
-            if claimed := await self.runs.claim(self.presence.name, ExecutionPolicy().lease_seconds, run_id=run.id):
-                return claimed
+            if run_id in (None, run.id):
+                claimed = await self.runs.claim(self.worker, ExecutionPolicy().lease_seconds, run_id=run.id)
+                if claimed is not None:
+                    return claimed
         return None
 
     async def preview(self, target: SyncTarget, *, full: bool, progress: RunProgress, watch: Watch) -> Preview:
@@ -265,12 +261,6 @@ class Application:
     @cached_property
     def workers(self) -> Workers:
         return Workers(self.database)
-
-    async def live_workers(self) -> list[Worker]:
-        """Workers that claim runs, without those that were killed on this machine."""
-        alive = await self.workers.alive()
-        dead = await asyncio.to_thread(lambda: {each.name for each in alive if self.presence.is_dead(each.name)})
-        return [each for each in alive if each.name not in dead]
 
     @cached_property
     def searching(self) -> Searching:
@@ -315,15 +305,16 @@ async def open_application(
         secrets.know(configuration.secrets())
         if with_engine:
             await asyncio.to_thread(start_engine, configuration)
-        presence = resources.enter_context(present(settings.state_dir, settings.pod_name))
+        worker = f"{settings.pod_name}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         repositories = Repositories(database)
         runs = Runs(database, redact=secrets.redact, on_lost=observer.attempt_lost)
         history = RunHistory(database)
         locks = _open_locks(configuration, history, observer)
-        resources.push_async_callback(locks.close)
+        if locks is not None:
+            resources.push_async_callback(locks.close)
         catalog = Catalog(registry, repositories, clear or {}, await _unapplied(database, settings))
         stores = (database, repositories, Manifests(database), Versions(database), runs, history, catalog)
-        yield Application(configuration, *stores, presence, locks, observer, secrets, resources)
+        yield Application(configuration, *stores, worker, locks, observer, secrets, resources)
 
 
 @contextlib.contextmanager
@@ -348,10 +339,10 @@ def start_engine(configuration: Configuration) -> None:
         EmbeddedEngine(configuration.settings.state_dir).ensure_started()
 
 
-def _open_locks(configuration: Configuration, history: RunHistory, observer: Observer) -> RunLocks:
+def _open_locks(configuration: Configuration, history: RunHistory, observer: Observer) -> RedisLocks | None:
     url = configuration.settings.redis_url
     if url is None:
-        return RunLocks()
+        return None
     # Imported here: the client takes 0.1 s.
     from reposync.runs.redis_locks import RedisLocks
 

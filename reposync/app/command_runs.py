@@ -65,7 +65,7 @@ class CommandRun:
         could not execute it. Returns whether the requested run has ended for this command."""
         app, run = self.app, self.run
         since = elapsed_seconds()
-        if not (workers := await app.live_workers()):
+        if not (workers := await app.workers.alive()):
             claimed = await app.claim(run.repository_id)
         elif run.status in WAITING and run.error_code in CANNOT_HERE:
             claimed = await app.claim(run.repository_id, run.id)

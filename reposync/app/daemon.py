@@ -94,9 +94,10 @@ class Daemon:
 
     def stop(self) -> None:
         """The first call: shut down. The second call: release active runs at once."""
-        if self._stop.is_set():
-            self._stop_now.set()
-        self._stop.set()
+        (self._stop_now if self._stop.is_set() else self._stop).set()
+        log.info("stopping", at_once=self._stop_now.is_set())
+        if self.app is not None:
+            self.app.database.notify()  # the workers
 
     def read_registry(self) -> None:
         """Read the registry file at once, also if it seems unchanged."""
@@ -148,9 +149,16 @@ class Daemon:
                 return app
 
     async def _serve(self, app: Application) -> None:
-        pool = WorkerPool(app, self._config, on_load=self._metrics.workers, report=self._report("workers"))
+        pool = WorkerPool(
+            app,
+            self._config,
+            stop=self._stop,
+            stop_now=self._stop_now,
+            on_load=self._metrics.workers,
+            report=self._report("workers"),
+        )
         on_result = partial(self._metrics.count, "group_discoveries")
-        worker, redact = app.presence.name, app.secrets.redact
+        worker, redact = app.worker, app.secrets.redact
         discovery = Discovery(app.database, worker, app.observer, on_result, redact=redact)
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "registry": lambda: self._watcher.run(app, lambda: discovery.declare(app.configuration.registry)),
@@ -173,11 +181,10 @@ class Daemon:
                 for name, work in tasks.items()
             ]
             log.info("serving", workers=self._roles.workers, scheduler=self._roles.scheduler)
-            stopper = asyncio.create_task(self._stop_pool(pool))
             try:
                 await (pool.run() if self._roles.workers else self._stop.wait())
             finally:
-                for task in (stopper, *kept):
+                for task in kept:
                     task.cancel()
 
     def _report(self, task: str) -> Report:
@@ -188,13 +195,6 @@ class Daemon:
                 self._health.report(f"task:{task}", "degraded", reason)
 
         return report
-
-    async def _stop_pool(self, pool: WorkerPool) -> None:
-        await self._stop.wait()
-        log.info("stopping")
-        pool.stop()
-        await self._stop_now.wait()
-        pool.stop_now()
 
     def _config(self) -> DaemonConfig:
         registry = self.app.configuration.registry if self.app is not None else self._watcher.loaded.registry
@@ -230,7 +230,7 @@ class Daemon:
         self._metrics.show("repository_behind_since_timestamp_seconds", behind)
         self._metrics.show("repository_late", dict.fromkeys(await late_repositories(states, app.history.now()), 1))
         self._metrics.show("clock_skew_seconds", app.database.clock.skew_seconds)
-        self._metrics.show("workers", len(await app.live_workers()))
+        self._metrics.show("workers", len(await app.workers.alive()))
         versions = await version_summaries(app.database)
         self._metrics.show("files_failed", await failed_files(app, versions))
         counts = Counter(version.state for version in versions)

@@ -209,7 +209,7 @@ async def remove_orphaned_points(app: Application, identity: str, name: str) -> 
     """Remove them from all collections in a run of their own, and return it as it ended. None if the repository is
     registered again, or has an active run. Raises LeaseLost, StoreUnavailable, CancelledError."""
     since, policy = elapsed_seconds(), ExecutionPolicy()
-    worker = app.presence.name
+    worker = app.worker
     run = await app.runs.claim_orphan_removal(identity, name[:MAX_NAME_CHARS], worker, policy.lease_seconds)
     if run is None:
         return None

@@ -15,14 +15,14 @@ from reposync import __version__
 from reposync.app.application import Application
 from reposync.clock import elapsed_seconds
 from reposync.config.sections import DaemonConfig
-from reposync.errors import LeaseLost, RepoSyncError, RunDefect, StoreUnavailable
-from reposync.runs.endings import ExecutionPolicy, ending_of
+from reposync.errors import LeaseLost, StoreUnavailable
+from reposync.runs.endings import ExecutionPolicy
 from reposync.runs.execution import LAST_WRITE_SECONDS, Execution
 from reposync.store.endings import STOPPING, YIELDING
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.workers import BEAT_SECONDS
-from reposync.supervision import Backoff, Report, keep, log_defect
+from reposync.supervision import Backoff, Report, keep
 from reposync.telemetry.health import Trouble
 
 log = structlog.get_logger(__name__)
@@ -35,14 +35,16 @@ _LONGEST_PAUSE_SECONDS = 10.0
 
 
 class WorkerPool:
-    """`run` claims and executes runs until `stop`; then it waits for active runs, releases those that do not end in
-    time, and returns."""
+    """`run` claims and executes runs until `stop` is set; then it waits for active runs, releases those that do not end
+    in time, or when `stop_now` is set, and returns. Subscribers of the database are notified of both."""
 
     def __init__(
         self,
         app: Application,
         config: Callable[[], DaemonConfig],
         *,
+        stop: asyncio.Event,
+        stop_now: asyncio.Event,
         on_load: Callable[[int, int], None],
         report: Report = lambda _: None,
     ) -> None:
@@ -52,26 +54,17 @@ class WorkerPool:
         self._on_load = on_load
         self._report = report
         self._wake = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._stop_now = asyncio.Event()
+        self._stop, self._stop_now = stop, stop_now
         self._running: dict[asyncio.Task[None], Execution] = {}
         self._beat_due = 0.0
         self._fairness_due = 0.0
         self._unexplained: list[tuple[Run, str, str]] = []  # of each, the error's code and message
         app.database.subscribe(self._wake.set)
 
-    def stop(self) -> None:
-        self._stopping.set()
-        self._wake.set()
-
-    def stop_now(self) -> None:
-        """Release active runs at once."""
-        self._stop_now.set()
-
     async def run(self) -> None:
         try:
             try:
-                await keep("workers", self._work, report=self._report, until=self._stopping)
+                await keep("workers", self._work, report=self._report, until=self._stop)
             finally:
                 await self._leave()
             await self._drain(self._config().shutdown_grace_seconds)
@@ -80,10 +73,9 @@ class WorkerPool:
             await self._release_all()
 
     async def _work(self) -> None:
-        await self._expire_the_dead()
         backoff = Backoff(0.25, _LONGEST_PAUSE_SECONDS)
         trouble = Trouble("the queue has its database again")
-        while not self._stopping.is_set():
+        while not self._stop.is_set():
             self._wake.clear()
             try:
                 await self._beat()
@@ -103,7 +95,7 @@ class WorkerPool:
         now = elapsed_seconds()
         if now < self._beat_due:
             return
-        name, workers = self._app.presence.name, self._app.workers
+        name, workers = self._app.worker, self._app.workers
         if self._beat_due == 0.0 or not await workers.beat(name):
             await workers.join(name, host=platform.node(), version=__version__)
         self._beat_due = now + BEAT_SECONDS
@@ -118,14 +110,14 @@ class WorkerPool:
         """From now on commands execute their runs themselves. Without it they notice soon after."""
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(LAST_WRITE_SECONDS):
-                await self._app.workers.leave(self._app.presence.name)
+                await self._app.workers.leave(self._app.worker)
 
     async def _fill(self) -> None:
         """Claim runs while there is room."""
         policy = self._policy()
-        while not self._stopping.is_set() and len(self._running) < self._config().concurrency:
+        while not self._stop.is_set() and len(self._running) < self._config().concurrency:
             since = elapsed_seconds()
-            run = await self._app.runs.claim(self._app.presence.name, policy.lease_seconds)
+            run = await self._app.runs.claim(self._app.worker, policy.lease_seconds)
             if run is None:
                 return
             execution = self._app.execution(run, policy, claimed_since=since)
@@ -153,10 +145,6 @@ class WorkerPool:
                 # Its lease expires, and a worker continues the run once the database is available again.
                 log.error("the end of the run could not be written", reason=str(error))
                 self._unexplained.append((run, error.code, str(error)))
-            except Exception as error:  # noqa: BLE001 - a defect outside of the attempt's own guard
-                defect = RunDefect(log_defect(f"a defect ended run {run.id} of {run.repository}", error))
-                with contextlib.suppress(RepoSyncError):  # LeaseLost: its end was written before that
-                    await self._app.runs.end(run, ending_of(defect, run, self._policy(), random.random()))  # noqa: S311
             else:
                 _log_end(run, ended, execution.figures)
 
@@ -184,11 +172,11 @@ class WorkerPool:
         if not self._running:
             return
         log.info("waiting for active runs", runs=len(self._running), grace_seconds=grace_seconds)
-        waiting = asyncio.ensure_future(asyncio.wait(set(self._running), timeout=grace_seconds))
-        stop_now = asyncio.ensure_future(self._stop_now.wait())
-        await asyncio.wait({waiting, stop_now}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        stop_now.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                while self._running and not self._stop_now.is_set():
+                    self._wake.clear()
+                    await self._wake.wait()
 
     async def _release_all(self) -> None:
         for execution in self._running.values():
@@ -198,15 +186,6 @@ class WorkerPool:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-
-    async def _expire_the_dead(self) -> None:
-        """Free the runs of workers that were killed on this machine, without waiting for their leases."""
-        try:
-            for run in await self._app.history.runs(status=RunStatus.RUNNING, limit=1_000):
-                if await asyncio.to_thread(self._app.presence.is_dead, run.worker or ""):
-                    await self._app.runs.expire(run)
-        except RepoSyncError as error:
-            log.warning("could not look for runs of killed workers", reason=str(error))
 
     async def _sleep(self, seconds: float) -> None:
         """Until a notification, an ended run, `stop`, or `seconds` have passed."""

@@ -13,7 +13,8 @@ from reposync.cli.output import Result, table
 from reposync.words import duration, escape_unprintable
 
 if TYPE_CHECKING:
-    from reposync.runs.locks import Lock, Release, RunLocks
+    from reposync.runs.locks import Lock, Release
+    from reposync.runs.redis_locks import RedisLocks
     from reposync.store.database import Database
     from reposync.store.history import RunHistory
     from reposync.store.repositories import Repositories
@@ -66,8 +67,6 @@ def _sentence(done: Release) -> str:
     text = f"{escape_unprintable(done.shown_name)}: {result}"
     if done.cancel_requested:
         return f"{text}; run {done.run_id} was requested to stop."
-    if not done.released:
-        return f"{text}; the lease of run {done.run_id} has expired, and another worker takes it over."
     return f"{text}."
 
 
@@ -77,23 +76,22 @@ def _row(each: Lock) -> dict[str, Any]:
         "state": each.state,
         **{"pod": each.pod, "holder": each.holder, "run": each.run_id, "attempt": each.attempt},
         "lock ends in": duration(each.ttl_seconds and round(each.ttl_seconds)),
-        "lease ends in": "over" if each.lease_is_over else duration(each.lease_seconds and round(each.lease_seconds)),
     }
 
 
 @contextlib.asynccontextmanager
-async def _opened(database: Database) -> AsyncGenerator[tuple[RunLocks, Repositories, RunHistory], None]:
-    from reposync.runs.locks import RunLocks
+async def _opened(database: Database) -> AsyncGenerator[tuple[RedisLocks | None, Repositories, RunHistory], None]:
     from reposync.store.history import RunHistory
     from reposync.store.repositories import Repositories
 
     history, url = RunHistory(database), settings().redis_url
-    found = RunLocks()
-    if url is not None:
-        from reposync.runs.redis_locks import RedisLocks
+    if url is None:
+        yield None, Repositories(database), history
+        return
+    from reposync.runs.redis_locks import RedisLocks
 
-        found = RedisLocks(url, history)
+    locks = RedisLocks(url, history)
     try:
-        yield found, Repositories(database), history
+        yield locks, Repositories(database), history
     finally:
-        await found.close()
+        await locks.close()

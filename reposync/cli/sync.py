@@ -76,7 +76,7 @@ async def _discover_groups(app: Application, *, approved: bool) -> bool:
     from reposync.errors import RepoSyncError
 
     registry, all_ok = app.configuration.registry, True
-    discovery = Discovery(app.database, app.presence.name, redact=app.secrets.redact)
+    discovery = Discovery(app.database, app.worker, redact=app.secrets.redact)
     for group in registry.groups:
         try:
             report = await discovery.discover(registry, group, approved=approved)
@@ -120,7 +120,7 @@ async def _sync(app: Application, words: tuple[str, ...], *, full: bool, approve
 
         # Workers execute several runs at a time. Without workers, request each run when its turn comes, so that an
         # interrupt leaves nothing in the queue.
-        queued = [await request(target) for target in targets] if await app.live_workers() else []
+        queued = [await request(target) for target in targets] if await app.workers.alive() else []
         runs = []
         for number, target in enumerate(targets):
             requested = queued[number] if queued else await request(target)

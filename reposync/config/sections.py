@@ -157,7 +157,8 @@ class DaemonConfig(ConfigModel):
     )
     retry_max_seconds: fields.DaySeconds = key(600.0, "The longest delay between two attempts.")
     lease_seconds: Annotated[float, Field(strict=True, ge=1, le=LONGEST_LEASE_SECONDS), fields.TYPED] = key(
-        LEASE_SECONDS, "A run whose pod died is taken over after this time; the heartbeat is a third of it."
+        LEASE_SECONDS,
+        "A run whose pod died is taken over after this time; heartbeats are more frequent.",
     )
     lock_watchdog_seconds: Annotated[float, Field(strict=True, ge=0.1, le=LOCK_SECONDS * 0.75), fields.TYPED] | None = (
         key(None, "How often the 30 minutes of a Redis lock are renewed; null: every 10 minutes.")

@@ -8,14 +8,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
-from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, LockLost, RepoSyncError, RunCancelled, RunDefect, StoreUnavailable
 from reposync.runs.endings import ExecutionPolicy, ending_after, ending_of
-from reposync.runs.locks import RunLocks
-from reposync.runs.reporting import Observer, report_progress
+from reposync.runs.reporting import Observer
 from reposync.store.endings import STOPPING, Ending, HandBack
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
@@ -23,8 +21,13 @@ from reposync.supervision import Backoff, EndedByItself, end, log_defect
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome, RunProgress
 
+if TYPE_CHECKING:
+    from reposync.runs.redis_locks import RedisLocks
+
 log = logging.getLogger(__name__)
 
+# How often a running attempt extends its lease, reports its progress and asks whether it was cancelled, at least.
+BEAT_SECONDS = 2.0
 # Timeout of the last write about a run while its process shuts down.
 LAST_WRITE_SECONDS = 5.0
 
@@ -46,7 +49,7 @@ class Execution:
 
     runs: Runs
     run: Run
-    locks: RunLocks
+    locks: RedisLocks | None
     policy: ExecutionPolicy
     observer: Observer
     claimed_since: InitVar[float | None] = None
@@ -80,22 +83,21 @@ class Execution:
         """
         self._body = asyncio.create_task(self._guarded(make), name=f"run {self.run.id}")
         heartbeat = self._beside("heartbeat", self._keep_alive)
-        reporting = asyncio.create_task(self._report_progress(), name=f"progress of {self.run.id}")
         if self._reason is not None:
             self._body.cancel()
         ending: Ending | None = None
         try:
             ending = await self._outcome(self._body)
-            await end(heartbeat, reporting)
+            await end(heartbeat)
             run = await self._write(ending)
         except asyncio.CancelledError:
             # The run belongs to this attempt until the body has ended, so the heartbeat continues until then.
             await end(self._body)
-            await end(heartbeat, reporting)
+            await end(heartbeat)
             await self._write_last(ending)
             raise
         finally:
-            await end(heartbeat, reporting, self._body)
+            await end(heartbeat, self._body)
         outcome = ending.outcome if isinstance(ending, HandBack) and not run.is_final else str(run.status)
         self.observer.attempt_ended(run, outcome, self.figures)
         return run
@@ -110,16 +112,15 @@ class Execution:
 
     async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ending:
         self.observer.observe("queue_wait_seconds", self.run.waited_seconds)
-        async with self.locks.guard(self.run) as guard:
-            watchdog = self._beside("watchdog of the lock", guard.watch)
-            try:
-                self._work = await make(self._lease)
-                run = self.run
-                fields = {"trigger": run.trigger, "full": run.full, "waited_seconds": round(run.waited_seconds, 3)}
-                log.info("run started", extra=fields)
-                outcome = await self._work.execute()
-            finally:
-                await end(watchdog)
+        async with contextlib.AsyncExitStack() as guarded:
+            if self.locks is not None:
+                lock = await guarded.enter_async_context(self.locks.guard(self.run))
+                guarded.push_async_callback(end, self._beside("watchdog of the lock", lock.watch))
+            self._work = await make(self._lease)
+            run = self.run
+            fields = {"trigger": run.trigger, "full": run.full, "waited_seconds": round(run.waited_seconds, 3)}
+            log.info("run started", extra=fields)
+            outcome = await self._work.execute()
         return ending_after(outcome, self.run, self.policy, self._chance())
 
     async def _outcome(self, body: asyncio.Task[Ending]) -> Ending:
@@ -162,37 +163,31 @@ class Execution:
             await asyncio.sleep(pause)
 
     async def _keep_alive(self) -> None:
-        """Renew the lease until cancelled. Interrupts the body if the run is cancelled or lost."""
+        """Renew the lease until cancelled, or until the run is, and report the progress. Raises LeaseLost."""
         lease_seconds = self.policy.lease_seconds
-        unreachable, why = False, "The database could not be reached."
+        pause = timeout = lease_seconds / 3
+        why = "The database could not be reached."
         while True:
-            # While the database is unavailable, no longer than the lease: then a different worker may have the run. A
-            # process that was frozen asks once with the full timeout, because nobody may have noticed.
-            await asyncio.sleep(self._at_most(lease_seconds / 3))
+            await asyncio.sleep(min(pause, BEAT_SECONDS))
             since = elapsed_seconds()
             try:
-                async with asyncio.timeout(self._at_most(lease_seconds / 3) if unreachable else lease_seconds / 3):
+                async with asyncio.timeout(timeout):
                     is_cancelled = await self.runs.heartbeat(
                         self.run, lease_seconds, self.progress.as_json(), self.figures
                     )
             except (StoreUnavailable, TimeoutError) as error:
                 why = str(error) or why  # the last try has no time left, and no message
-                if self._lease.remaining_seconds() <= 0:
-                    self.interrupt(LeaseLost(f"The lease expired; a different worker continues the run. {why}"))
-                    return
-                unreachable = True
+                # No longer than the lease: then a different worker may have the run. A process that was frozen asks
+                # once with the full timeout, because nobody may have noticed.
+                pause = timeout = max(0.0, min(lease_seconds / 3, self._lease.remaining_seconds()))
+                if timeout == 0.0:
+                    raise LeaseLost(f"The lease expired; a different worker continues the run. {why}") from None
                 continue
-            except LeaseLost as error:
-                self._lose(error)
-                return
-            unreachable = False
+            pause = timeout = lease_seconds / 3
             self._lease.extend(lease_seconds, since=since)
             if is_cancelled:
                 self.interrupt(RunCancelled("Cancelled on request."))
                 return
-
-    def _at_most(self, seconds: float) -> float:
-        return max(0.0, min(seconds, self._lease.remaining_seconds()))
 
     def _beside(self, what: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """A task that the run must not continue without. It ends after it has interrupted the run, or is cancelled."""
@@ -200,7 +195,7 @@ class Execution:
         async def watched() -> None:
             try:
                 await work()
-            except LockLost as error:
+            except (LeaseLost, LockLost) as error:
                 self._lose(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, the run must not continue without the task
                 message = log_defect(f"the {what} of run {self.run.id} of {self.run.repository} ended", error)
@@ -211,9 +206,3 @@ class Execution:
     def _lose(self, reason: RepoSyncError) -> None:
         self._lease.lose(str(reason))
         self.interrupt(reason)
-
-    async def _report_progress(self) -> None:
-        try:
-            await report_progress(self.progress, partial(self.runs.report_progress, self.run))
-        except Exception as error:  # noqa: BLE001 - the heartbeat reports it too, every few seconds
-            log_defect(f"the progress of run {self.run.id} of {self.run.repository} is no longer reported", error)

@@ -256,13 +256,6 @@ class Runs(Stored):
                 await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(**totals))
         return bool(row.cancel_requested)
 
-    async def report_progress(self, run: Run, progress: Mapping[str, Any]) -> None:
-        """Record the progress without extending the lease. No index has this column, so that PostgreSQL updates the row
-        in its page."""
-        query = update(RUNS).where(held_by(run)).values(progress=dict(progress))
-        if not await self._database.change(query):
-            raise lease_lost(run)
-
     async def explain_lost(self, run: Run, error_code: str, error_message: str) -> None:
         """Record why the attempt was lost, unless a reason is recorded already. For reasons that could not be written
         earlier because the database was unavailable."""

@@ -217,7 +217,7 @@ def test_ctrl_c_or_sigterm_ends_a_run_as_cancelled_and_the_next_one_continues(
     assert configured.asks("repos", "show", "payments")["files"] == 102
 
 
-def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_only_what_was_in_flight_twice(
+def test_kill_9_in_the_middle_is_taken_over_and_embeds_only_what_was_in_flight_twice(
     configured: Person, repository: GitRepository, embeddings: EmbeddingServer
 ):
     repository.many(FILES)

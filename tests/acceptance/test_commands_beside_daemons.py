@@ -87,7 +87,7 @@ def test_a_sync_beside_a_daemon_is_executed_by_the_daemon_and_followed(
     assert (run["status"], run["trigger"], run["worker"].partition(":")[0]) == ("completed", "command", "worker")
     assert "app: " in err
 
-    # A worker that was killed is known to be dead at once on its own machine: nobody waits for what it does not do.
+    # A worker that was killed is known to be dead when its heartbeat is too old: nobody waits longer for it.
     worker.kill()
     run, _ = answer(registered.starts("sync", "app", "--json"))
     assert run["status"] == "completed"

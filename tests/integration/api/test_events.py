@@ -41,7 +41,7 @@ async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client:
         assert claimed is not None
         assert (await said(stream, status="running")).data["worker"] == "pod-2:1:a"
 
-        await runs.report_progress(claimed, {"phase": "indexing", "files_done": 3, "files_total": 9})
+        await runs.heartbeat(claimed, 60.0, {"phase": "indexing", "files_done": 3, "files_total": 9})
         assert (await anext(stream)).data["progress"] == {"phase": "indexing", "files_done": 3, "files_total": 9}
 
         await runs.end(claimed, Finish(), RunFigures(files_processed=9, commit_after="c" * 40))

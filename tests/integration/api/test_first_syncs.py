@@ -62,12 +62,12 @@ def test_while_words_are_stored_progress_is_that_of_files(showcase: Showcase, ur
             httpx.get(f"{url}/", params={"name": name}, headers=accept).text,
         )
 
-    showcase.call(showcase.app.runs.report_progress(run, words))
+    showcase.call(showcase.app.runs.heartbeat(run, 3_600.0, words))
     for page in shown():
         assert re.search(r'<progress [^>]*max="400" value="100"', page)
     assert "data-live-chunks hidden" in shown()[0] and "words, then meaning" in shown()[1]
 
-    showcase.call(showcase.app.runs.report_progress(run, words | {"phase": "indexing", "chunks_embedded": 45}))
+    showcase.call(showcase.app.runs.heartbeat(run, 3_600.0, words | {"phase": "indexing", "chunks_embedded": 45}))
     for page in shown():
         assert re.search(r'<progress [^>]*max="900" value="45"', page)
     assert "data-live-chunks hidden" not in shown()[0]

@@ -91,7 +91,7 @@ async def ask_redis(url: str, ca_file: Path | None, seconds: float) -> object:
     scheme, _, rest = url.partition("://")
     address = f"{'rediss' if scheme == 'https' else 'redis'}://:{SECRET}@{rest}/0"
     async with closing(RedisLocks(address, RunHistory(None))) as locks:  # type: ignore[arg-type]
-        return await locks.call(lambda redis: redis.ping(), within=seconds)
+        return await locks.ping()
 
 
 async def ask_postgresql(url: str, ca_file: Path | None, seconds: float) -> object:

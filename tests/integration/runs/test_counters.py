@@ -11,7 +11,6 @@ from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost
 from reposync.runs.endings import ExecutionPolicy
 from reposync.runs.execution import Execution
-from reposync.runs.locks import RunLocks
 from reposync.runs.redis_locks import RedisLocks
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
@@ -100,7 +99,7 @@ async def test_a_run_has_waited_since_it_was_due_or_its_last_worker_was_gone(
         await database_time.set(7_290.0)
 
     again = await store.claimed("pod-2:1:bbbbbb")
-    await Execution(store.runs, again, RunLocks(), ExecutionPolicy(60.0), observer).perform(Writes().make)
+    await Execution(store.runs, again, None, ExecutionPolicy(60.0), observer).perform(Writes().make)
 
     assert again.attempt == 2
     assert 25.0 <= counted(metrics, "queue_wait_seconds_sum") < 600.0
@@ -115,7 +114,7 @@ async def test_an_attempt_whose_claim_was_answered_after_its_lease_writes_nothin
     # The answer was held up on its way, or the process was frozen before it read it.
     frozen_since = elapsed_seconds() - 60.0
     policy = ExecutionPolicy(60.0, retry_seconds=10.0)
-    execution = Execution(runs, run, RunLocks(), policy, observer, claimed_since=frozen_since)
+    execution = Execution(runs, run, None, policy, observer, claimed_since=frozen_since)
     with pytest.raises(LeaseLost):
         await execution.perform(work.make)
     assert work.written == 0
@@ -141,9 +140,7 @@ async def test_a_run_is_measured_when_it_ends_with_all_its_attempts(
         Retry("SOURCE_UNAVAILABLE", "503", delay_seconds=-1.0),
     )
 
-    await Execution(store.runs, await store.claimed(), RunLocks(), ExecutionPolicy(60.0), observer).perform(
-        Writes().make
-    )
+    await Execution(store.runs, await store.claimed(), None, ExecutionPolicy(60.0), observer).perform(Writes().make)
 
     (run,) = await store.history.runs()
     assert run.status == "completed" and run.attempt == 2

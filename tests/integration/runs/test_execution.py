@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, LockHeld, RepoSyncError, SecretMissing, SourceElsewhere, SourceUnavailable
 from reposync.runs.endings import NOBODY_CAN_SECONDS, ExecutionPolicy
 from reposync.runs.execution import Execution
-from reposync.runs.locks import RunLocks
+from reposync.runs.redis_locks import RedisLocks, RunLock
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.endings import STOPPING, HandBack
@@ -55,7 +56,7 @@ class Writes:
 
 
 def execution(runs: Runs, run: Run) -> Execution:
-    return Execution(runs, run, RunLocks(), POLICY, Observer())
+    return Execution(runs, run, None, POLICY, Observer())
 
 
 class Fails(Writes):
@@ -177,7 +178,7 @@ async def test_a_process_that_was_frozen_goes_on_with_a_run_that_was_not_taken_o
             await asyncio.sleep(0.01)
         return await work.make(lease)
 
-    attempt = Execution(runs, run, RunLocks(), POLICY, Observer(), claimed_since=frozen_since)
+    attempt = Execution(runs, run, None, POLICY, Observer(), claimed_since=frozen_since)
     ended = await attempt.perform(after_a_heartbeat)
 
     assert (ended.status, ended.attempt, work.written) == (RunStatus.COMPLETED, 1, 1)
@@ -187,7 +188,7 @@ async def test_a_command_without_workers_says_at_once_that_it_cannot(database: D
     runs = Runs(database)
     run = await Store(database).running()
     terms = ExecutionPolicy(LEASE_SECONDS, own_requests=1, elsewhere=False)
-    alone = Execution(runs, run, RunLocks(), terms, Observer())
+    alone = Execution(runs, run, None, terms, Observer())
 
     ended = await alone.perform(Fails(SecretMissing("The variable GITLAB_TOKEN is not set here.")).make)
 
@@ -223,9 +224,15 @@ async def shielded(event: asyncio.Event) -> None:
             await asyncio.shield(waiting)
 
 
-class DefectiveWatchdog(RunLocks):
+class DefectiveWatchdog(RunLock):
     async def watch(self) -> None:
         raise TypeError("a defect")
+
+
+class DefectiveLocks(RedisLocks):
+    @contextlib.asynccontextmanager
+    async def guard(self, run: Run) -> AsyncGenerator[RunLock, None]:
+        yield DefectiveWatchdog(self, run)
 
 
 class DefectiveHeartbeat(Runs):
@@ -239,7 +246,7 @@ async def test_a_defect_of_what_keeps_the_run_ends_it_for_retry_and_says_so(
 ) -> None:
     run, work = await Store(database).running(), Goes()
     runs = DefectiveHeartbeat(database) if what == "heartbeat" else Runs(database)
-    locks = RunLocks() if what == "heartbeat" else DefectiveWatchdog()
+    locks = None if what == "heartbeat" else DefectiveLocks("redis://localhost", RunHistory(database))
     # The first heartbeat comes after a third of it.
     policy = ExecutionPolicy(3.0, retry_seconds=10.0)
 

@@ -184,7 +184,6 @@ def _runs() -> dict[str, Call]:
         "asked_again": lambda it: it.store.runs.asked_again(it.running),
         "expire": lambda it: it.store.runs.expire(it.running),
         "heartbeat": lambda it: it.store.runs.heartbeat(it.running, LEASE_SECONDS, {"phase": "indexing"}, figures),
-        "report_progress": lambda it: it.store.runs.report_progress(it.running, {"phase": "indexing"}),
         "explain_lost": lambda it: it.store.runs.explain_lost(it.running, *why),
         "end": lambda it: it.store.runs.end(it.running, Finish(), figures),
         "end at the brake": lambda it: it.store.runs.end(it.running, Block(*why, brake=BRAKE), figures),

@@ -423,7 +423,6 @@ async def test_an_attempt_that_was_taken_over_changes_nothing(store: Store, succ
     for write in (
         store.runs.heartbeat(stale, 60.0),
         store.runs.heartbeat(stale, 60.0, {"stage": "late"}, LATE),
-        store.runs.report_progress(stale, {"stage": "late"}),
         store.runs.end(stale, Finish(), LATE),
         store.runs.end(stale, Block("DELETION_BLOCKED", "late"), LATE),
         store.runs.end(stale, Retry("SOURCE_UNAVAILABLE", "late", delay_seconds=1.0), LATE),

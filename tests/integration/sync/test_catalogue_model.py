@@ -207,7 +207,7 @@ class Catalogue(RuleBasedStateMachine):
 
     @rule()
     def works_off(self) -> None:
-        while (run := self.do(self.app.runs.claim(self.app.presence.name, 60.0))) is not None:
+        while (run := self.do(self.app.runs.claim(self.app.worker, 60.0))) is not None:
             ended = self.do(self._executed(run))
             if ended.status is RunStatus.COMPLETED:
                 self.index_is_of_the_definition(ended.repository)

@@ -46,7 +46,7 @@ async def test_what_changes_after_a_worker_claimed_a_run_is_obeyed(world: World,
     await _begin(world)
     app = world.app
     await app.runs.enqueue("written", Ask(RunTrigger.HTTP))
-    claimed = await app.runs.claim(app.presence.name, 60.0)
+    claimed = await app.runs.claim(app.worker, 60.0)
     assert claimed is not None
     execution = app.execution(claimed, ExecutionPolicy())
     if change == "excluded":

@@ -33,8 +33,9 @@ async def test_a_lock_shows_its_pod_and_run_for_half_an_hour_and_is_gone_after_t
         assert server.get(key(run)) == f"pod-7:42:a1b2c3 {run.id}:1"
         assert 1_790_000 < server.pttl(key(run)) <= 1_800_000
         shown = {each.repository_id: each for each in await locks.list()}[run.repository_id]
-        assert shown.holder == LockHolder("pod-7:42:a1b2c3", run.id, 1)
-        assert shown.holder.pod == "pod-7"
+        holder = LockHolder.parse(shown.value)
+        assert holder == LockHolder("pod-7:42:a1b2c3", run.id, 1)
+        assert holder.pod == "pod-7"
         assert shown.ttl_seconds is not None
     assert not server.exists(key(run))
 
@@ -70,7 +71,7 @@ async def test_a_lock_of_a_live_holder_is_respected_and_named(
     run = await log.running()
     other = foreign_value()
     server.set(key(run), other, px=90_000)
-    with pytest.raises(LockHeld, match=r"elsewhere:9:ffffff.* s more") as refused:
+    with pytest.raises(LockHeld, match="elsewhere:9:ffffff") as refused:
         async with open_locks(redis_url).guard(run):
             pytest.fail("entered")
     assert "reposync locks list" in (refused.value.remedy or "")
@@ -78,22 +79,19 @@ async def test_a_lock_of_a_live_holder_is_respected_and_named(
     assert server.pttl(key(run)) <= 90_000
 
 
-@pytest.mark.parametrize("other", ["", "\x1b[2J", ["a list"]])
+@pytest.mark.parametrize("other", ["", "\x1b[2J"])
 async def test_a_value_that_no_reposync_wrote_is_respected_and_shown_without_harm(
-    other: str | list[str], log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
+    other: str, log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
 ) -> None:
     run = await log.running()
-    if isinstance(other, str):
-        server.set(key(run), other)
-    else:
-        server.rpush(key(run), *other)
+    server.set(key(run), other)
     locks = open_locks(redis_url)
-    with pytest.raises(LockHeld, match=r"did not write.*without an expiry") as refused:
+    with pytest.raises(LockHeld, match="waits for its Redis lock") as refused:
         async with locks.guard(run):
             pytest.fail("entered")
     assert str(refused.value).isprintable()
     (shown,) = [each for each in await locks.list() if each.repository_id == run.repository_id]
-    assert (shown.holder, shown.ttl_seconds) == (None, None)
+    assert (LockHolder.parse(shown.value), shown.ttl_seconds) == (None, None)
     assert not await locks.release(run.repository_id, "another value")
     assert await locks.release(run.repository_id, shown.value)
     assert not server.exists(key(run))
@@ -140,7 +138,7 @@ async def test_a_living_workers_lock_is_left_alone_by_a_machine_whose_clock_is_a
 
             await log.runs.expire(run)
             shown = await lock_overviews(locks, log.repositories, log.history)
-            assert [each.lease_is_over for each in shown if each.run_id == run.id] == [True]
+            assert [each.state for each in shown if each.run_id == run.id] == ["stale"]
             assert (await release_lock("payments", locks, log.repositories, log.history, log.runs)).released
         await locks.close()
 
