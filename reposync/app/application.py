@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from reposync.runs.endings import ExecutionPolicy
     from reposync.runs.execution import Execution
     from reposync.runs.redis_locks import RedisLocks
-    from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
+    from reposync.runs.removal import RemovalRun
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
     from reposync.sync.content_pool import ContentPool
@@ -206,24 +206,21 @@ class Application:
             raise RepositoryLeft(str(error)) from error
 
     async def _remove(self, execution: Execution) -> Run:
-        from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
+        from reposync.runs.removal import RemovalRun
 
         run = execution.run
 
-        async def make(lease: Lease) -> RemovalRun | OrphanedPointsRemoval:
-            if run.repair:
-                every = map(self.index, sorted(await self.collections()))
-                indexes = [index for index in every if await index.spec() is not None]
-                return OrphanedPointsRemoval(run, indexes, self.repositories, lease)
+        async def make(lease: Lease) -> RemovalRun:
             try:
                 row = await self.repositories.by_id(run.repository_id)
+                versions = await self.versions.of(row.id)
+                places = {(row.collection, row.id)} | {(version.physical, version.id) for version in versions}
             except RepositoryNotFound:
-                return RemovalRun(None, [], self.repositories, self.manifests, run, lease)
-            versions = await self.versions.of(row.id)
-            places = {(row.collection, row.id)} | {(version.physical, version.id) for version in versions}
-            existing = {each: await self.index(each).spec() is not None for each, _ in places}
-            found = [(self.index(physical), each) for physical, each in sorted(places) if existing[physical]]
-            return RemovalRun(row, found, self.repositories, self.manifests, run, lease)
+                row = None
+                places = {(physical, run.repository_id) for physical in await self.collections()}
+            indexes = [(self.index(physical), version_id) for physical, version_id in sorted(places)]
+            existing = [(index, version_id) for index, version_id in indexes if await index.spec() is not None]
+            return RemovalRun(row, existing, self.repositories, self.manifests, run, lease)
 
         return await execution.perform(make)
 

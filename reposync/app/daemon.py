@@ -36,7 +36,7 @@ from reposync.store.notifications import listen
 from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState
 from reposync.store.ticks import TickOutcome, Ticks
-from reposync.supervision import Backoff, Report, keep
+from reposync.supervision import Backoff, end, keep
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics, watch_loop
 from reposync.telemetry.redaction import Secrets
@@ -106,19 +106,15 @@ class Daemon:
 
     async def run(self, resources: contextlib.AsyncExitStack) -> None:
         """Until `stop`. `resources` closes what it opens. Raises RepoSyncError if it cannot start."""
-        opening = asyncio.ensure_future(self._open(resources))
-        stopping = asyncio.ensure_future(self._stop.wait())
+        opening = asyncio.create_task(self._open(resources))
+        stopping = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._stop.is_set():
+                self.app = opening.result()
+                await self._serve(self.app)
         finally:
-            stopping.cancel()
-            if not opening.done():
-                opening.cancel()
-        if self._stop.is_set():
-            await asyncio.gather(opening, return_exceptions=True)
-            return
-        self.app = opening.result()
-        await self._serve(self.app)
+            await end(opening, stopping)
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Application:
         """Waits for the database: pods and their database start in any order."""
@@ -155,7 +151,7 @@ class Daemon:
             stop=self._stop,
             stop_now=self._stop_now,
             on_load=self._metrics.workers,
-            report=self._report("workers"),
+            report=partial(self._report, "workers"),
         )
         on_result = partial(self._metrics.count, "group_discoveries")
         worker, redact = app.worker, app.secrets.redact
@@ -177,7 +173,7 @@ class Daemon:
         async with asyncio.TaskGroup() as group:
             # A task that ends by a defect is started again.
             kept = [
-                group.create_task(keep(name, work, report=self._report(name)), name=name)
+                group.create_task(keep(name, work, report=partial(self._report, name)), name=name)
                 for name, work in tasks.items()
             ]
             log.info("serving", workers=self._roles.workers, scheduler=self._roles.scheduler)
@@ -187,14 +183,11 @@ class Daemon:
                 for task in kept:
                     task.cancel()
 
-    def _report(self, task: str) -> Report:
-        def report(reason: str | None) -> None:
-            if reason is None:
-                self._health.forget(f"task:{task}")
-            else:
-                self._health.report(f"task:{task}", "degraded", reason)
-
-        return report
+    def _report(self, task: str, reason: str | None) -> None:
+        if reason is None:
+            self._health.forget(f"task:{task}")
+        else:
+            self._health.report(f"task:{task}", "degraded", reason)
 
     def _config(self) -> DaemonConfig:
         registry = self.app.configuration.registry if self.app is not None else self._watcher.loaded.registry

@@ -29,8 +29,6 @@ log = structlog.get_logger(__name__)
 
 # For retries that become due, runs whose worker died, and notifications that did not arrive.
 POLL_SECONDS = 1.0
-# How often a pod checks whether other runs wait.
-_FAIRNESS_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 10.0
 
 
@@ -57,7 +55,6 @@ class WorkerPool:
         self._stop, self._stop_now = stop, stop_now
         self._running: dict[asyncio.Task[None], Execution] = {}
         self._beat_due = 0.0
-        self._fairness_due = 0.0
         self._unexplained: list[tuple[Run, str, str]] = []  # of each, the error's code and message
         app.database.subscribe(self._wake.set)
 
@@ -152,21 +149,16 @@ class WorkerPool:
         """Release the longest run that has had its share of time and has made progress (a share that is too short for a
         listing would never end), if its repository is to be synced again, which its next turn begins with, or if all
         places are taken and other runs wait."""
-        config, now = self._config(), elapsed_seconds()
-        if now < self._fairness_due:
-            return
-        self._fairness_due = now + _FAIRNESS_SECONDS
+        config, now, runs = self._config(), elapsed_seconds(), self._app.runs
         is_full = len(self._running) >= config.concurrency
-        for each in sorted(self._running.values(), key=lambda each: each.started):
-            had_its_share = now - each.started > config.fair_share_seconds and each.progress.files_done
-            if had_its_share and await self._is_in_the_way(each.run, is_full):
-                log.info("run lets others go first", run=each.run.id, repository=each.run.repository)
-                each.interrupt(YIELDING)
+        for execution in sorted(self._running.values(), key=lambda execution: execution.started):
+            run = execution.run
+            if now - execution.started <= config.fair_share_seconds or not execution.progress.files_done:
+                continue
+            if (is_full and await runs.others_wait(run)) or await runs.asked_again(run):
+                log.info("run lets others go first", run=run.id, repository=run.repository)
+                execution.interrupt(YIELDING)
                 return
-
-    async def _is_in_the_way(self, run: Run, is_full: bool) -> bool:
-        runs = self._app.runs
-        return (is_full and await runs.others_wait(run)) or await runs.asked_again(run)
 
     async def _drain(self, grace_seconds: float) -> None:
         if not self._running:

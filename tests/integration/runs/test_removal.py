@@ -7,7 +7,7 @@ import pytest
 
 from reposync.errors import LeaseLost
 from reposync.runs.endings import ExecutionPolicy
-from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
+from reposync.runs.removal import RemovalRun
 from reposync.store.run import Ask, Run
 from reposync.store.status import RunTrigger
 from reposync.sync.lease import Lease
@@ -57,12 +57,11 @@ async def test_a_removal_that_lost_its_lease_repeats_no_deletion(world: World, l
     lease = Lease(60.0)
     transport = LosesTheLease(lease)
     index = index_of(world, transport)
-    removal: RemovalRun | OrphanedPointsRemoval
     if leftover:
         await world.app.repositories.remove("project", by=run)
-        removal = OrphanedPointsRemoval(run, [index], world.app.repositories, lease)
-    else:
-        removal = RemovalRun(row, [(index, row.id)], world.app.repositories, world.app.manifests, run, lease)
+        run = run.model_copy(update={"repair": True})
+    registered = None if leftover else row
+    removal = RemovalRun(registered, [(index, row.id)], world.app.repositories, world.app.manifests, run, lease)
 
     with pytest.raises(LeaseLost):
         await removal.execute()
@@ -76,10 +75,11 @@ async def test_a_removal_that_lost_its_lease_repeats_no_deletion(world: World, l
 async def test_what_was_registered_again_is_left_alone(world: World):  # noqa: F811
     world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
-    run, before = await removal_of(world), await world.points()
-    index = index_of(world, httpx.AsyncHTTPTransport())
+    row, run, before = await world.app.repositories.get("project"), await removal_of(world), await world.points()
+    index, orphaned = index_of(world, httpx.AsyncHTTPTransport()), run.model_copy(update={"repair": True})
+    places = [(index, row.id)]
 
-    told = await OrphanedPointsRemoval(run, [index], world.app.repositories, Lease(60.0)).execute()
+    told = await RemovalRun(row, places, world.app.repositories, world.app.manifests, orphaned, Lease(60.0)).execute()
 
     assert told.notice == "It is registered again; nothing was removed."
     assert told.code is None, "it did what it was to do"
