@@ -64,7 +64,7 @@ async def release(database: Database, name: str, force: bool) -> Result:
 
 def _sentence(done: Release) -> str:
     result = f"the lock of {escape_unprintable(done.holder)} was removed" if done.released else "no lock in Redis"
-    text = f"{escape_unprintable(done.shown_name)}: {result}"
+    text = f"{escape_unprintable(done.repository)}: {result}"
     if done.cancel_requested:
         return f"{text}; run {done.run_id} was requested to stop."
     return f"{text}."
@@ -72,7 +72,7 @@ def _sentence(done: Release) -> str:
 
 def _row(each: Lock) -> dict[str, Any]:
     return {
-        "repository": each.shown_name,
+        "repository": each.repository,
         "state": each.state,
         **{"pod": each.pod, "holder": each.holder, "run": each.run_id, "attempt": each.attempt},
         "lock ends in": duration(each.ttl_seconds and round(each.ttl_seconds)),

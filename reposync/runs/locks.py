@@ -8,7 +8,7 @@ database can tell whether its holder is stale.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -65,15 +65,14 @@ class LockHolder:
 class LockRecord(NamedTuple):
     """A lock as stored in Redis. `ttl_seconds` None: it never expires."""
 
-    repository_id: str
     value: str
-    ttl_seconds: float | None = None
+    ttl_seconds: float | None
 
 
 class StoredLocks(Protocol):
     """`RedisLocks`, whose import takes 0.1 s."""
 
-    async def list(self) -> list[LockRecord]: ...
+    async def read(self, repository_ids: Collection[str]) -> dict[str, LockRecord]: ...
 
     async def release(self, repository_id: str, value: str | None) -> bool: ...
 
@@ -88,9 +87,9 @@ class LockState(StrEnum):
 class Lock(BaseModel):
     """`state`: `held` by the worker that executes the run; `stale`: its holder is no longer valid, and the next run
     replaces it; `foreign`: not written by this installation; `database`: only the run's row guards the repository.
-    `repository` is null if the database does not know it. `ttl_seconds`: until Redis expires the lock."""
+    `ttl_seconds`: until Redis expires the lock."""
 
-    repository: str | None
+    repository: str
     repository_id: str
     state: LockState
     holder: str
@@ -102,10 +101,6 @@ class Lock(BaseModel):
     # Not shown: what Redis holds.
     value: str = Field(exclude=True)
 
-    @property
-    def shown_name(self) -> str:
-        return self.repository or self.repository_id
-
 
 class Release(Lock):
     """The lock before its release. `released`: it was removed from Redis; `cancel_requested`: its run was cancelled."""
@@ -115,44 +110,41 @@ class Release(Lock):
 
 
 async def lock_overviews(locks: StoredLocks | None, repositories: Repositories, history: RunHistory) -> list[Lock]:
-    """All locks, and running runs without a lock, by repository. Raises RedisUnavailable, StoreUnavailable."""
-    records = await locks.list() if locks is not None else []
-    running = {run.id: run for run in await history.runs(status=RunStatus.RUNNING, limit=_MAX_RUNNING)}
-    names = await repositories.names_of({record.repository_id for record in records})
-    holders = [holder for record in records if (holder := LockHolder.parse(record.value)) is not None]
-    runs = await history.by_ids({holder.run_id for holder in holders} - running.keys()) | running
-    locked = {holder.run_id for holder in holders if holder.executes(runs.get(holder.run_id))}
+    """The locks of all repositories, and running runs without a lock, by repository. Raises RedisUnavailable,
+    StoreUnavailable."""
+    running = {run.repository_id: run for run in await history.runs(status=RunStatus.RUNNING, limit=_MAX_RUNNING)}
+    names = {row.id: row.name for row in await repositories.states()}
+    names |= {run.repository_id: run.repository for run in running.values()}
+    records = await locks.read(names) if locks is not None else {}
+    holders = {identity: LockHolder.parse(record.value) for identity, record in records.items()}
+    known = await history.by_ids({holder.run_id for holder in holders.values() if holder is not None})
     now = history.now()
-    shown = [_lock(record, LockState.HELD, runs, names, now) for record in records]
-    for run in running.values():
-        if run.id not in locked:
-            claim = LockRecord(run.repository_id, LockHolder.of(run).value)
-            shown.append(_lock(claim, LockState.DATABASE, runs, names, now))
-    return sorted(shown, key=lambda lock: (lock.repository is None, lock.shown_name, lock.state))
-
-
-def _lock(
-    record: LockRecord, valid: LockState, runs: Mapping[str, Run], names: Mapping[str, str], now: datetime
-) -> Lock:
-    """`valid`: its state if its holder executes its run, within its lease."""
-    holder = LockHolder.parse(record.value)
-    run = runs.get(holder.run_id) if holder is not None else None
-    state, lease_until = LockState.FOREIGN, None
-    if holder is not None and run is not None:
-        lease_until = run.lease_until if holder.executes(run) else None
-        state = valid if lease_until is not None and lease_until > now else LockState.STALE
-    return Lock(
-        repository=names.get(record.repository_id) or (run.repository if run is not None else None),
-        repository_id=record.repository_id,
-        state=state,
-        holder=holder.worker if holder is not None else record.value,
-        pod=holder.pod if holder is not None else None,
-        run_id=holder.run_id if holder is not None else None,
-        attempt=holder.attempt if holder is not None else None,
-        ttl_seconds=record.ttl_seconds,
-        lease_until=lease_until,
-        value=record.value,
-    )
+    shown = []
+    for identity, name in sorted(names.items(), key=lambda item: item[1]):
+        run, record, holder = running.get(identity), records.get(identity), holders.get(identity)
+        if record is not None:
+            state = LockState.FOREIGN if holder is None or holder.run_id not in known else LockState.STALE
+        elif run is not None:
+            record, holder, state = LockRecord("", None), LockHolder.of(run), LockState.DATABASE
+        else:
+            continue
+        lease_until = run.lease_until if run is not None and holder == LockHolder.of(run) else None
+        if state is LockState.STALE and lease_until is not None and lease_until > now:
+            state = LockState.HELD
+        lock = Lock(
+            repository=name,
+            repository_id=identity,
+            state=state,
+            holder=holder.worker if holder is not None else record.value,
+            pod=holder.pod if holder is not None else None,
+            run_id=holder.run_id if holder is not None else None,
+            attempt=holder.attempt if holder is not None else None,
+            ttl_seconds=record.ttl_seconds,
+            lease_until=lease_until,
+            value=record.value,
+        )
+        shown.append(lock)
+    return shown
 
 
 async def release_lock(
@@ -171,16 +163,11 @@ async def release_lock(
     Raises LockNotFound if the repository has no lock, LockHeld if it is not stale and `force` is False,
     RedisUnavailable, StoreUnavailable.
     """
-    found = [
-        lock
-        for lock in await lock_overviews(locks, repositories, history)
-        if name in (lock.repository, lock.repository_id)
-    ]
-    if not found:
+    shown = await lock_overviews(locks, repositories, history)
+    lock = next((lock for lock in shown if name in (lock.repository, lock.repository_id)), None)
+    if lock is None:
         look = Remedy("`reposync locks list` shows all locks.", "`GET /api/v1/locks` shows all locks.")
         raise LockNotFound(f"The repository {name!r} has no lock.", remedy=look)
-    # A lock rather than a run without one: both exist while a run is about to replace a stale lock.
-    lock = min(found, key=lambda lock: lock.run_id is not None and lock.ttl_seconds is None)
     if lock.state is LockState.FOREIGN and not force:
         other = "Look for a different reposync on the same Redis; if there is none, "
         raise LockHeld(

@@ -8,11 +8,10 @@ answer was lost, and report on the repetition.
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -41,9 +40,8 @@ CALL_SECONDS = 1.5
 CONNECT_SECONDS = 1.0
 # An idle connection is checked before use: firewalls drop them silently.
 HEALTH_CHECK_SECONDS = 30
-# Scanning all keys of a Redis that is shared with something much larger would take too long.
-SCAN_SECONDS = 20.0
-SCAN_COUNT = 1_000
+# For the locks of thousands of repositories.
+READ_SECONDS = 10.0
 # Share of the time to live after which the sync must end because the lock could not be extended.
 LOST_AFTER = 0.8
 # Pause while Redis is unavailable.
@@ -142,23 +140,21 @@ class RedisLocks:
             return False
         return run is not None and not holder.executes(run)
 
-    async def list(self) -> builtins.list[LockRecord]:
-        """All locks, by repository id. Raises RedisUnavailable."""
-        return await self._call(self._read(), SCAN_SECONDS)
+    async def read(self, repository_ids: Collection[str]) -> dict[str, LockRecord]:
+        """The locks of these repositories, by id. Raises RedisUnavailable."""
+        return await self._call(self._read(sorted(repository_ids)), READ_SECONDS)
 
-    async def _read(self) -> builtins.list[LockRecord]:
-        keys = sorted({str(key) async for key in self._redis.scan_iter(LOCK_PREFIX + "*", SCAN_COUNT)})
+    async def _read(self, repository_ids: Sequence[str]) -> dict[str, LockRecord]:
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for key in keys:
-                pipeline.get(key)
-                pipeline.pttl(key)
-            # The value of a key of another type is the error that the server answers.
-            answers = await pipeline.execute(raise_on_error=False)
-        return [
-            LockRecord(key.removeprefix(LOCK_PREFIX), str(value), left / 1_000 if left >= 0 else None)
-            for key, value, left in zip(keys, answers[::2], answers[1::2], strict=True)
+            for identity in repository_ids:
+                pipeline.get(LOCK_PREFIX + identity)
+                pipeline.pttl(LOCK_PREFIX + identity)
+            answers = await pipeline.execute()
+        return {
+            identity: LockRecord(value, left / 1_000 if left >= 0 else None)
+            for identity, value, left in zip(repository_ids, answers[::2], answers[1::2], strict=True)
             if value is not None
-        ]
+        }
 
     async def release(self, repository_id: str, value: str | None) -> bool:
         """Remove the lock if it has this value, or any (None); returns whether it was removed. Raises

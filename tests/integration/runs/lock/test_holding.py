@@ -32,7 +32,7 @@ async def test_a_lock_shows_its_pod_and_run_for_half_an_hour_and_is_gone_after_t
     async with watched(locks, run):
         assert server.get(key(run)) == f"pod-7:42:a1b2c3 {run.id}:1"
         assert 1_790_000 < server.pttl(key(run)) <= 1_800_000
-        shown = {each.repository_id: each for each in await locks.list()}[run.repository_id]
+        shown = (await locks.read([run.repository_id]))[run.repository_id]
         holder = LockHolder.parse(shown.value)
         assert holder == LockHolder("pod-7:42:a1b2c3", run.id, 1)
         assert holder.pod == "pod-7"
@@ -90,7 +90,7 @@ async def test_a_value_that_no_reposync_wrote_is_respected_and_shown_without_har
         async with locks.guard(run):
             pytest.fail("entered")
     assert str(refused.value).isprintable()
-    (shown,) = [each for each in await locks.list() if each.repository_id == run.repository_id]
+    shown = (await locks.read([run.repository_id]))[run.repository_id]
     assert (LockHolder.parse(shown.value), shown.ttl_seconds) == (None, None)
     assert not await locks.release(run.repository_id, "another value")
     assert await locks.release(run.repository_id, shown.value)
