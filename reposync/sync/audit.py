@@ -35,12 +35,10 @@ class IndexState:
     remade: bool = False
 
 
-async def inspect_index(
-    parts: SyncParts, situation: Situation, name: str, *, thorough: bool, repair: bool = False
-) -> IndexState:
+async def inspect_index(parts: SyncParts, situation: Situation, name: str, *, repair: bool = False) -> IndexState:
     """Two counts show whether the index is as the last run left it: of all points, and of those of the newest epoch,
-    which an older snapshot with as many points lacks. Every id is compared only if a count differs, the collection was
-    made again, or `thorough`; whole points for a `repair`. `name`: the repository's."""
+    which an older snapshot with as many points lacks. Every id is compared only if a count differs or the collection
+    was made again; whole points for a `repair`. `name`: the repository's."""
     version, manifests = situation.working, parts.manifests
     index = parts.open_index(version.physical)
     identity = await index.ensure(situation.wanted.spec)
@@ -51,7 +49,7 @@ async def inspect_index(
     if totals.chunks:
         newest = await index.count(version.id, epoch=totals.max_epoch, expected=totals.chunks_of_max_epoch)
     is_newest = newest == totals.chunks_of_max_epoch
-    if points == totals.chunks and is_newest and not (remade or thorough or repair):
+    if points == totals.chunks and is_newest and not (remade or repair):
         return IndexState(identity, totals.failed)
     recorded = await manifests.load(version.id)
     audit = Audit() if repair else await audit_ids(index, version.id, recorded)

@@ -83,7 +83,7 @@ class SyncRun:
             target = await self._follow(of_live, head, target)
             situation = await self._choice.situation()
         strays = await remove_elsewhere(self._context, situation)
-        state = await self._inspect(situation, thorough=run.full, repair=run.repair)
+        state = await self._inspect(situation, repair=run.repair)
         embedder = self._parts.embedder
         await self._update(
             self._context, embedder, situation, state, head, target, full_from_epoch=full, repair=run.repair
@@ -142,9 +142,9 @@ class SyncRun:
             raise EmbeddingError(f"its model {made.spec.model} is not configured any more.")
         return embedder.watched(self._context.progress.wait_for)
 
-    async def _inspect(self, situation: Situation, *, thorough: bool = False, repair: bool = False) -> IndexState:
+    async def _inspect(self, situation: Situation, *, repair: bool = False) -> IndexState:
         version = situation.working
-        state = await inspect_index(self._parts, situation, self._repository.name, thorough=thorough, repair=repair)
+        state = await inspect_index(self._parts, situation, self._repository.name, repair=repair)
         await self._parts.open_index(version.collection).lead_to(version.physical, if_free=True)
         return state
 
@@ -273,7 +273,7 @@ async def preview(
     version, spec = situation.working, situation.wanted.spec
     state = IndexState("")
     if await parts.open_index(version.physical).spec() is not None:
-        state = await inspect_index(parts, situation, repository.name, thorough=full)
+        state = await inspect_index(parts, situation, repository.name)
     attributes = await parts.versions.attributes(version.id)
     found = Preview(repository.name, head.sha, repository.last_commit)
     if not full and await _is_unchanged(settings, head, situation, state, attributes):
