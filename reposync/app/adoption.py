@@ -23,7 +23,7 @@ async def adopt_project(app: Application, name: str) -> tuple[int, Repository]:
             f"{row.name!r} belongs to the group {row.group_key}.",
             remedy="The group's next listing registers the project that is at its path now.",
         )
-    spec = app.catalog.of_row(row).source(row)
+    spec = app.catalog.of_row(row).source()
     if not isinstance(spec, GitLabProject) or spec.project_id is None:
         raise UsageError(f"{row.name!r} has no recorded project number: there is nothing to adopt.")
     source = GitLabSource(spec, observer=app.observer)

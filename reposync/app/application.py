@@ -30,7 +30,6 @@ from reposync.store.history import RunHistory
 from reposync.store.manifest import Manifests
 from reposync.store.registry import RegistryDocuments
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Repository, unregistered
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.versions import Versions
@@ -119,15 +118,13 @@ class Application:
         self.catalog = Catalog(registry, self.repositories, clear)
 
     @contextlib.asynccontextmanager
-    async def parts(
-        self, target: SyncTarget, row: Repository | None, *, repair: bool = False
-    ) -> AsyncGenerator[SyncParts, None]:
+    async def parts(self, target: SyncTarget, *, repair: bool = False) -> AsyncGenerator[SyncParts, None]:
         """The objects of a run of `target`; what it opened is closed at the end. `repair`: look for points in the other
         collections too."""
         from reposync.sync.target import SyncParts
 
         async with contextlib.AsyncExitStack() as opened:
-            source = self.source(target, row)
+            source = self.source(target)
             opened.push_async_callback(source.close)
 
             def embedder_for(spec: EmbeddingSpec) -> Embedder | None:
@@ -152,10 +149,10 @@ class Application:
                 elsewhere=sorted(await self.collections()) if repair else (),
             )
 
-    def source(self, target: SyncTarget, row: Repository | None) -> Source:
+    def source(self, target: SyncTarget) -> Source:
         from reposync.sources.factory import open_source
 
-        spec = target.source(row)
+        spec = target.source()
         if password := known_text(target.repository.password):
             self.secrets.know([password])
         return open_source(spec, observer=self.observer)
@@ -182,28 +179,23 @@ class Application:
         async with contextlib.AsyncExitStack() as stack:
 
             async def make(lease: Lease) -> SyncRun:
-                row, target = await self._definition(run)
-                parts = await stack.enter_async_context(self.parts(target, row, repair=run.repair))
+                target = await self._definition(run)
+                parts = await stack.enter_async_context(self.parts(target, repair=run.repair))
                 execution.progress.watch = watch
-                return SyncRun(parts, target.settings(), row, run, lease, progress=execution.progress)
+                return SyncRun(parts, target.settings(), target.row, run, lease, progress=execution.progress)
 
             return await execution.perform(make)
 
-    async def _definition(self, run: Run) -> tuple[Repository, SyncTarget]:
+    async def _definition(self, run: Run) -> SyncTarget:
         """The settings and, in the same row, the generation that `publish` compares. Raises RepositoryLeft, and what
         `Catalog.of_row` raises."""
         try:
             row = await self.repositories.by_id(run.repository_id)
-            if row.has_left:
-                raise RepositoryNotFound(f"Repository {run.repository!r} is no longer in the configuration.")
         except RepositoryNotFound as error:
             raise RepositoryLeft(str(error)) from error
-        try:
-            return row, self.catalog.of_row(row)
-        except RepositoryNotFound as error:
-            if row.is_active:  # an earlier version registered it, and its file was not applied since
-                raise
-            raise RepositoryLeft(str(error)) from error
+        if row.has_left:
+            raise RepositoryLeft(f"Repository {run.repository!r} is no longer in the configuration.")
+        return self.catalog.of_row(row)
 
     async def _remove(self, execution: Execution) -> Run:
         from reposync.runs.removal import RemovalRun
@@ -239,12 +231,9 @@ class Application:
         """What a sync would do. Writes nothing."""
         from reposync.sync.sync_run import preview
 
-        rows = await self.repositories.list([target.name])
-        row = rows[0] if rows else unregistered(target.registration())
-        target = self.catalog.of_row(row) if rows else target
-        async with self.parts(target, row) as parts:
+        async with self.parts(target) as parts:
             progress.watch = watch
-            return await preview(parts, target.settings(), row, full=full, progress=progress)
+            return await preview(parts, target.settings(), target.row, full=full, progress=progress)
 
     @cached_property
     def content(self) -> ContentPool:

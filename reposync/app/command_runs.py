@@ -119,12 +119,12 @@ async def _registered(app: Application, target: SyncTarget) -> Repository:
     try:
         return await syncable(app.repositories, target.name)
     except RepositoryNotFound:
-        source = app.source(target, None)
+        source = app.source(target)
         try:
             await source.head()
         finally:
             await source.close()
-    return await app.repositories.register(target.registration())
+    return await app.repositories.register(target.row)
 
 
 async def remove_repository(app: Application, name: str, *, asked_by: str = "") -> Run:

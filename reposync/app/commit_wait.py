@@ -22,7 +22,7 @@ from reposync.errors import (
 from reposync.sources.factory import open_source
 from reposync.sources.port import Ancestry, SourceSpec
 from reposync.store.notifications import RowWatch
-from reposync.store.repository import Repository, RepositoryState
+from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState
@@ -94,7 +94,7 @@ class SearchableCommits:
         # One question at a time about a repository.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def _states(self, ids: Collection[str]) -> dict[str, RepositoryState]:
+    async def _states(self, ids: Collection[str]) -> dict[str, Repository]:
         return {state.id: state for state in await self._application().repositories.states(ids)}
 
     async def wait(
@@ -175,7 +175,7 @@ class SearchableCommits:
         text = f"Commit {state.commit} of {state.repository!r} is not searchable yet: {held}. {latest}"
         return NotYet(f"{text} {why or ''}".strip(), limit, run)
 
-    async def _later(self, indexed: RepositoryState, began: datetime) -> Relation | None:
+    async def _later(self, indexed: Repository, began: datetime) -> Relation | None:
         """LATER if a run that began after `began` has completed. Raises StoreUnavailable."""
         runs = await self._application().history.runs(indexed.name, RunStatus.COMPLETED, limit=1)
         is_later = any(run.started_at is not None and run.started_at > began for run in runs)
@@ -206,7 +206,7 @@ class SearchableCommits:
     def _source(self, row: Repository) -> tuple[SourceSpec | None, str | None]:
         """Or why there is none here: the index can still be searched, and its commit is known."""
         try:
-            return self._application().catalog.of_row(row).source(row), None
+            return self._application().catalog.of_row(row).source(), None
         except RepositoryNotFound:
             return None, _LEFT
         except (ConfigError, SourceElsewhere) as error:

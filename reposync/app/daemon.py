@@ -154,8 +154,7 @@ class Daemon:
             report=partial(self._report, "workers"),
         )
         on_result = partial(self._metrics.count, "group_discoveries")
-        worker, redact = app.worker, app.secrets.redact
-        discovery = Discovery(app.database, worker, app.observer, on_result, redact=redact)
+        discovery = Discovery(app.database, app.observer, on_result)
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "registry": lambda: self._watcher.run(app, lambda: discovery.declare(app.configuration.registry)),
             "health": HealthChecks(app, self._health, self._secrets).run,
@@ -215,11 +214,11 @@ class Daemon:
         self._metrics.show("queue_runs", waiting)
         self._metrics.show("queue_oldest_seconds", queue.oldest_seconds or 0)
         states = await app.repositories.states()
-        counted = Counter(state.word for state in states)
+        counted = Counter(state.state for state in states)
         self._metrics.show("repositories", {word: counted[word] for word in ("active", "paused", "inactive")})
         # A paused repository is expected to become outdated.
         self._metrics.freshness({each.name: each.last_sync_at for each in states if each.is_active}, app.history.now())
-        behind = {state.name: state.behind_since.timestamp() for state in states if state.behind_since}
+        behind = {each.name: each.behind_since.timestamp() for each in states if each.is_active and each.behind_since}
         self._metrics.show("repository_behind_since_timestamp_seconds", behind)
         self._metrics.show("repository_late", dict.fromkeys(await late_repositories(states, app.history.now()), 1))
         self._metrics.show("clock_skew_seconds", app.database.clock.skew_seconds)

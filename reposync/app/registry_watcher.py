@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -15,9 +16,9 @@ import structlog
 from reposync.app.application import Application
 from reposync.catalog.apply import Applying, Plan, registry_in_force
 from reposync.config.loading import LoadedRegistry, load_registry
-from reposync.errors import ConfigError, RegistryConflict, StoreUnavailable
+from reposync.errors import ConfigError, StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.registry import RegistryDocuments, RegistrySuperseded
+from reposync.store.registry import RegistryDocuments
 from reposync.supervision import Backoff
 from reposync.telemetry.health import Health, Trouble
 
@@ -46,9 +47,8 @@ class RegistryWatcher:
         # Read before the file is applied first, so that a change in between is noticed.
         self._seen = signature_of(self._path)
         self._said = ""
-        self._conflicts = False
+        self._apply_again_at = math.inf
         self._unusable = False
-        self._applied_at = 0.0
         self._restart = Trouble("the daemon uses the whole registry again")
         self._is_due = asyncio.Event()
 
@@ -57,22 +57,15 @@ class RegistryWatcher:
         self._seen = _UNREAD
         self._is_due.set()
 
-    async def apply(self, database: Database, *, instead_of: str | None = None) -> None:
-        """`instead_of`: digest of the previous content of the file. Raises StoreUnavailable."""
-        self._applied_at = time.monotonic()
+    async def apply(self, database: Database, fresh: LoadedRegistry | None = None) -> None:
+        """`fresh`: the new content of the file. Raises StoreUnavailable."""
         if self._path is None:
             self._health.report("registry", "ok")
             return
-        applying = Applying(database, self.loaded, by=self._by)
-        try:
-            plan = await applying.apply(instead_of=instead_of)
-        except RegistrySuperseded:
-            plan = await applying.plan()
-        except RegistryConflict as error:  # a name was taken after the plan was made
-            self._conflicts = True
-            self._report_problem("conflict", str(error))
-            return
-        self._conflicts = bool(plan.conflicts)
+        former = None if fresh is None else self.loaded.digest
+        plan = await Applying(database, fresh or self.loaded, by=self._by).apply(instead_of=former)
+        self.loaded = fresh or self.loaded
+        self._apply_again_at = time.monotonic() + CONFLICTS_AGAIN_SECONDS if plan.conflicts else math.inf
         self._report(plan)
 
     async def run(self, app: Application, on_registry: Callable[[], Awaitable[None]]) -> None:
@@ -107,7 +100,7 @@ class RegistryWatcher:
         """Apply the file if it has changed. Returns whether it was read."""
         signature = await asyncio.to_thread(signature_of, self._path)
         if signature == self._seen:
-            if self._conflicts and time.monotonic() - self._applied_at > CONFLICTS_AGAIN_SECONDS:
+            if time.monotonic() > self._apply_again_at:
                 await self.apply(database)
             return False
         try:
@@ -121,12 +114,7 @@ class RegistryWatcher:
             )
             self._seen = signature
             return False
-        former, self.loaded = self.loaded, fresh
-        try:
-            await self.apply(database, instead_of=former.digest)
-        except BaseException:
-            self.loaded = former  # try again
-            raise
+        await self.apply(database, fresh)
         self._seen = signature
         return True
 

@@ -130,7 +130,7 @@ class Verification:
         if self.against_source:
             target = self.app.catalog.of_row(row)
             try:
-                async with self.app.parts(target, row) as parts:
+                async with self.app.parts(target) as parts:
                     await audit_source(parts, target.settings(), comparison, recorded, audit)
             except CommitRewritten:
                 trouble = _compared_with_nothing(live, differs=bool(audit.differences))

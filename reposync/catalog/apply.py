@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from reposync.catalog.targets import CONFIG, Catalog, SyncTarget
-from reposync.config.loading import Clear, LoadedRegistry, registry_of, sentences
+from reposync.catalog.targets import CONFIG, redefined, registration_of
+from reposync.config.loading import Clear, LoadedRegistry, checked_repository, registry_of, sentences
 from reposync.config.registry import Registry
 from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
-from reposync.store.registry import ContentState, RegistryDocuments
+from reposync.store.registry import ContentState, RegistryDocuments, RegistryReplaced
 from reposync.store.repositories import Repositories, conflict_over
 from reposync.store.repository import Registration, Repository, belongs_to_another
 from reposync.store.tables import RegistryDocument
@@ -94,43 +94,40 @@ class Applying:
         return await asyncio.to_thread(self._planned, before, rows)
 
     async def apply(self, *, instead_of: str | None = None, on_request: bool = False) -> Plan:
-        """Carry out the plan, and return it; `applied`: whether the document is current now. A superseded one is
-        applied only `on_request`, or if `instead_of` is current: the digest from which the file was seen to change.
-        With conflicts, a request changes nothing, and otherwise everything else is applied.
-
-        Safe to repeat and to abandon at any await: the next process that applies the same document does the rest.
-        Raises RegistrySuperseded, and RegistryConflict for a name that was taken meanwhile."""
-        digest, document = self._loaded.digest, self._loaded.document
+        """Carry out the plan in one transaction, and return it; `applied`: whether the document is current now. A
+        superseded one is applied only `on_request`, or if `instead_of` is current: the digest from which the file was
+        seen to change. With conflicts, a request changes nothing, and otherwise everything else is applied."""
         while True:
-            plan = rest = await self.plan()
-            now = None if plan.before is None else plan.before.digest
-            if plan.conflicts if on_request else plan.standing == "superseded" and now != instead_of:
+            plan = await self.plan()
+            current = None if plan.before is None else plan.before.digest
+            if plan.conflicts if on_request else plan.standing == "superseded" and current != instead_of:
                 return plan
-            if now == digest:
-                break
-            if await self._documents.replace(self._path, digest, document, by=self._by, instead_of=now):
-                # Until this moment, a different process may have written rows for the document before.
-                rest = await self.plan()
-                break
-        guard = partial(self._documents.require_current, digest)
-        await self._repositories.register_all(rest.registrations, guard=guard)
-        for name in rest.gone:
-            await self._repositories.deactivate(name, guard=guard)
-        return replace(plan, applied=True)
+            replace_document = partial(
+                self._documents.replace,
+                path=plan.path,
+                digest=plan.digest,
+                document=self._loaded.document,
+                by=self._by,
+                instead_of=current,
+            )
+            # Otherwise a different process wrote after the plan was made, which is made again.
+            with contextlib.suppress(RegistryReplaced, RegistryConflict):
+                await self._repositories.register_all(plan.registrations, leaving=plan.gone, guard=replace_document)
+                return replace(plan, applied=True)
 
     def _planned(self, before: RegistryDocument | None, rows: Mapping[str, Repository]) -> Plan:
         standing = _standing(before, self._loaded.digest)
         # Pods may mount the same file at different paths.
         file = before.path if before is not None and standing == "current" else self._path
-        targets = [SyncTarget(each, CONFIG, origin_file=file) for each in self._loaded.registry.resolved()]
+        entries = [registration_of(each, CONFIG, origin_file=file) for each in self._loaded.registry.resolved()]
         registrations, conflicts = [], []
-        for registration in (target.registration() for target in targets):
+        for registration in entries:
             row = rows.get(registration.name)
             if row is not None and belongs_to_another(row, registration):
                 conflicts.append(row)
             else:
                 registrations.append(registration)
-        claimed = {target.name for target in targets}
+        claimed = {registration.name for registration in entries}
         gone = [
             row.name for row in rows.values() if row.origin == CONFIG and row.name not in claimed and not row.has_left
         ]
@@ -154,11 +151,10 @@ class Applying:
 
     def _with_defaults(self, rows: Iterator[Repository]) -> Iterator[Registration]:
         """Of repositories registered by command or over HTTP, which have the defaults of the file."""
-        catalog = Catalog(self._loaded.registry, self._repositories)
         for row in rows:
             if row.definition is not None and row.group_key is None and not row.has_left:
                 with contextlib.suppress(ConfigError):  # its server left the file; its next run says so
-                    yield catalog.of_definition(row).registration()
+                    yield redefined(row, checked_repository(self._loaded.registry, row.definition))
 
 
 def _standing(before: RegistryDocument | None, digest: str) -> ContentState:

@@ -15,8 +15,8 @@ from reposync.store.columns import known_fields
 from reposync.store.history import RunHistory
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Repository, RepositoryState
-from reposync.store.run import MissedTick, Run
+from reposync.store.repository import Repository
+from reposync.store.run import MissedTick
 from reposync.store.ticks import Ticks
 
 
@@ -61,7 +61,7 @@ class Overview:
     next_attempt_at: datetime | None
 
 
-async def late_repositories(states: Sequence[RepositoryState], now: datetime) -> list[str]:
+async def late_repositories(states: Sequence[Repository], now: datetime) -> list[str]:
     """Names of repositories that were not synced at the last two ticks of their schedule."""
     late = []
     for number, state in enumerate(states):
@@ -94,24 +94,12 @@ class RepositoryDetail(Overview):
         return asdict(self) | {"missed_ticks": [each.model_dump() for each in self.missed_ticks]}
 
 
-async def state_words(repositories: Repositories) -> dict[str, str]:
-    """The state of every repository, by name."""
-    return {row.name: row.word for row in await repositories.states()}
-
-
 async def overviews(
     repositories: Repositories, manifests: Manifests, history: RunHistory, names: Collection[str] | None = None
 ) -> list[Overview]:
     """All repositories, or those with these names, by name."""
     rows = await repositories.list(names)
-    versions = {row.id: row.live_version or row.id for row in rows}
-    latest = await history.latest(None if names is None else list(versions))
-    counts = await manifests.counts(None if names is None else list(versions.values()))
-    meaning = await manifests.meaning_indexed(list(versions.values()))
-    return [
-        _overview(row, counts.get(version, ManifestCounts()), meaning.get(version), latest.get(row.id))
-        for row, version in zip(rows, versions.values(), strict=True)
-    ]
+    return [Overview(**columns) for columns in await _overviews(rows, manifests, history, is_all=names is None)]
 
 
 async def repository_detail(
@@ -119,26 +107,37 @@ async def repository_detail(
 ) -> tuple[RepositoryDetail, Repository]:
     """With its row. Raises RepositoryNotFound, which names the nearest name."""
     row = await repositories.get(name)
-    version = row.live_version or row.id
-    counts, latest = await manifests.counts([version]), await history.latest([row.id])
-    meaning = (await manifests.meaning_indexed([version])).get(version)
-    found = _overview(row, counts.get(version, ManifestCounts()), meaning, latest.get(row.id))
-    return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=await ticks.missed(row.id)), row
+    (columns,) = await _overviews([row], manifests, history)
+    missed = await ticks.missed(row.id)
+    return RepositoryDetail(**columns, definition=row.definition, missed_ticks=missed), row
 
 
-def _overview(row: Repository, counts: ManifestCounts, meaning: float | None, run: Run | None) -> Overview:
-    return Overview(
-        **known_fields(Overview, dict(row)),
-        **known_fields(Overview, asdict(counts)),
-        behind_since=row.behind_since,
-        meaning_indexed=meaning,
-        schedule=_schedule(row),
-        state="active" if row.is_active else "paused" if row.paused_reason else "inactive",
-        last_run=run.id if run else None,
-        last_status=run.status if run else None,
-        last_error=run.error_message if run else None,
-        next_attempt_at=run.next_attempt_at if run else None,
-    )
+async def _overviews(
+    rows: Sequence[Repository], manifests: Manifests, history: RunHistory, *, is_all: bool = False
+) -> list[dict[str, Any]]:
+    """The columns of an overview of each."""
+    versions = {row.id: row.live_version or row.id for row in rows}
+    latest = await history.latest(None if is_all else list(versions))
+    counts = await manifests.counts(None if is_all else list(versions.values()))
+    meaning = await manifests.meaning_indexed(list(versions.values()))
+    overviews = []
+    for row in rows:
+        run, version = latest.get(row.id), versions[row.id]
+        overviews.append(
+            known_fields(Overview, dict(row))
+            | known_fields(Overview, asdict(counts.get(version, ManifestCounts())))
+            | {
+                "behind_since": row.behind_since,
+                "meaning_indexed": meaning.get(version),
+                "schedule": _schedule(row),
+                "state": row.state,
+                "last_run": run.id if run else None,
+                "last_status": run.status if run else None,
+                "last_error": run.error_message if run else None,
+                "next_attempt_at": run.next_attempt_at if run else None,
+            }
+        )
+    return overviews
 
 
 def _schedule(row: Repository) -> str | None:

@@ -29,7 +29,7 @@ from reposync.errors import (
 )
 from reposync.sources.port import Commit, GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Registration, Repository
+from reposync.store.repository import Registration, Repository, unregistered
 from reposync.store.run import Ask, Run
 from reposync.store.runs import Runs
 from reposync.words import nearest
@@ -38,78 +38,79 @@ if TYPE_CHECKING:
     from reposync.sync.target import SyncSettings
 
 CONFIG, COMMAND, GROUP = "config", "command", "group"
-# Retries of a change that conflicts with a concurrent one.
-_TRIES = 10
+
+
+def registration_of(resolved: ResolvedRepository, origin: str, **columns: Any) -> Registration:
+    """`columns`: others of `Registration`, which depend on the origin."""
+    is_scheduled = resolved.schedule != NEVER and not columns.get("by_hand")
+    return Registration(
+        name=resolved.name,
+        location=resolved.location,
+        source=resolved.kind,
+        origin=origin,
+        branch=resolved.branch,
+        collection=resolved.collection,
+        cron_expression=resolved.schedule if is_scheduled else None,
+        timezone=resolved.timezone,
+        resolved=resolved.definition,
+        **({"origin_host": socket.gethostname()} | columns),
+    )
+
+
+def redefined(row: Repository, resolved: ResolvedRepository, **columns: Any) -> Registration:
+    """A different definition of a repository that was registered by command or over HTTP."""
+    same = {"definition": row.definition, "by_hand": row.by_hand, "origin_host": row.origin_host}
+    return registration_of(resolved, row.origin, **(same | columns))
+
+
+def server_at(registry: Registry, location: str) -> str | None:
+    """The address of the server that has the project. One server's URL may start with another's."""
+    urls = (server.url for server in registry.gitlab)
+    return max((url for url in urls if location.lower().startswith(f"{url}/".lower())), key=len, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncTarget:
-    """A repository to sync, and where its definition comes from (see `Registration`)."""
+    """The row of a repository, and its definition with the servers and secrets of this process."""
 
     repository: ResolvedRepository
-    origin: str
-    by_hand: bool = False
-    definition: Mapping[str, Any] | None = None
-    group_key: str | None = None
-    origin_file: str | None = None
-    origin_host: str | None = None
+    row: Repository
 
     @property
     def name(self) -> str:
-        return self.repository.name
-
-    def registration(self) -> Registration:
-        each = self.repository
-        return Registration(
-            name=each.name,
-            location=each.location,
-            source=each.kind,
-            origin=self.origin,
-            branch=each.branch,
-            collection=each.collection,
-            cron_expression=None if self.by_hand or each.schedule == NEVER else each.schedule,
-            timezone=each.timezone,
-            definition=self.definition,
-            group_key=self.group_key,
-            resolved=each.definition,
-            origin_file=self.origin_file,
-            origin_host=self.origin_host or socket.gethostname(),
-            by_hand=self.by_hand,
-        )
+        return self.row.name
 
     def settings(self) -> SyncSettings:
         # Only for a sync: a search knows the targets too, and needs neither path rules nor readers of files.
         from reposync.sync.prepare import ContentSettings
         from reposync.sync.target import SyncSettings
 
-        each = self.repository
+        resolved = self.repository
         return SyncSettings(
-            each.location,
-            each.server.url if each.server is not None else None,
-            each.branch,
-            each.include,
-            each.exclude,
-            ContentSettings(each.chunk.size, each.chunk.overlap, each.max_file_bytes),
+            resolved.location,
+            resolved.server.url if resolved.server is not None else None,
+            resolved.branch,
+            resolved.include,
+            resolved.exclude,
+            ContentSettings(resolved.chunk.size, resolved.chunk.overlap, resolved.max_file_bytes),
         )
 
-    def source(self, row: Repository | None) -> SourceSpec:
-        """`row`: results of earlier runs (the numeric id of a GitLab project, the last commit). Raises SourceElsewhere
-        for a folder of a different machine."""
-        each = self.repository
-        if each.server is not None and each.project is not None:
-            return GitLabProject(each.server, each.project, row.project_id if row else None, each.branch)
-        if each.git is not None:
+    def source(self) -> SourceSpec:
+        """With results of earlier runs: the numeric id of a GitLab project, the last commit. Raises SourceElsewhere for
+        a folder of a different machine."""
+        resolved, row = self.repository, self.row
+        if resolved.server is not None and resolved.project is not None:
+            return GitLabProject(resolved.server, resolved.project, row.project_id, resolved.branch)
+        if resolved.git is not None:
             known = None
-            if row is not None and row.last_commit is not None and row.last_committed_at is not None:
+            if row.last_commit is not None and row.last_committed_at is not None:
                 known = Commit(row.last_commit, row.last_committed_at)
-            return RemoteGit(each.git, each.branch, each.username, each.password, known_commit=known)
-        path = each.path or Path(each.location)
+            return RemoteGit(resolved.git, resolved.branch, resolved.username, resolved.password, known_commit=known)
+        path = resolved.path or Path(resolved.location)
         here = socket.gethostname()
-        if self.origin_host not in (None, here) and not path.exists():
-            raise SourceElsewhere(
-                f"The folder {path} is on {self.origin_host}; this is {here}, which does not have it."
-            )
-        return LocalGit(path, each.branch)
+        if row.origin_host not in (None, here) and not path.exists():
+            raise SourceElsewhere(f"The folder {path} is on {row.origin_host}; this is {here}, which does not have it.")
+        return LocalGit(path, resolved.branch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +141,8 @@ class Catalog:
     def of_row(self, row: Repository) -> SyncTarget:
         """Raises RepositoryNotFound if an earlier version registered it from a file that was not applied since, and
         ConfigError if its GitLab server is in no applied file."""
-        if row.resolved is not None:
-            try:
-                resolved = repository_of(self.registry, row.resolved, os.environ, self.clear)
-            except ValueError as error:  # pydantic's: a newer version of the program may have written more into it
-                raise ConfigError(f"The definition of {row.name!r} cannot be read by this version.") from error
-        elif row.definition is not None:
-            return self.of_definition(row)
-        elif row.origin == CONFIG:
+        definition = row.resolved or row.definition
+        if definition is None and row.origin == CONFIG:
             raise RepositoryNotFound(
                 f"Repository {row.name!r} is from a registry file that was not applied since an upgrade.",
                 remedy=Remedy(
@@ -155,13 +150,11 @@ class Catalog:
                     "The operator of this server has to apply the file.",
                 ),
             )
-        else:
-            return self._by_hand(row.name, row.location, row.source)
-        return _of_row(row, resolved)
-
-    def of_definition(self, row: Repository) -> SyncTarget:
-        """As `of_row`, with the current defaults."""
-        return _of_row(row, checked_repository(self.registry, row.definition or {}))
+        definition = definition or _place(row.name, row.location, row.source)
+        try:
+            return SyncTarget(repository_of(self.registry, definition, os.environ, self.clear), row)
+        except ValueError as error:  # pydantic's: a newer version of the program may have written more into it
+            raise ConfigError(f"The definition of {row.name!r} cannot be read by this version.") from error
 
     def _unknown(self, word: str, names: Iterable[str]) -> RepositoryNotFound:
         near = nearest(word, names)
@@ -180,16 +173,16 @@ class Catalog:
             return self.of_row(row)
         if await self.repositories.list([name]):
             name = f"{name}-{hashlib.sha256(location.encode()).hexdigest()[:6]}"
-        return self._by_hand(name, location, kind)
+        definition = _place(name, location, kind)
+        resolved = checked_repository(self.registry, definition)
+        return SyncTarget(
+            resolved, unregistered(registration_of(resolved, COMMAND, definition=definition, by_hand=True))
+        )
 
-    def _by_hand(self, name: str, location: str, kind: str) -> SyncTarget:
-        definition = {"name": name, "path" if kind == "path" else "git": location}
-        return SyncTarget(checked_repository(self.registry, definition), COMMAND, True, definition)
 
-
-def _of_row(row: Repository, resolved: ResolvedRepository) -> SyncTarget:
-    by_hand, origin = row.by_hand, (row.group_key, row.origin_file, row.origin_host)
-    return SyncTarget(resolved, row.origin, by_hand, row.definition, *origin)
+def _place(name: str, location: str, kind: str) -> dict[str, Any]:
+    """The definition of a repository that is known only by its location."""
+    return {"name": name, "path" if kind == "path" else "git": location}
 
 
 def _name(stem: str) -> str:
@@ -242,7 +235,6 @@ async def add_repository(catalog: Catalog, definition: Mapping[str, Any], *, ori
             remedy = "Name the folder that has `.git`."
             raise UsageError(f"{resolved.path} is not a git repository on this machine.", remedy=remedy)
         definition = {**definition, "path": str(resolved.path)}
-    target = SyncTarget(resolved, origin, definition=definition)
     for row in await catalog.repositories.list([resolved.name]):
         if row.origin == CONFIG and not row.has_left:
             raise _read_only(row.name, f"is in {row.origin_words}")
@@ -254,7 +246,7 @@ async def add_repository(catalog: Catalog, definition: Mapping[str, Any], *, ori
                     f"Choose another name, or `DELETE /api/v1/repositories/{row.name}` first.",
                 ),
             )
-    return await catalog.repositories.register(target.registration())
+    return await catalog.repositories.register(registration_of(resolved, origin, definition=definition))
 
 
 async def change_repository(
@@ -267,25 +259,23 @@ async def change_repository(
     Raises RepositoryNotFound, RepositoryReadOnly if it was not registered by command or over HTTP, ConfigError,
     UsageError for a password, and RepositoryChanged.
     """
-    for tries_left in reversed(range(1 if expected is not None else _TRIES)):
+    while True:
         row = expected or await catalog.repositories.get(name)
         try:
-            return await catalog.repositories.register(_changed(catalog, row, changes).registration(), expected=row)
+            return await catalog.repositories.register(_changed(catalog, row, changes), expected=row)
         except RepositoryChanged:
-            if not tries_left:
+            if expected is not None:
                 raise
-    raise AssertionError  # the last try returned or raised
 
 
-def _changed(catalog: Catalog, row: Repository, changes: Mapping[str, Any]) -> SyncTarget:
+def _changed(catalog: Catalog, row: Repository, changes: Mapping[str, Any]) -> Registration:
     if row.origin == CONFIG:
         raise _read_only(row.name, f"is in {row.origin_words}")
     if row.definition is None or row.group_key is not None:
         raise _read_only(row.name, "was registered by a group or by a different version of reposync")
     definition = {key: value for key, value in {**row.definition, **changes}.items() if value is not None}
     resolved = _without_password(catalog, definition)
-    by_hand = row.by_hand and "schedule" not in changes
-    return SyncTarget(resolved, row.origin, by_hand, definition, origin_host=row.origin_host)
+    return redefined(row, resolved, definition=definition, by_hand=row.by_hand and "schedule" not in changes)
 
 
 async def request_removal(repositories: Repositories, runs: Runs, name: str, ask: Ask) -> Run:

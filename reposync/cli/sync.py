@@ -76,7 +76,7 @@ async def _discover_groups(app: Application, *, approved: bool) -> bool:
     from reposync.errors import RepoSyncError
 
     registry, all_ok = app.configuration.registry, True
-    discovery = Discovery(app.database, app.worker, redact=app.secrets.redact)
+    discovery = Discovery(app.database)
     for group in registry.groups:
         try:
             report = await discovery.discover(registry, group, approved=approved)

@@ -6,11 +6,11 @@ import difflib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import RegistryConflict, Remedy, RepositoryChanged, RepositoryNotFound, UsageError
@@ -21,7 +21,6 @@ from reposync.store.repository import (
     MAX_NAME_CHARS,
     Registration,
     Repository,
-    RepositoryState,
     belongs_to_another,
     repository_id,
 )
@@ -38,8 +37,9 @@ from reposync.store.tables import (
     status_is,
 )
 
-_BATCH = 50
+_REGISTERED = set(Registration.model_fields) - {"name"}
 _ELSEWHERE = frozenset({"location", "source", "branch", "collection"})
+_STATE_COLUMNS = tuple(column for column in REPOSITORY_COLUMNS if column.name not in ("definition", "resolved"))
 _NOT_INDEXED = frozenset({"name", "schedule", "timezone", "username", "password"})
 
 
@@ -74,12 +74,10 @@ class Repositories(Stored):
         same = and_(columns.source == source, columns.location == sanitize_text(location))
         return [Repository.of(row) for row in await self._rows(select(*REPOSITORY_COLUMNS).where(same))]
 
-    async def states(self, identities: Collection[str] | None = None) -> Sequence[RepositoryState]:
-        """The states of all repositories, or of these; by name, and cheap to read."""
-        query = select(*(REPOSITORIES.c[field.name] for field in fields(RepositoryState)))
-        if identities is not None:
-            query = query.where(REPOSITORIES.c.id.in_(sorted(identities)))
-        return [RepositoryState(**row._mapping) for row in await self._rows(query)]
+    async def states(self, identities: Collection[str] | None = None) -> Sequence[Repository]:
+        """All repositories, or these, by name, without their definitions: cheap to read."""
+        which = [] if identities is None else [REPOSITORIES.c.id.in_(sorted(identities))]
+        return [Repository.of(row) for row in await self._rows(select(*_STATE_COLUMNS).where(*which))]
 
     async def names(self) -> Sequence[str]:
         """All names, sorted."""
@@ -119,25 +117,27 @@ class Repositories(Stored):
 
     async def register_all(
         self,
-        registrations: Sequence[Registration],
+        registrations: Collection[Registration],
         *,
+        leaving: Collection[str] = (),
         expected: Repository | None = None,
         guard: Guard | None = None,
     ) -> Sequence[Repository]:
-        """As `register`, many in a transaction: a thousand durable transactions take a minute. `guard`: of each
-        transaction. Raises RegistryConflict for the name of a repository that does not belong to the registry file."""
-        # Existing rows are locked first, and the others inserted, in an order that is the same for every caller.
-        ordered = sorted(registrations, key=lambda each: repository_id(each.name))
-        registered: Sequence[Repository] = ()
-        while batch := ordered[len(registered) : len(registered) + _BATCH]:
-            named = REPOSITORIES.c.name.in_([sanitize_text(each.name) for each in batch])
+        """As `register`, and `deactivate` of those that are `leaving`, in one transaction that begins with `guard`.
+        Returns the registered ones. Raises RegistryConflict for the name of a repository that does not belong to the
+        registry file."""
+        named = REPOSITORIES.c.name.in_([*(sanitize_text(each.name) for each in registrations), *leaving])
+        while True:
             with suppress(_RegisteredMeanwhile):
                 async with self._database.write(guard) as connection:
+                    # Existing rows are locked first, and the others inserted, in the same order by every caller.
                     rows = {row.name: row for row in await lock_repositories(connection, named)}
                     now = await connection.now()
-                    done = [await self._register(connection, each, rows, now, expected) for each in batch]
-                registered = [*registered, *done]
-        return registered
+                    ordered = sorted(registrations, key=lambda each: repository_id(each.name))
+                    registered = [await self._register(connection, each, rows, now, expected) for each in ordered]
+                    for name in rows.keys() & set(leaving):
+                        await self._switch(connection, rows[name], now, is_active=False)
+                    return registered
 
     async def _register(
         self,
@@ -149,7 +149,7 @@ class Repositories(Stored):
     ) -> Repository:
         """`rows`: those that are registered and locked, by name. Raises _RegisteredMeanwhile."""
         name = _checked_name(registration.name)
-        columns = registration.model_dump(exclude={"name"}) | {
+        columns = registration.model_dump(include=_REGISTERED) | {
             "location": sanitize_text(registration.location),
             "branch": None if registration.branch is None else sanitize_text(registration.branch),
         }
@@ -167,11 +167,7 @@ class Repositories(Stored):
         if row.origin_host is not None and "location" not in changes:
             changes.pop("origin_host", None)  # the machine that has the folder
         elsewhere = bool(changes.keys() & _ELSEWHERE)
-        if row.resolved is None:  # 0.1 registered it: what it resolved is not known, and may be equal
-            is_different = elsewhere or "definition" in changes
-        else:
-            is_different = elsewhere or _indexed(row.resolved) != _indexed(registration.resolved)
-        if is_different:
+        if elsewhere or _indexed(row.resolved) != _indexed(registration.resolved):
             changes["generation"] = REPOSITORIES.c.generation + 1
         if elsewhere:
             changes |= {"head_commit": None, "lag_since": None}
@@ -184,7 +180,7 @@ class Repositories(Stored):
         if changes:
             row = await change_repository(connection, row.id, changes | {"updated_at": now})
         if "location" in changes:
-            await outdate_links(connection, [row.id])
+            await outdate_links(connection, row.id)
         rows[row.name] = row
         return Repository.of(row)
 
@@ -199,9 +195,9 @@ class Repositories(Stored):
 
     # Pausing, removing -----------------------------------------------------------------------------------------------
 
-    async def deactivate(self, name: str, *, guard: Guard | None = None) -> Repository:
-        """It left the registry: no more ticks, the index stays. A new registration activates it again."""
-        return await self._set_active(name, False, guard=guard)
+    async def deactivate(self, *names: str) -> None:
+        """They left the registry: no more ticks, the index stays. A new registration activates them again."""
+        await self.register_all([], leaving=names)
 
     async def pause(
         self, name: str, reason: str, *, expected: Repository | None = None, by: str = "a person"
@@ -211,10 +207,32 @@ class Repositories(Stored):
         RepositoryInactive, as `resume` does."""
         if not reason:
             raise UsageError("A pause needs a reason.")
-        return await self._set_active(name, False, sanitize_text(reason), expected=expected, by=by)
+        async with self._database.write() as connection:
+            row = await self._registered(connection, name, expected)
+            now = await connection.now()
+            return await self._switch(connection, row, now, is_active=False, reason=sanitize_text(reason), by=by)
 
     async def resume(self, name: str, *, expected: Repository | None = None) -> Repository:
-        return await self._set_active(name, True, expected=expected)
+        async with self._database.write() as connection:
+            row = await self._registered(connection, name, expected)
+            return await self._switch(connection, row, await connection.now(), is_active=True)
+
+    async def rename(self, row: Repository, name: str) -> None:
+        """The name applies to the history too, and to the points after the next run; one that began before publishes
+        nothing. Raises RepositoryChanged if a different repository has the name, or the row was removed."""
+        try:
+            async with self._database.write() as connection:
+                renamed = {"name": name, "generation": REPOSITORIES.c.generation + 1}
+                renamed["updated_at"] = self._database.moment()
+                identity = (await lock_repository(connection, row.name, row.id)).id
+                await change_repository(connection, identity, renamed)
+                runs = update(RUNS).where(RUNS.c.repository_id == identity)
+                await connection.execute(runs.values(repository=name))
+                await outdate_links(connection, identity)
+        except (IntegrityError, RepositoryNotFound) as error:
+            raise RepositoryChanged(
+                f"{row.name!r} was not renamed to {name!r}, which was registered meanwhile, or it was removed."
+            ) from error
 
     async def adopt(self, name: str, project_id: int, *, expected: Repository) -> Repository:
         """Record that a different project is at its address now. A run that began before publishes nothing; the index
@@ -227,33 +245,31 @@ class Repositories(Stored):
             row = await change_repository(connection, row.id, changes)
             return Repository.of(row)
 
-    async def _set_active(
+    async def _registered(self, connection: Connection, name: str, expected: Repository | None) -> Row[Any]:
+        row = await lock_repository(connection, name)
+        _require_as_expected(Repository.of(row), expected)
+        Repository.of(row).require_registered()
+        return row
+
+    async def _switch(
         self,
-        name: str,
-        active: bool,
-        paused_reason: str | None = None,
+        connection: Connection,
+        row: Row[Any],
+        now: datetime,
         *,
-        expected: Repository | None = None,
-        guard: Guard | None = None,
+        is_active: bool,
+        reason: str | None = None,
         by: str = "",
     ) -> Repository:
-        async with self._database.write(guard) as connection:
-            row = await lock_repository(connection, name)
-            before = Repository.of(row)
-            _require_as_expected(before, expected)
-            if active or paused_reason is not None:  # not if it leaves, which may be repeated
-                before.require_registered()
-            now = await connection.now()
-            changes = {"is_active": active, "paused_reason": paused_reason, "updated_at": now}
-            if not active:
-                has_left = paused_reason is None
-                why = "The repository has left the registry." if has_left else f"The repository was paused by {by}."
-                await self._cancel_automatic(connection, [row.id], why)
-                changes["next_due_at"] = None
-            elif not row.is_active:
-                changes |= scheduled(before, now, row.last_sync_at)
-            row = await change_repository(connection, row.id, changes)
-            return Repository.of(row)
+        """The row is locked. Without a `reason` an inactive repository has left the registry."""
+        changes = {"is_active": is_active, "paused_reason": reason, "updated_at": now}
+        if not is_active:
+            why = "The repository has left the registry." if reason is None else f"The repository was paused by {by}."
+            await self._cancel_automatic(connection, row.id, why)
+            changes["next_due_at"] = None
+        elif not row.is_active:
+            changes |= scheduled(Repository.of(row), now, row.last_sync_at)
+        return Repository.of(await change_repository(connection, row.id, changes))
 
     async def remove(self, name: str, *, by: Run | None = None) -> None:
         """Delete the repository and its manifest; its history stays. Unfinished runs are cancelled, and their workers
@@ -269,9 +285,9 @@ class Repositories(Stored):
             await connection.execute(delete(FILES).where(mine))
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
 
-    async def _cancel_automatic(self, connection: Connection, identities: Sequence[str], why: str) -> None:
-        """Cancel the waiting runs that no person asked for. The caller has locked these repositories."""
-        waiting = and_(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
+    async def _cancel_automatic(self, connection: Connection, identity: str, why: str) -> None:
+        """Cancel the waiting runs that no person asked for. The caller has locked the repository."""
+        waiting = and_(RUNS.c.repository_id == identity, is_active(), status_is(*WAITING))
         automatic = RUNS.c.trigger.in_((RunTrigger.SCHEDULE, RunTrigger.WEBHOOK))  # the most urgent of all
         for row in await connection.rows(locked(connection, waiting, automatic)):
             await cancel(connection, row, "REPOSITORY_PAUSED", why)
@@ -344,11 +360,9 @@ def scheduled(definition: Registration, now: datetime, last_sync_at: datetime | 
     return {"next_due_at": next_due_at, "last_tick_at": now}
 
 
-async def outdate_links(connection: Connection, identities: Sequence[str]) -> None:
-    """Their names or addresses have changed: the next run of each writes them to its points."""
-    if identities:
-        outdated = update(VERSIONS).where(VERSIONS.c.repository_id.in_(identities))
-        await connection.execute(outdated.values(links=""))
+async def outdate_links(connection: Connection, identity: str) -> None:
+    """The name or the address has changed: the next run writes it to the points."""
+    await connection.execute(update(VERSIONS).where(VERSIONS.c.repository_id == identity).values(links=""))
 
 
 def _indexed(resolved: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -86,8 +85,14 @@ class Repository(Registration):
 
     @property
     def behind_since(self) -> datetime | None:
-        """See the function."""
-        return behind_since(self.last_commit, self.head_commit, self.lag_since)
+        """Since when the index has not held the newest known head completely; None if it does. The first report of a
+        head that it lacked counts, or the latest run that indexed a commit, if a different head was known by then."""
+        return None if self.head_commit in (None, self.last_commit) else self.lag_since
+
+    @property
+    def state(self) -> str:
+        """Active, paused (then there is a reason), or no longer in the registry."""
+        return "active" if self.is_active else "inactive" if self.has_left else "paused"
 
     @property
     def changeable(self) -> tuple[object, ...]:
@@ -118,39 +123,6 @@ class Repository(Registration):
                 return "a request over HTTP"
             case _:
                 return f"a command on {self.origin_host}" if self.origin_host else "a command"
-
-
-@dataclass(frozen=True, slots=True)
-class RepositoryState:
-    """Active, paused (then there is a reason) or no longer in the registry."""
-
-    id: str
-    name: str
-    is_active: bool
-    paused_reason: str | None
-    last_sync_at: datetime | None
-    cron_expression: str | None
-    timezone: str
-    last_commit: str | None = None
-    head_commit: str | None = None
-    lag_since: datetime | None = None
-
-    @property
-    def behind_since(self) -> datetime | None:
-        """See the function. None if it is not active: no sync is expected."""
-        return behind_since(self.last_commit, self.head_commit, self.lag_since) if self.is_active else None
-
-    @property
-    def word(self) -> str:
-        if self.is_active:
-            return "active"
-        return "paused" if self.paused_reason is not None else "inactive"
-
-
-def behind_since(last_commit: str | None, head_commit: str | None, lag_since: datetime | None) -> datetime | None:
-    """Since when the index has not held the newest known head completely; None if it does. The first report of a head
-    that it lacked counts, or the latest run that indexed a commit, if a different head was known by then."""
-    return None if head_commit in (None, last_commit) else lag_since
 
 
 def belongs_to_another(row: Repository, registration: Registration) -> bool:

@@ -20,7 +20,6 @@ from sqlalchemy import (
     inspect,
     literal_column,
     or_,
-    text,
 )
 from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
@@ -85,22 +84,6 @@ class IndexVersion(Record):
         """The name or the address of the repository has changed since its points were written: the next run that
         publishes writes both to all of them."""
         return self.links == ""
-
-
-class ProjectGroup(Record):
-    """A row of `project_groups`: a GitLab group whose projects register themselves. `attempt` rises with each claim.
-    `projects`: how many were registered when it was last listed completely, at `checked_at`. The error is that of the
-    latest attempt."""
-
-    key: str = Field(primary_key=True, sa_type=SafeText)
-    due_at: datetime = Field(sa_type=UTCDateTime)
-    worker: str | None = Field(default=None, sa_type=SafeText)
-    lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    attempt: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
-    checked_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    projects: int = 0
-    error_code: str | None = Field(default=None, sa_type=SafeText)
-    error_message: str | None = Field(default=None, sa_type=SafeText)
 
 
 class RegistryDocument(Record):
@@ -190,8 +173,12 @@ class _IdempotencyKeys(Record, table=True):
     created_at: datetime = Field(sa_type=UTCDateTime)
 
 
-class _Groups(ProjectGroup, table=True):
+class _Groups(Record, table=True):
+    """GitLab groups whose projects register themselves, and when each is listed next."""
+
     __tablename__ = "project_groups"
+    key: str = Field(primary_key=True, sa_type=SafeText)
+    due_at: datetime = Field(sa_type=UTCDateTime)
 
 
 class _RegistryDocuments(RegistryDocument, table=True):

@@ -17,7 +17,6 @@ from reposync.app.index_overview import (
     index_overview,
     index_overviews,
 )
-from reposync.catalog.overview import state_words
 from reposync.store.index_queries import version_summaries
 
 
@@ -38,7 +37,7 @@ def index_routes(parts: ApiParts) -> APIRouter:
     )
     async def list_indexes(request: Request, filters: Annotated[NamesQuery, Query()]) -> Response:
         app = parts.application()
-        states = await state_words(app.repositories)
+        states = {row.name: row.state for row in await app.repositories.states()}
         names, next_cursor = page_of_names(states, filters.limit, filters.cursor, filters.name)
         items = await index_overviews(app, names) if names else []
         collections = collection_changes(app, await version_summaries(app.database), await app.manifests.counts())

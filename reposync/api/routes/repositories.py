@@ -38,7 +38,7 @@ from reposync.api.routes.runs import end_of, run_path
 from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router, path_of
 from reposync.api.server import stopping_of
 from reposync.app.commit_wait import CommitState, SearchableCommits
-from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail, state_words
+from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail
 from reposync.catalog.targets import add_repository, change_repository, request_removal, syncable
 from reposync.config.loading import checked_repository
 from reposync.errors import ConfigError, RepositoryChanged
@@ -127,7 +127,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     )
     async def list_repositories(request: Request, filters: Annotated[RepositoryFilters, Query()]) -> Response:
         app = parts.application()
-        states = await state_words(app.repositories)
+        states = {row.name: row.state for row in await app.repositories.states()}
         of_state = [name for name, state in states.items() if filters.state in (None, state)]
         names, next_cursor = page_of_names(of_state, filters.limit, filters.cursor, filters.name)
         items = await overviews(app.repositories, app.manifests, app.history, names) if names else []

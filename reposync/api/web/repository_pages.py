@@ -26,7 +26,7 @@ from reposync.content.model import REMEDIES
 from reposync.errors import RepositoryNotFound
 from reposync.store.index_queries import commit_page, version_summaries
 from reposync.store.manifest import TreeEntry
-from reposync.store.repository import MAX_NAME_CHARS, Repository, RepositoryState
+from reposync.store.repository import MAX_NAME_CHARS, Repository
 from reposync.store.status import ACTIVE, RunStatus
 from reposync.store.ticks import Ticks
 from reposync.words import duration, file_address
@@ -70,12 +70,12 @@ async def show_repositories(page: Page) -> Response:
     known = [
         _Known(
             each.name,
-            each.word,
+            each.state,
             latest.get(each.name),
             each.name in incomplete,
             # Nothing continues its first sync.
             each.name in by_words and latest.get(each.name) not in ACTIVE,
-            each.behind_since is not None,
+            each.is_active and each.behind_since is not None,
         )
         for each in states
     ]
@@ -119,14 +119,14 @@ async def show_repositories(page: Page) -> Response:
     )
 
 
-async def _last_day(app: Application, states: Sequence[RepositoryState], late: Collection[str]) -> dict[str, Any]:
+async def _last_day(app: Application, states: Sequence[Repository], late: Collection[str]) -> dict[str, Any]:
     """The last 24 hours, the queue and the workers."""
     now = app.history.now()
     counts = await app.history.by_hour(first_hour(now))
     ended = sum(each.runs for each in counts if each.is_final)
     completed = sum(each.runs for each in counts if each.kind == "completed")
     queue = await app.history.queue()
-    behind = [(each.behind_since, each.name) for each in states if each.behind_since]
+    behind = [(each.behind_since, each.name) for each in states if each.is_active and each.behind_since]
     synced = [(each.last_sync_at, each.name) for each in states if each.name in late and each.last_sync_at]
     return {
         "success_rate": f"{100 * completed / ended:.0f}%" if ended else "–",

@@ -15,7 +15,7 @@ from tests.integration.api.conftest import Daemon
 from tests.integration.api.serving import client_of
 
 OF_RUNS = ("FILES_FAILED", "INDEX_REBUILT", "RUN_ABANDONED", "REPOSITORY_PAUSED", "REPOSITORY_REMOVED")
-OF_GROUPS = ("GROUP_SHRANK", "GROUP_RENUMBERED", "GROUP_LISTING_FAULTY")
+OF_GROUPS = ("GROUP_SHRANK", "GROUP_LISTING_FAULTY")
 
 
 class Seen(HTMLParser):

@@ -19,7 +19,7 @@ from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
 from reposync.store.registry import RegistryDocuments
 from reposync.telemetry.health import Health
-from tests.fixtures.applied import open_applied
+from tests.fixtures.applied import open_applied, replace_by
 from tests.integration.api.serving import eventually
 
 REGISTRY = "embedding: {provider: none}\nrepositories: [{name: app, git: https://git.example.com/app.git}]\n"
@@ -50,12 +50,12 @@ class Daemon:
 
     async def looks_again(self, times: int = 3) -> None:
         """A different document is current for a moment, and a look notices each change."""
-        documents = RegistryDocuments(self.app.database)
-        now = await documents.current()
+        now = await RegistryDocuments(self.app.database).current()
         assert now is not None
-        for digest, former in [("another", now.digest), (now.digest, "another")] * times:
+        other = now.model_copy(update={"digest": "another"})
+        for former, new in [(now, other), (other, now)] * times:
             before = self.in_force
-            assert await documents.replace(now.path, digest, now.document, by="a person", instead_of=former)
+            await replace_by(self.app.database, former, new.digest, now.document, by="a person")
             await eventually(lambda: self.in_force > before)  # noqa: B023
 
     async def said(self) -> None:
@@ -140,10 +140,9 @@ async def test_that_a_change_needs_a_restart_is_said_once(daemon: Daemon, caplog
 
 
 async def test_a_pod_whose_document_was_superseded_says_so_until_it_is_current_again(daemon: Daemon) -> None:
-    documents = RegistryDocuments(daemon.app.database)
-    now = await documents.current()
+    now = await RegistryDocuments(daemon.app.database).current()
     assert now is not None
-    assert await documents.replace(now.path, "newer", {}, by="pod-7", instead_of=now.digest)
+    await replace_by(daemon.app.database, now, "newer", {}, by="pod-7")
 
     watcher = RegistryWatcher(load_registry(daemon.file), daemon.health, by="pod", on_reload=daemon.reloads.append)
     await watcher.apply(daemon.app.database)
@@ -151,6 +150,7 @@ async def test_a_pod_whose_document_was_superseded_says_so_until_it_is_current_a
     reason = str(daemon.health.snapshot().components["registry"].reason)
     assert "a newer one was applied by pod-7" in reason and "`reposync apply`" in reason
     assert (daemon.status, daemon.reloads[-1]) == ("degraded", "superseded")
-    assert await documents.replace(now.path, now.digest, now.document, by="a person", instead_of="newer")
+    newer = now.model_copy(update={"digest": "newer"})
+    await replace_by(daemon.app.database, newer, now.digest, now.document, by="a person")
     await watcher.apply(daemon.app.database)
     assert (daemon.status, daemon.reloads[-1]) == ("ok", "ok")

@@ -148,7 +148,7 @@ async def handbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 async def test_whatever_the_reason_no_secret_is_written_into_the_history(handbook: Application, tmp_path: Path) -> None:
     runs, why = handbook.runs, f"it was given {GIT_PASSWORD} and {API_TOKEN}"
-    async with handbook.parts(await handbook.catalog.find("handbook"), await handbook.repositories.get("handbook")):
+    async with handbook.parts(await handbook.catalog.find("handbook")):
         pass
 
     async def claimed() -> Run:

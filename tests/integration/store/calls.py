@@ -26,11 +26,11 @@ from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
 from reposync.store.idempotency import RequestKey
 from reposync.store.manifest import ManifestRow
-from reposync.store.registry import GroupRepositories, ProjectGroups, RegistryDocuments, RepositoryChange
+from reposync.store.registry import DueGroups, RegistryDocuments
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, IndexVersion, ProjectGroup, VersionState
+from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
 from reposync.store.versions import Published
 from reposync.store.workers import StoredEndedSessions, Workers
 from tests.integration.store.conftest import COMMIT, TICK, Store, registration
@@ -48,8 +48,7 @@ class Installation:
 
     store: Store
     documents: RegistryDocuments
-    groups: ProjectGroups
-    members: GroupRepositories
+    groups: DueGroups
     workers: Workers
     sessions: StoredEndedSessions
     row: Repository
@@ -60,20 +59,20 @@ class Installation:
     live: IndexVersion
     retired: IndexVersion
     building: IndexVersion
-    claim: ProjectGroup
 
     @classmethod
     async def make(cls, database: Database) -> Installation:
         store, documents, groups, workers = (
             Store(database),
             RegistryDocuments(database),
-            ProjectGroups(database),
+            DueGroups(database),
             Workers(database),
         )
         await workers.join("worker-1", host="node-1", version="0.2.0")
         await groups.declare(["gitlab.example.com/due", "gitlab.example.com/team"])
-        claim = await groups.claim("gitlab.example.com/team", "worker-1", LEASE_SECONDS)
-        await documents.replace(FILE, DIGEST, {"embedding": {"model": "first"}}, by="worker-1", instead_of=None)
+        async with database.write() as connection:
+            first = {"embedding": {"model": "first"}}
+            await documents.replace(connection, FILE, DIGEST, first, by="worker-1", instead_of=None)
         lost = await store.running("other", lease_seconds=-1.0)
         for name in ("abandoned", "abandoned too", "from the future", "from the future too"):
             run = await store.running(name, lease_seconds=-1.0 if name.startswith("abandoned") else 1e7)
@@ -99,30 +98,27 @@ class Installation:
             store,
             documents,
             groups,
-            GroupRepositories(database),
             workers,
             StoredEndedSessions(lambda: database),
             await store.repositories.get("payments"),
             await store.repositories.by_id(lost.repository_id),
-            *(running, blocked, failed, live, retired, building, claim),
+            *(running, blocked, failed, live, retired, building),
         )
 
     @property
     def database(self) -> Database:
         return self.store.database
 
-    def renaming(self, name: str) -> list[RepositoryChange]:
-        return [RepositoryChange(self.row, {"name": name}), RepositoryChange(self.other, {"is_active": False})]
-
     def published(self, commit: str) -> Published:
         return Published(commit, None, True, "index-1", "rules-1", {}, None, "main", 7)
 
-    async def in_transaction(self, work: Callable[..., Awaitable[object]], *given: object) -> None:
-        async with self.database.write() as connection:
-            await work(*given, connection)
-
-    async def next_due(self) -> None:
-        await self.groups.record(self.claim, lambda now: now + timedelta(hours=1), projects=3)
+    async def applied(self, document: Mapping[str, Any]) -> None:
+        """A document with another place of one repository, and without the others."""
+        replaced = partial(
+            self.documents.replace, path=FILE, digest="digest-2", document=document, by="worker-1", instead_of=DIGEST
+        )
+        moved = registration("payments", location="https://git.example.com/moved.git")
+        await self.store.repositories.register_all([moved], leaving=["other", "new"], guard=replaced)
 
 
 def row_of(path: str) -> ManifestRow:
@@ -247,6 +243,7 @@ def _repositories() -> dict[str, Call]:
         "register": lambda it: it.store.repositories.register(registration("payments", **moved)),
         "register_all": lambda it: it.store.repositories.register_all(everything),
         "adopt": lambda it: it.store.repositories.adopt("payments", 8, expected=it.row),
+        "rename": lambda it: it.store.repositories.rename(it.row, "renamed"),
         "deactivate": lambda it: it.store.repositories.deactivate("payments"),
         "pause": lambda it: it.store.repositories.pause("payments", "It is moved."),
         "resume": lambda it: it.store.repositories.resume("payments"),
@@ -259,22 +256,10 @@ def _registry() -> dict[str, Call]:
     document: Mapping[str, Any] = {"embedding": {"model": "new"}}
     return {
         "RegistryDocuments.current": lambda it: it.documents.current(),
-        "RegistryDocuments.replace": lambda it: it.documents.replace(
-            FILE, "digest-2", document, by="worker-1", instead_of=DIGEST
-        ),
-        "RegistryDocuments.require_current": lambda it: it.in_transaction(it.documents.require_current, DIGEST),
-        "ProjectGroups.declare": lambda it: it.groups.declare(["gitlab.example.com/due", it.claim.key]),
-        "ProjectGroups.claim_due": lambda it: it.groups.claim_due("w", 9.0, among=["gitlab.example.com/due"]),
-        "ProjectGroups.claim": lambda it: it.groups.claim(it.claim.key, "worker-2", LEASE_SECONDS),
-        "ProjectGroups.renew": lambda it: it.groups.renew(it.claim, LEASE_SECONDS),
-        "ProjectGroups.require_held": lambda it: it.in_transaction(it.groups.require_held, it.claim),
-        "ProjectGroups.record": lambda it: it.next_due(),
-        "ProjectGroups.release": lambda it: it.groups.release(it.claim),
-        "ProjectGroups.forget": lambda it: it.groups.forget([]),
-        "ProjectGroups.list": lambda it: it.groups.list(),
-        "GroupRepositories.apply_changes": lambda it: it.members.apply_changes(
-            it.renaming("renamed"), guard=partial(it.groups.require_held, it.claim)
-        ),
+        "RegistryDocuments.replace": lambda it: it.applied(document),
+        "DueGroups.declare": lambda it: it.groups.declare(["gitlab.example.com/due", "gitlab.example.com/new"]),
+        "DueGroups.take": lambda it: it.groups.take(["gitlab.example.com/due"], LEASE_SECONDS),
+        "DueGroups.schedule": lambda it: it.groups.schedule("gitlab.example.com/team", it.groups.now()),
     }
 
 

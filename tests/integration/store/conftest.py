@@ -10,7 +10,6 @@ from sqlalchemy import update
 from reposync.store.database import Database
 from reposync.store.history import RunHistory
 from reposync.store.manifest import Manifests
-from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
 from reposync.store.run import Ask, Run, RunFigures
@@ -83,7 +82,7 @@ class Store:
 
     async def renamed(self, row: Repository, name: str) -> Repository:
         """As its group does it."""
-        await GroupRepositories(self.database).apply_changes([RepositoryChange(row, {"name": name})])
+        await self.repositories.rename(row, name)
         return await self.repositories.by_id(row.id)
 
     async def queued(self, name: str = "payments", trigger: RunTrigger = RunTrigger.COMMAND, **asked: Any) -> Run:

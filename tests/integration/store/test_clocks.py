@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.store.endings import Retry
-from reposync.store.registry import ProjectGroups
+from reposync.store.registry import DueGroups
 from reposync.store.run import Ask, LostAttempt, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
@@ -162,20 +162,21 @@ async def test_a_worker_with_a_heartbeat_in_the_future_is_not_alive(store: Store
     assert [each.name for each in await workers.alive()] == ["living"]
 
 
-async def test_a_group_is_looked_through_again_after_the_clock_went_back(store: Store, time: DatabaseTime) -> None:
-    groups = ProjectGroups(store.database)
+async def test_a_group_that_is_declared_after_the_clock_went_back_is_looked_through_again(
+    store: Store, time: DatabaseTime
+) -> None:
+    groups = DueGroups(store.database)
     await groups.declare(["looked through", "begun"])
-    claim = await groups.claim("looked through", "worker-1", 300.0)
-    await groups.record(claim, lambda now: now + timedelta(hours=6), projects=3)
+    assert await groups.take(["looked through"], 300.0)
+    await groups.schedule("looked through", groups.now() + timedelta(hours=6))
     await time.set(3 * HOUR)
-    await groups.claim("begun", "worker-1", 300.0)
+    assert await groups.take(["begun"], 300.0)
 
     await time.set(-2 * HOUR)
 
     among = ["looked through", "begun"]
     await groups.declare(among)
-    claims = [await groups.claim_due("worker-2", 300.0, among=among) for _ in among]
-    assert {claim.key for claim in claims if claim is not None} == set(among)
+    assert {await groups.take(among, 300.0) for _ in among} == set(among)
 
 
 async def test_a_run_and_a_missed_tick_of_the_future_are_not_kept_until_then(store: Store, time: DatabaseTime) -> None:

@@ -16,7 +16,6 @@ from reposync.errors import DefinitionChanged, LeaseLost, UsageError
 from reposync.store.database import Database
 from reposync.store.endings import STOPPING, Retry
 from reposync.store.manifest import ManifestRow
-from reposync.store.registry import RegistrationsChanged
 from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
@@ -118,7 +117,7 @@ class Pod:
 
     async def rename(self, turn: int) -> None:
         name = NAMES[0] if turn % 2 else "another name"
-        with suppress(UsageError, RegistrationsChanged):
+        with suppress(UsageError):
             await self.store.renamed(await self.store.repositories.by_id(self.identities[0]), name)
 
     async def tidy(self, _: int) -> None:

@@ -33,7 +33,7 @@ SOME = [
     "Versions.record_head",
     "Versions.publish",
     "Repositories.remove",
-    "GroupRepositories.apply_changes",
+    "Repositories.rename",
     "Ticks.take",
 ]
 

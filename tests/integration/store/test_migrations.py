@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from reposync.catalog.apply import Applying, registry_in_force
-from reposync.catalog.targets import SyncTarget
+from reposync.catalog.targets import registration_of
 from reposync.config.loading import LoadedRegistry, load_registry
 from reposync.errors import DatabaseForeign, StoreUnavailable
 from reposync.store.database import Database
@@ -56,12 +56,14 @@ FILLED = {
     "sync_runs": {"first_started_at", "earlier_seconds", "asked"},
 }
 # Who asked for a run, and what was approved, is in other columns; keys of requests are kept for a day; several registry
-# files are one document.
+# files are one document; the result of a listing is in the log.
 GONE = {
     *("run_requests", "idempotency_keys", "registry_files", "superseded_digests"),
     *("sync_runs.approved", "run_attempts.times", "repositories.scheduled_since", "repositories.attributes"),
     *("repositories.indexed_collection", "repositories.index_identity", "repositories.resolved_from"),
     *("repositories.content_fingerprint", "repositories.index_hold"),
+    *("project_groups.worker", "project_groups.lease_until", "project_groups.attempt", "project_groups.checked_at"),
+    *("project_groups.projects", "project_groups.error_code", "project_groups.error_message"),
 }
 # Tables to which it adds rows: of indexes that a program before 0.2.0 had left.
 ADDED = ("index_versions",)
@@ -281,8 +283,7 @@ async def test_several_registry_files_become_one_document_that_a_person_replaces
     await empty.upgrade()
     for file in files:
         for repository in file.registry.resolved():
-            target = SyncTarget(repository, "config", origin_file=str(file.path))
-            await Repositories(empty).register(target.registration())
+            await Repositories(empty).register(registration_of(repository, "config", origin_file=str(file.path)))
     before = await Repositories(empty).list()
 
     for file in files:

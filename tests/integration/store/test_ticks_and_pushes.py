@@ -11,7 +11,6 @@ from sqlalchemy import Engine, event, text, update
 
 from reposync.config.schedule import Schedule
 from reposync.store.endings import Finish
-from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repository import Repository, repository_id
 from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
@@ -180,18 +179,11 @@ async def test_active_repositories_with_a_schedule_are_due_at_its_next_moment(st
     assert await store.take() == TickOutcome()
 
 
-@pytest.mark.parametrize("by", ["a person", "its group"])
-async def test_ticks_during_a_pause_are_not_missed(store: Store, by: str) -> None:
-    row = await store.repository(**NIGHTLY)
+async def test_ticks_during_a_pause_are_not_missed(store: Store) -> None:
+    await store.repository(**NIGHTLY)
     await unattended(store)
-    if by == "a person":
-        await store.repositories.pause("payments", "being moved")
-        await store.repositories.resume("payments")
-    else:
-        group = GroupRepositories(store.database)
-        await group.apply_changes([RepositoryChange(row, {"is_active": False, "paused_reason": "gone"})])
-        paused = await group.by_id(row.id)
-        await group.apply_changes([RepositoryChange(paused, {"is_active": True, "paused_reason": None})])
+    await store.repositories.pause("payments", "being moved")
+    await store.repositories.resume("payments")
 
     back = await store.repositories.get("payments")
     assert back.is_active

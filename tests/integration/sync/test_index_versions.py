@@ -171,7 +171,7 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
     world.repository.commit({"wrong.py": CODE})
     async with world.opened():
         corrected = await world.app.catalog.find("project")
-        moved = corrected.registration().model_copy(update={"location": str(other.path)})
+        moved = corrected.row.model_copy(update={"location": str(other.path)})
         registering: list[Awaitable[object]] = []
 
         def correct_once(progress: RunProgress) -> None:
@@ -192,7 +192,7 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
 async def handed_back_after_a_file(world: World, *, full: bool = False) -> Run:
     """As if the process stopped once the run has stored a file more."""
     target = await world.app.catalog.find("project")
-    await world.app.repositories.register(target.registration())
+    await world.app.repositories.register(target.row)
     await world.app.runs.enqueue("project", Ask(RunTrigger.COMMAND, full=full))
     claimed = await world.app.claim((await world.app.repositories.get("project")).id)
     assert claimed is not None

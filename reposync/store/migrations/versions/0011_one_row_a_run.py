@@ -1,5 +1,5 @@
 """A run is one row, which lists who asked for it; one registry document instead of several files; and the moment at
-which a repository is due. Programs of 0.2 cannot work beside it."""
+which a repository, or the listing of a group, is due. Programs of 0.2 cannot work beside it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _MOMENT = {"postgresql": "TIMESTAMP WITH TIME ZONE", "sqlite": "DATETIME"}
 _UNUSED = {
     "sync_runs": ("approved",),
     "run_attempts": ("times",),
+    "project_groups": ("worker", "lease_until", "attempt", "checked_at", "projects", "error_code", "error_message"),
     "repositories": (
         *("index_hold", "attributes", "indexed_collection", "index_identity", "resolved_from"),
         *("content_fingerprint", "scheduled_since"),

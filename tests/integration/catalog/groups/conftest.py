@@ -6,20 +6,21 @@ import itertools
 import os
 import shutil
 from collections.abc import AsyncGenerator, Generator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from reposync.app.verification import Verification
 from reposync.catalog.groups import Discovery, DiscoveryReport
 from reposync.config.database_url import sqlite_url
 from reposync.outgoing import RetryPolicy
 from reposync.sources import gitlab_groups
-from reposync.store.registry import ProjectGroups
 from reposync.store.repository import Repository
-from reposync.store.tables import ProjectGroup
+from reposync.store.tables import GROUPS
 from tests.fixtures.applied import apply_again
 from tests.fixtures.databases import (  # noqa: F401
     database_kind,
@@ -45,7 +46,6 @@ class GroupWorld(World):
 
     server: GitLabServer = field(default_factory=GitLabServer)
     results: list[str] = field(default_factory=list)
-    worker: str = "worker-1"
 
     def register(self, *groups: str, more: str = "", embedding: str = "{provider: none}", token: bool = True) -> None:
         """Write the registry; `more` is YAML beside the groups. Read when the world is opened, or by `reload`."""
@@ -72,7 +72,7 @@ class GroupWorld(World):
 
     @property
     def discovery(self) -> Discovery:
-        return Discovery(self.app.database, self.worker, on_result=self.results.append, retry=QUICK)
+        return Discovery(self.app.database, on_result=self.results.append, retry=QUICK)
 
     async def discover(self, number: int = 0, *, approved: bool = False) -> DiscoveryReport:
         registry = self.app.configuration.registry
@@ -84,8 +84,10 @@ class GroupWorld(World):
     async def run_due(self) -> int:
         return await self.discovery.run_due(self.app.configuration.registry)
 
-    async def group(self, number: int = 0) -> ProjectGroup:
-        return (await ProjectGroups(self.app.database).list())[number]
+    async def due_at(self) -> datetime:
+        """When the only group is listed next."""
+        due: datetime = await self.app.database.scalar(select(GROUPS.c.due_at))
+        return due
 
     async def rows(self) -> dict[str, Repository]:
         return {row.name: row for row in await self.app.repositories.list()}
@@ -143,11 +145,6 @@ def closed_world(
 async def world(closed_world: GroupWorld) -> AsyncGenerator[GroupWorld, None]:
     async with closed_world.opened():
         yield closed_world
-
-
-def other_worker(world: GroupWorld, name: str) -> Discovery:
-    """As another pod has it."""
-    return replace(world, worker=name).discovery
 
 
 @pytest.fixture

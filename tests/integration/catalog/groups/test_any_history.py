@@ -105,7 +105,7 @@ class Story:
                 await self.look(registry, number)
 
     async def look(self, registry: Registry, number: int) -> None:
-        discovery = Discovery(self.database, "worker")
+        discovery = Discovery(self.database)
         await discovery.discover(registry, registry.groups[number], approved=True)
         for row in await self.repositories.list():
             assert row.project_id is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from tests.integration.catalog.groups.conftest import GroupWorld, other_worker
+from tests.integration.catalog.groups.conftest import GroupWorld
 
 
 async def test_a_group_lives_on_either_database(closed_world: GroupWorld, database_url: str) -> None:
@@ -16,11 +16,9 @@ async def test_a_group_lives_on_either_database(closed_world: GroupWorld, databa
     async with world.opened():
         registry = world.app.configuration.registry
         await world.declare()
-        pods = [other_worker(world, f"pod-{number}") for number in range(4)]
+        pods = [world.discovery for _ in range(4)]
         assert sum(await asyncio.gather(*(pod.run_due(registry) for pod in pods))) == world.listings() == 1
-        state = await world.group()
-        assert state.checked_at is not None
-        assert timedelta(0) < state.due_at - state.checked_at <= timedelta(minutes=30)
+        assert timedelta(0) < await world.due_at() - world.app.history.now() <= timedelta(minutes=30)
         await world.completed("platform/a")
         ids = {project.id: (await world.row_of(project)).id for project in (first, second, gone)}
 
@@ -43,5 +41,4 @@ async def test_a_group_lives_on_either_database(closed_world: GroupWorld, databa
         }
         again = await world.discover()
         assert (again.renamed, again.kept_names, again.paused, again.added, again.unchanged) == ((), (), (), (), 3)
-        state = await world.group()
-        assert (state.projects, state.worker, state.error_code) == (3, None, None)
+        assert (again.projects, again.problem) == (3, None)

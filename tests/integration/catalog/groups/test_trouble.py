@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from reposync.catalog import groups
 from reposync.catalog.group_plan import BRAKE_PROJECTS
 from reposync.errors import RepoSyncError, SourceError
 from tests.integration.api.serving import eventually
-from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
+from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld
 
 pytestmark = pytest.mark.full
 
@@ -31,13 +32,18 @@ LIST = "/api/v4/groups/"
     ],
 )
 async def test_a_listing_that_fails_changes_nothing(
-    world: GroupWorld, small_pages: int, status: int, body: dict[str, Any], code: str, words: str
+    world: GroupWorld,
+    small_pages: int,
+    status: int,
+    body: dict[str, Any],
+    code: str,
+    words: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for number in range(small_pages + 1):
         world.project(f"platform/service-{number}")
     await world.discover()
     before = await world.rows()
-    checked = (await world.group()).checked_at
     world.project("platform/new")
     world.server.projects[3].deleted = True
     world.server.faults.answer(status, json.dumps(body), path=LIST + ".*id_after=", times=None)
@@ -48,15 +54,14 @@ async def test_a_listing_that_fails_changes_nothing(
     assert raised.value.code == code
     assert words in str(raised.value)
     assert TOKEN not in str(raised.value)
+    await world.declare()
+    assert (await world.run_due(), world.results) == (1, ["failed"])
+    (logged,) = [record for record in caplog.records if record.message == "group could not be discovered"]
+    assert (logged.code, words in logged.reason) == (code, True)  # type: ignore[attr-defined]
     assert await world.rows() == before
-    state = await world.group()
-    assert (state.error_code, state.checked_at, state.projects) == (code, checked, small_pages + 1)
-    assert words in str(state.error_message)
-    assert world.results[-1] == "failed"
 
     world.server.faults.clear()
     assert (await world.discover()).added == ("platform/new",)
-    assert (await world.group()).error_code is None
 
 
 @pytest.mark.parametrize("stripped", [(), ("X-Total",), ("X-Total", "X-Next-Page")])
@@ -86,7 +91,7 @@ async def test_a_listing_with_fewer_rows_than_are_counted_pauses_nothing(world: 
 
 
 @pytest.mark.parametrize("count", [2, BRAKE_PROJECTS + 1])
-async def test_a_listing_with_new_numbers_only_is_not_believed_at_once(world: GroupWorld, count: int) -> None:
+async def test_a_listing_with_new_numbers_only_is_not_believed(world: GroupWorld, count: int) -> None:
     """A different instance behind the address, or a restored backup."""
     projects = [world.project(f"platform/service-{number}") for number in range(count)]
     await world.discover()
@@ -98,20 +103,18 @@ async def test_a_listing_with_new_numbers_only_is_not_believed_at_once(world: Gr
 
     shift(10_000)
     report = await world.discover()
-    assert (report.problem_code, report.added, report.paused) == ("GROUP_RENUMBERED", (), ())
+    assert (report.problem_code, report.added, report.paused) == ("GROUP_SHRANK", (), ())
     assert await world.rows() == before
-    assert (await world.group()).error_code == "GROUP_RENUMBERED"
     shift(-10_000)
     assert (await world.discover()).problem is None
     assert await world.rows() == before
 
     shift(10_000)
-    await world.discover()
-    second = await world.discover()
-    if count > BRAKE_PROJECTS:
-        assert (second.problem_code, await world.rows()) == ("GROUP_RENUMBERED", before)
-        second = await world.discover(approved=True)
-    assert (second.problem, len(second.added), len(second.paused)) == (None, count, count)
+    for _ in range(2):
+        assert (await world.discover()).problem_code == "GROUP_SHRANK"
+        assert await world.rows() == before
+    approved = await world.discover(approved=True)
+    assert (approved.problem, len(approved.added), len(approved.paused)) == (None, count, count)
 
 
 async def test_rows_that_are_no_projects_are_named_and_nothing_is_paused(world: GroupWorld) -> None:
@@ -149,7 +152,7 @@ async def test_a_group_that_is_not_there_is_an_error_of_the_group_alone(closed_w
         assert await world.run_due() == 2
 
         assert await world.names() == {"platform/a"}
-        assert [(await world.group(number)).error_code for number in range(2)] == ["SOURCE_GONE", None]
+        assert world.results == ["failed", "ok"]
 
 
 async def test_pages_that_link_in_a_circle_are_given_up(world: GroupWorld) -> None:
@@ -166,36 +169,11 @@ async def test_pages_that_link_in_a_circle_are_given_up(world: GroupWorld) -> No
 # Several pods ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_listing_that_takes_longer_than_its_lease_is_finished_by_the_pod_that_began_it(
-    world: GroupWorld,
-) -> None:
-    world.project("platform/a")
-    await world.declare()
-    registry, lease_seconds = world.app.configuration.registry, 1.0
-    pod = replace(other_worker(world, "pod-1"), lease_seconds=lease_seconds)
-    gate = world.server.faults.hold(path=LIST)
-    slow = asyncio.create_task(pod.run_due(registry))
-    await asyncio.to_thread(gate.arrived.wait, 30)
-    beginning = (await world.group()).lease_until
-
-    async def is_renewed() -> bool:
-        now = (await world.group()).lease_until
-        return now > beginning + timedelta(seconds=2 * lease_seconds)  # type: ignore[operator]
-
-    await eventually(is_renewed)
-    assert await other_worker(world, "pod-2").run_due(registry) == 0
-    gate.open()
-
-    assert await slow == 1
-    assert (await world.group()).attempt == 1
-    assert await world.active() == {"platform/a"}
-
-
 async def test_a_person_does_not_wait_for_a_pod_that_looks_through_the_group(world: GroupWorld) -> None:
-    world.project("platform/a")
+    project = world.project("platform/a")
     await world.declare()
     gate = world.server.faults.hold(path=LIST)
-    slow = asyncio.create_task(other_worker(world, "pod").run_due(world.app.configuration.registry))
+    slow = asyncio.create_task(world.run_due())
     await asyncio.to_thread(gate.arrived.wait, 30)
 
     report = await world.discover()
@@ -203,10 +181,14 @@ async def test_a_person_does_not_wait_for_a_pod_that_looks_through_the_group(wor
 
     assert report.added == ("platform/a",)
     assert await slow == 1
-    assert world.results == ["ok"], "the pod found its claim gone, and wrote nothing"
+    assert world.results == ["ok"]
+    assert await world.active() == {(await world.row_of(project)).name} == {"platform/a"}
 
 
-async def test_a_pod_that_ends_leaves_the_group_to_the_next_one(world: GroupWorld) -> None:
+async def test_a_pod_that_ends_leaves_the_group_to_the_next_one(
+    world: GroupWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "RETRY_SECONDS", 0.5)
     world.project("platform/a")
     await world.declare()
     gate = world.server.faults.hold(path=LIST)
@@ -218,8 +200,10 @@ async def test_a_pod_that_ends_leaves_the_group_to_the_next_one(world: GroupWorl
         await ending
     gate.open()
 
-    assert (await world.group()).worker is None
-    assert await other_worker(world, "pod-2").run_due(world.app.configuration.registry) == 1
+    async def is_listed_again() -> bool:
+        return await world.run_due() == 1
+
+    await eventually(is_listed_again)
     assert await world.names() == {"platform/a"}
 
 
@@ -231,19 +215,21 @@ async def test_a_temporary_error_is_retried_soon_and_one_for_a_person_at_the_nex
     async with world.opened():
         await world.declare()
         world.server.faults.answer(502, "", path=LIST, times=None)
-        now = (await world.group()).due_at
+        now = await world.due_at()
         await world.run_due()
-        assert (await world.group()).due_at - now < timedelta(minutes=6)
+        assert await world.due_at() - now < timedelta(minutes=6)
 
         world.server.faults.clear()
         world.server.faults.answer(401, "{}", path=LIST, times=None)
         await world.declare()
         await world.run_due()
-        due = (await world.group()).due_at
+        due = await world.due_at()
         assert (due.month, due.day, due.hour) == (1, 1, 0)
 
 
-async def test_a_defect_ends_the_look_at_one_group_with_an_id_to_find_it_by(world: GroupWorld) -> None:
+async def test_a_defect_ends_the_look_at_one_group_with_an_id_to_find_it_by(
+    world: GroupWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     world.project("platform/a")
     registry = world.app.configuration.registry
 
@@ -258,7 +244,7 @@ async def test_a_defect_ends_the_look_at_one_group_with_an_id_to_find_it_by(worl
     await pod.declare(registry)
     assert await pod.run_due(registry) == 1
 
-    state = await world.group()
-    assert state.error_code == RepoSyncError.code
-    assert "ZeroDivisionError; the log has the details under" in str(state.error_message)
-    assert "secret" not in str(state.error_message)
+    (logged,) = [record for record in caplog.records if record.message == "group could not be discovered"]
+    assert logged.code == RepoSyncError.code  # type: ignore[attr-defined]
+    assert "ZeroDivisionError; the log has the details under" in logged.reason  # type: ignore[attr-defined]
+    assert "secret" not in logged.reason  # type: ignore[attr-defined]
