@@ -34,7 +34,7 @@ from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.app.application import Application
 from reposync.app.index_overview import collection_changes, failed_files
-from reposync.app.webhooks import Push, receive_push
+from reposync.app.webhooks import PushedProject, PushPayload, receive_push
 from reposync.config.settings import Settings
 from reposync.embedding.factory import NoEmbedder
 from reposync.embedding.sparse import document_vector
@@ -113,7 +113,10 @@ class Installation:
     async def push(self) -> None:
         """The whole event, from the payload that was read to the run that waits."""
         commit = f"{next(self.pushes):040}"
-        push = Push(8, f"group/{name(7)}", "main", f"{GITLAB}/group/{name(7)}", {"refs/heads/main": commit})
+        project = PushedProject(
+            path_with_namespace=f"group/{name(7)}", default_branch="main", web_url=f"{GITLAB}/group/{name(7)}"
+        )
+        push = PushPayload(ref="refs/heads/main", after=commit, project_id=8, project=project)
         (outcome,) = await receive_push(self.app, push, self.app.configuration.registry.gitlab)
         assert outcome.repository == name(7)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 import logging
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -17,6 +17,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reposync.app.application import Application
+from reposync.catalog.targets import server_at
 from reposync.config.references import known_text
 from reposync.config.registry import GitLabInstance, signing_key
 from reposync.errors import RepositoryNotFound, RepoSyncError
@@ -83,46 +84,41 @@ def listening(servers: Sequence[GitLabInstance]) -> list[GitLabInstance]:
     return found
 
 
-def needs_body(servers: Sequence[GitLabInstance], given: Credentials) -> bool:
-    """Whether there is a signature to verify; otherwise the headers decide."""
-    return bool(given.signature) and any(known_text(server.webhook_signing) for server in servers)
+def may_have_sent(server: GitLabInstance, given: Credentials) -> bool:
+    """By the headers alone: the body is read only then. The secret token is compared in constant time, and does not
+    count for a server that signs: the signature must be valid then, as GitLab recommends for the transition."""
+    if _is_signed(server, given):
+        return True
+    secret = (known_text(server.webhook_secret) or "").encode()
+    return bool(given.token) and hmac.compare_digest(secret, given.token.encode("latin-1", "replace"))
 
 
-def senders_by_token(servers: Sequence[GitLabInstance], given: Credentials) -> list[GitLabInstance]:
-    """The servers that have this secret token, compared in constant time. If the delivery has a signature, servers that
-    sign are left out: the signature must be valid then, as GitLab recommends for the transition to signatures."""
-    token = given.token.encode("latin-1", "replace")
-    secrets = [(each, (known_text(each.webhook_secret) or "").encode()) for each in servers]
-    found = [each for each, secret in secrets if hmac.compare_digest(secret, token) and token]
-    return [each for each in found if not (given.signature and known_text(each.webhook_signing))]
-
-
-def senders_by_signature(
-    servers: Sequence[GitLabInstance], given: Credentials, body: bytes | bytearray, now: float
-) -> list[GitLabInstance]:
-    """The servers whose signing token signed `body` (Standard Webhooks: `v1,` and the base64 of HMAC-SHA256 over
-    `id.timestamp.body`; several signatures are separated by spaces). `now` in epoch seconds. Raises WebhookRefused for
-    a valid signature that is too old or from the future."""
-    head = f"{given.message_id}.{given.timestamp}.".encode("latin-1", "replace")
+def has_sent(server: GitLabInstance, given: Credentials, body: bytes | bytearray, now: float) -> bool:
+    """Of a server that may have sent it: whether its signing token signed `body`, if it signs (Standard Webhooks: `v1,`
+    and the base64 of HMAC-SHA256 over `id.timestamp.body`; several signatures are separated by spaces). `now` in epoch
+    seconds. Raises WebhookRefused for a valid signature that is too old or from the future."""
+    if not _is_signed(server, given):
+        return True
+    if (key := signing_key(known_text(server.webhook_signing) or "")) is None:
+        return False
+    made = hmac.new(key, f"{given.message_id}.{given.timestamp}.".encode("latin-1", "replace"), sha256)
+    made.update(body)
+    right = b"v1," + b64encode(made.digest())
     offered = [each.encode("latin-1", "replace") for each in given.signature.split(" ")[:_MAX_SIGNATURES]]
-    found = []
-    for server in servers:
-        secret = known_text(server.webhook_signing)
-        if not secret or (key := signing_key(secret)) is None:
-            continue
-        made = hmac.new(key, head, sha256)
-        made.update(body)
-        right = b"v1," + b64encode(made.digest())
-        if sum(hmac.compare_digest(right, each) for each in offered):
-            found.append(server)
+    if not sum(hmac.compare_digest(right, each) for each in offered):
+        return False
     time = given.timestamp
     is_time = time.isascii() and time.isdigit() and len(time) < 16
-    if found and not (is_time and abs(now - float(time)) <= LONGEST_DELAY_SECONDS):
+    if not (is_time and abs(now - float(time)) <= LONGEST_DELAY_SECONDS):
         raise WebhookRefused(
             f"The signature is valid, but not of the last {LONGEST_DELAY_SECONDS:.0f} s.",
             remedy="Check the clocks of both machines; send an old delivery again from GitLab's list of recent events.",
         )
-    return found
+    return True
+
+
+def _is_signed(server: GitLabInstance, given: Credentials) -> bool:
+    return bool(given.signature and known_text(server.webhook_signing))
 
 
 # Events --------------------------------------------------------------------------------------------------------------
@@ -141,10 +137,19 @@ class PushedProject(_Section):
     default_branch: _Text | None = None
     web_url: _Text = ""
 
+    @property
+    def path(self) -> str:
+        return self.path_with_namespace.strip("/")
+
 
 class _RefChange(_Section):
     ref: _Text
     after: _Commit
+
+    @property
+    def commit(self) -> str | None:
+        """None if the branch was deleted."""
+        return None if self.after in NO_COMMIT else self.after
 
 
 class PushPayload(_RefChange):
@@ -152,6 +157,10 @@ class PushPayload(_RefChange):
 
     project_id: _ProjectId
     project: PushedProject
+
+    @property
+    def changes(self) -> tuple[_RefChange, ...]:
+        return (self,)
 
 
 class _RepositoryUpdate(_Section):
@@ -162,19 +171,11 @@ class _RepositoryUpdate(_Section):
     changes: Annotated[tuple[_RefChange, ...], Field(max_length=MAX_CHANGES)]
 
 
+Push = PushPayload | _RepositoryUpdate
+
+
 class _SystemEvent(_Section):
     event_name: _Text
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """Branches after a push: `refs/...` -> commit, None if it was deleted."""
-
-    project_id: int
-    path: str
-    default_branch: str | None
-    web_url: str
-    refs: Mapping[str, str | None]
 
 
 class Reason(StrEnum):
@@ -198,25 +199,13 @@ def read_event(kind: str, body: bytes | bytearray) -> Push | Reason:
     name = _parsed(_SystemEvent, body).event_name if kind == "System Hook" else kind
     match name:
         case "Push Hook" | "push":
-            return _push_of(_parsed(PushPayload, body))
+            return _parsed(PushPayload, body)
         case "repository_update":
-            return _push_of(_parsed(_RepositoryUpdate, body))
+            return _parsed(_RepositoryUpdate, body)
         case "Tag Push Hook" | "tag_push":
             return Reason.TAG_PUSH
         case _:  # also a renamed or transferred project, which keeps its number
             return Reason.OTHER_EVENT
-
-
-def _push_of(payload: PushPayload | _RepositoryUpdate) -> Push:
-    project = payload.project
-    changes = payload.changes if isinstance(payload, _RepositoryUpdate) else [payload]
-    return Push(
-        payload.project_id,
-        project.path_with_namespace.strip("/"),
-        project.default_branch or None,
-        project.web_url,
-        {each.ref: None if each.after in NO_COMMIT else each.after for each in changes},
-    )
 
 
 def _parsed(model: type[M], body: bytes | bytearray) -> M:
@@ -260,26 +249,34 @@ async def receive_push(
 ) -> list[Outcome]:
     """Queue a run for each repository whose branch moved; returns the outcome of each. `senders`: the servers that may
     have sent the push. `delivery`: GitLab's id, for the history. Raises StoreUnavailable."""
-    if not any(ref.startswith(BRANCHES) for ref in push.refs):
-        is_tag = any(ref.startswith(TAGS) for ref in push.refs)
+    branches = [change for change in push.changes if change.ref.startswith(BRANCHES)]
+    if not branches:
+        is_tag = any(change.ref.startswith(TAGS) for change in push.changes)
         return [ignored_push(Reason.TAG_PUSH if is_tag else Reason.OTHER_BRANCH)]
-    found = await _repositories(app, push, senders)
-    if not found:
+    urls, path = list(dict.fromkeys(server.url for server in senders)), push.project.path
+    # If several servers share a secret, the project's URL in the delivery decides.
+    urls = [url for url in urls if push.project.web_url.lower() == f"{url}/{path}".lower()] or urls
+    places = {f"{url}/{path}{end}".lower() for url in urls for end in ("", ".git")}
+    rows = await app.repositories.of_project(push.project_id, places)
+    # Project numbers are unique on one server only.
+    registered = [row for row in rows if server_at(app.configuration.registry, row.location) in urls]
+    if not registered:
         message = await _unknown_project(app, push, senders)
         return [Ignored(repository=None, reason=Reason.UNKNOWN_PROJECT, message=message)]
-    asked_by = f"push to {push.path}" + (f", delivery {delivery[:_DELIVERY_CHARS]}" if delivery else "")
-    return [await _trigger(app, each, push, asked_by) for each in found]
+    asked_by = f"push to {path}" + (f", delivery {delivery[:_DELIVERY_CHARS]}" if delivery else "")
+    return [await _trigger(app, row, push.project.default_branch, branches, asked_by) for row in registered]
 
 
 async def _unknown_project(app: Application, push: Push, senders: Sequence[GitLabInstance]) -> str:
     """For a project with an unknown number, which may be one that was created again."""
+    path, number = push.project.path, push.project_id
     for server in senders:
-        for row in await app.repositories.find(source="gitlab", location=f"{server.url}/{push.path}"):
+        for row in await app.repositories.find(source="gitlab", location=f"{server.url}/{path}"):
             return (
-                f"{push.path} is number {push.project_id}, but {row.name} is registered as number {row.project_id}. "
+                f"{path} is number {number}, but {row.name} is registered as number {row.project_id}. "
                 f"If the project was created again: `reposync repos adopt {row.name}`."
             )
-    return f"No registered repository is project {push.path} (number {push.project_id})."
+    return f"No registered repository is project {path} (number {number})."
 
 
 def ignored_push(reason: Reason) -> Ignored:
@@ -288,40 +285,25 @@ def ignored_push(reason: Reason) -> Ignored:
     return Ignored(repository=None, reason=reason, message=message)
 
 
-async def _repositories(app: Application, push: Push, senders: Sequence[GitLabInstance]) -> list[Repository]:
-    urls = list(dict.fromkeys(server.url for server in senders))
-    # If several servers share a secret, the project's URL in the delivery decides.
-    urls = [url for url in urls if push.web_url.lower() == f"{url}/{push.path}".lower()] or urls
-    places = {f"{url}/{push.path}{end}".lower() for url in urls for end in ("", ".git")}
-    servers = [server.url for server in app.configuration.registry.gitlab]
-
-    def server_of(location: str) -> str | None:
-        return max((url for url in servers if location.lower().startswith(f"{url}/".lower())), key=len, default=None)
-
-    # Project numbers are unique on one server only, and one server's URL may start with another's.
-    return [
-        row for row in await app.repositories.of_project(push.project_id, places) if server_of(row.location) in urls
-    ]
-
-
-async def _trigger(app: Application, repository: Repository, push: Push, asked_by: str) -> Outcome:
+async def _trigger(
+    app: Application, repository: Repository, default_branch: str | None, moved: Sequence[_RefChange], asked_by: str
+) -> Outcome:
     def ignored(reason: Reason, message: str) -> Ignored:
         return Ignored(repository=repository.name, reason=reason, message=message)
 
-    branch = repository.branch or push.default_branch
+    branch = repository.branch or default_branch
     # If the default branch is unknown, any branch may be it: a check costs one request.
-    moved = {ref: after for ref, after in push.refs.items() if ref.startswith(BRANCHES)}
-    mine = {ref: after for ref, after in moved.items() if branch is None or ref == f"{BRANCHES}{branch}"}
+    mine = [change.commit for change in moved if not branch or change.ref == f"{BRANCHES}{branch}"]
     if not mine:
         return ignored(Reason.OTHER_BRANCH, f"The push does not affect branch {branch}.")
-    commit = next((after for after in mine.values() if after is not None), None)
+    commit = next((commit for commit in mine if commit is not None), None)
     if commit is None:
         deleted = f"Branch {branch or 'of this project'} was deleted; its index stays unchanged."
         return ignored(Reason.BRANCH_DELETED, deleted)
     attempts = app.configuration.registry.daemon.max_attempts
     try:
         ask = Ask(RunTrigger.WEBHOOK, asked_by, max_attempts=attempts)
-        asked = await app.runs.enqueue_for_push(repository, commit, ask, is_head=branch is not None)
+        asked = await app.runs.enqueue_for_push(repository, commit, ask, is_head=bool(branch))
     except RepositoryNotFound:
         return ignored(Reason.INACTIVE, "It was removed a moment ago.")
     if not isinstance(asked, Repository):

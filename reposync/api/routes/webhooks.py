@@ -22,13 +22,12 @@ from reposync.app.webhooks import (
     Reason,
     TriggeredRun,
     WebhookRefused,
+    has_sent,
     ignored_push,
     listening,
-    needs_body,
+    may_have_sent,
     read_event,
     receive_push,
-    senders_by_signature,
-    senders_by_token,
 )
 
 log = logging.getLogger(__name__)
@@ -113,14 +112,12 @@ class WebhookReceiver:
         servers = listening(app.configuration.registry.gitlab)
         address = request.client.host if request.client else ""
         self._throttle.admit(address)
-        senders = senders_by_token(servers, given)
+        candidates = [server for server in servers if may_have_sent(server, given)]
         with contextlib.ExitStack() as held:
-            # Without a valid token the body is read only if there is a signature of it to check.
-            body = await self._body(request, held) if senders or needs_body(servers, given) else None
+            body = await self._body(request, held) if candidates else bytearray()
             try:
-                if not senders and body is not None:
-                    senders = senders_by_signature(servers, given, body, time.time())
-                if not senders or body is None:
+                senders = [server for server in candidates if has_sent(server, given, body, time.time())]
+                if not senders:
                     raise WebhookRefused("Neither the secret token nor the signature is valid.")
             except WebhookRefused as error:
                 self._throttle.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest())
