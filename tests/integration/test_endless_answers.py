@@ -130,7 +130,10 @@ async def test_qdrant(endless: Endless) -> None:
 async def test_an_embedding_server_is_asked_at_most_as_often_as_attempts_say(endless: Endless) -> None:
     settings = {"provider": "openai", "url": endless.url, "model": "m", "timeout_seconds": 1.0, "attempts": 2}
     embedder = open_embedder(EmbeddingConfig.model_validate(settings))
-    with pytest.raises(EmbeddingUnavailable, match=r"no answer within"):
-        await embedder.embed(["text"])
+    calls = 0
+    while not endless.requests:  # on a busy machine a call may end before the server has read its request
+        calls += 1
+        with pytest.raises(EmbeddingUnavailable, match=r"no answer within"):
+            await embedder.embed(["text"])
     await embedder.close()
-    assert 1 <= endless.requests <= 2
+    assert endless.requests <= 2 * calls

@@ -51,7 +51,10 @@ class Watched:
         await self._until(lambda: {"is": name in self.seen["components"]}, lambda said: not said["is"])
 
     async def overall(self) -> tuple[int, str]:
-        answer = await self.client.get("/readyz")
+        """As soon as every part was checked once."""
+        async with asyncio.timeout(30):
+            while (answer := await self.client.get("/readyz")).json()["status"] == "starting":
+                await asyncio.sleep(0.01)
         return answer.status_code, answer.json()["status"]
 
     async def _until(self, look: Callable[[], Any], holds: Callable[[dict[str, Any]], bool]) -> Any:
