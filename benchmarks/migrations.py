@@ -65,7 +65,7 @@ async def measure(url: str, kind: str, runs: int) -> None:
 
 
 async def fill(database: Database, url: str, kind: str, runs: int) -> None:
-    engine = database._make_engine()
+    engine = database._migrator
     if database.is_postgresql:
         async with engine.begin() as connection:
             await connection.execute(text("DROP SCHEMA public CASCADE"))
@@ -76,7 +76,6 @@ async def fill(database: Database, url: str, kind: str, runs: int) -> None:
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
         await connection.execute(text("ANALYZE"))
-    await engine.dispose()
 
 
 async def write_all_the_time(database: Database, pauses: list[float]) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sqlite3
-import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,20 +13,21 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import ColumnElement, CursorResult, Executable, Row, Table, bindparam, func, literal, select, text
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.clock import Clock, elapsed_seconds
+from reposync.clock import Clock
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address
 from reposync.errors import StoreUnavailable
 from reposync.store.database_clock import DatabaseClock
 from reposync.store.database_errors import translated
-from reposync.store.schema import HEAD, WAIT_SECONDS, Schema, migrate_once, read_schema, upgrade_schema
-from reposync.store.sqlite import LOCK_SECONDS, READS, WRITES, make_private, sqlite_engine, turn_on_wal, while_locked
-from reposync.supervision import to_the_end
+from reposync.store.schema import WAIT_SECONDS, Schema, migrate_once, read_schema, upgrade_schema
+from reposync.store.sqlite import LOCK_SECONDS, make_private, sqlite_engine, turn_on_wal
+from reposync.supervision import in_thread, to_the_end
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection as SyncConnection
     from sqlalchemy.dialects import postgresql
 
 log = logging.getLogger(__name__)
@@ -48,10 +47,7 @@ PROBE = """
     END $$"""
 # The channel of LISTEN and NOTIFY that says: a worker may have something to do.
 QUEUE = "reposync_queue"
-POOL = {"pool_size": 8, "max_overflow": 7, "pool_timeout": 30.0}
-
-# How long a writer's connection waits inside SQLite, which delays cancellation.
-_TRY_SECONDS = 0.02
+POOL: dict[str, Any] = {"pool_size": 8, "max_overflow": 7, "pool_timeout": 30.0}
 
 
 class Connection:
@@ -66,21 +62,6 @@ class Connection:
 
     async def execute(self, query: Executable, values: Any = None) -> CursorResult[Any]:
         return await self._whole(self.sqlalchemy.execute(query, values))
-
-    async def pages(self, query: Executable, rows: int) -> AsyncGenerator[Sequence[Any], None]:
-        """The result, so many rows at a time; of `Database.read(streams=True)`. To be closed (`aclosing`)."""
-        opened: list[AsyncResult[Any]] = []
-
-        async def open_cursor() -> None:
-            opened.append(await self.sqlalchemy.stream(query))
-
-        try:
-            await self._whole(open_cursor())
-            while page := await self._whole(opened[0].fetchmany(rows)):
-                yield page
-        finally:
-            for result in opened:  # also if it was cancelled while the cursor was opened
-                await self._whole(result.close())
 
     async def change(self, query: Executable, values: Any = None) -> int:
         """How many rows it affected."""
@@ -120,45 +101,60 @@ Guard = Callable[[Connection], Awaitable[None]]
 class Database:
     """One per process and event loop; must be closed. Every method raises StoreUnavailable."""
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        where: str,
-        make_engine: Callable[[], AsyncEngine],
-        lock_seconds: float = LOCK_SECONDS,
-        writer: AsyncEngine | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._engine = self._reader = engine
-        self._make_engine = make_engine  # for a migration, which has different timeouts
-        self._lock_seconds = lock_seconds
-        self._write_lock = asyncio.Lock()
-        self._commits = 0
-        self._writer = (writer or engine).execution_options(**{WRITES: True})
-        self._subscribers: list[Callable[[], None]] = []
-        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
+    def __init__(self, address: SqliteAddress | PostgresqlAddress, lock_seconds: float, clock: Clock) -> None:
         self.connect: Callable[[], Awaitable[Any]] | None = None
         """Opens a connection of asyncpg outside the pool; None on SQLite."""
-        self.where = where  # for people, without user and password
-        self.clock = DatabaseClock(clock or Clock(), self._ask_time if self.is_postgresql else None)
+        self._connections: Iterable[Any] = ()
+        if isinstance(address, SqliteAddress):
+            engine = partial(sqlite_engine, address.path)
+            self._reader = engine(lock_seconds, **POOL)
+            # Writers queue for one connection: under load some of those that wait in SQLite never get its lock.
+            self._writer = engine(lock_seconds, writes=True, pool_size=1, max_overflow=0, pool_timeout=lock_seconds)
+            self._migrator = self._writer
+            self._prober = engine(PING_LOCK_SECONDS, writes=True, poolclass=NullPool)
+        else:
+            from reposync.store.postgresql import Connector  # SQLite needs no asyncpg
+
+            connector = Connector(address, lock_seconds)
+            self._reader = self._writer = connector.engine(**POOL)
+            if address.statement_cache_size:
+                # Saves two exchanges for statements that only read. Not for a pool that gives each transaction a
+                # different connection (PgBouncer): a statement would be prepared on one and executed on the other.
+                self._reader = self._writer.execution_options(isolation_level="AUTOCOMMIT")
+            self._prober = self._reader
+            self._migrator = connector.engine(statement_seconds=None, poolclass=NullPool)
+            self.connect, self._connections = connector.connect, connector.connections
+        self._commits = 0
+        self._subscribers: list[Callable[[], None]] = []
+        self.where = address.where  # for people, without user and password
+        self.clock = DatabaseClock(clock, self._ask_time if self.is_postgresql else None)
 
     @classmethod
     async def open(cls, url: str, *, lock_seconds: float = LOCK_SECONDS, clock: Clock | None = None) -> Database:
-        """Connect. `url` is `sqlite:///path` or `postgresql://...` as libpq accepts it (with sslmode and so on).
-        `lock_seconds`: how long to wait for a different process that writes; `clock` is this machine's.
+        """Connect, to fail here with a clear message and not at the first query. `url` is `sqlite:///path` or
+        `postgresql://...` as libpq accepts it (with sslmode and so on). `lock_seconds`: how long to wait for a
+        different process that writes; `clock` is this machine's.
 
         Does not check the schema: `upgrade` does. Raises ConfigError for any other URL.
         """
         address = parse_address(url)
         if isinstance(address, SqliteAddress):
-            return await _open_sqlite(address, lock_seconds, clock)
-        return await _open_postgresql(address, lock_seconds, clock)
+            with translated(address.where):
+                await in_thread(partial(make_private, address.path))
+                await in_thread(partial(turn_on_wal, address.path, lock_seconds))
+        database = cls(address, lock_seconds, clock or Clock())
+        try:
+            await database.clock.measure()
+        except BaseException:
+            await database.close()
+            raise
+        return database
 
     async def close(self) -> None:
         """PostgreSQL's driver waits for the server to close each connection; after 5 s the rest is cut."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                for engine in (self._engine, self._writer):
+                for engine in (self._reader, self._writer):
                     await self.whole(engine.dispose())
         for connection in list(self._connections):
             connection.terminate()
@@ -171,7 +167,7 @@ class Database:
 
     @property
     def is_postgresql(self) -> bool:
-        return self._engine.dialect.name == "postgresql"
+        return self._writer.dialect.name == "postgresql"
 
     async def whole(self, step: Awaitable[T]) -> T:
         """Every call of SQLAlchemy goes through here: none is cancelled halfway. SQLite's driver cannot stop a
@@ -193,11 +189,10 @@ class Database:
                 await self.whole(connection.close())
 
     @asynccontextmanager
-    async def read(self, *, streams: bool = False) -> AsyncGenerator[Connection, None]:
-        """For statements that only read. Each is a transaction of its own; `streams`: one transaction, which `pages`
-        needs."""
+    async def read(self) -> AsyncGenerator[Connection, None]:
+        """For statements that only read. Each is a transaction of its own."""
         with translated(self.where):
-            async with self._connected(self._engine if streams else self._reader) as connection:
+            async with self._connected(self._reader) as connection:
                 yield Connection(self, connection)
 
     async def rows(self, query: Executable) -> Sequence[Any]:
@@ -218,63 +213,31 @@ class Database:
             return await connection.change(query, values)
 
     @asynccontextmanager
-    async def write(
-        self, guard: Guard | None = None, *, lock_seconds: float | None = None
-    ) -> AsyncGenerator[Connection, None]:
+    async def write(self, guard: Guard | None = None) -> AsyncGenerator[Connection, None]:
         """A transaction, committed at the end; `guard` is called at its beginning. On SQLite it has the write lock from
-        then on: a read that grows into a write fails at once, despite the busy timeout, if a different process wrote in
-        between. `lock_seconds`: how long it waits for that lock."""
+        then on."""
         with translated(self.where):
-            async with self._begun(self._lock_seconds if lock_seconds is None else lock_seconds) as begun:
+            async with self._connected(self._writer) as begun:
+                await self.whole(begun.begin().start())
                 connection = Connection(self, begun)
                 if guard is not None:
                     await guard(connection)
                 yield connection
+                await self.whole(begun.commit())
+                self._commits += 1
         if connection.is_announced:
             self.notify()
-
-    @asynccontextmanager
-    async def _begun(self, lock_seconds: float) -> AsyncGenerator[AsyncConnection, None]:
-        """SQLite waits for its lock in the driver's thread, where a cancelled caller would have to wait too. So it
-        waits only for a moment at a time, and the loop is here. Writers of this process queue for `_write_lock`: under
-        load some of those that poll never get SQLite's."""
-        deadline = elapsed_seconds() + lock_seconds
-        async with self._turn(lock_seconds), self._connected(self._writer) as connection:
-            await while_locked(lambda: self.whole(connection.begin().start()), deadline)
-            yield connection
-            await self.whole(connection.commit())
-            self._commits += 1
-
-    @asynccontextmanager
-    async def _turn(self, seconds: float) -> AsyncGenerator[None, None]:
-        if self.is_postgresql:
-            yield
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._write_lock.acquire()
-        except TimeoutError as error:
-            raise sqlite3.OperationalError("database is locked") from error
-        try:
-            yield
-        finally:
-            self._write_lock.release()
 
     async def ping(self) -> None:
         """Raises StoreUnavailable if the database does not answer or cannot be written, on SQLite also if a writer has
         had its lock for PING_LOCK_SECONDS."""
-        if self.is_postgresql:
-            async with self.read() as connection:
-                await connection.execute(text(PROBE))
-            return
         commits = self._commits
         try:
-            async with self.write(lock_seconds=PING_LOCK_SECONDS) as connection:
-                # The smallest write: one page of the journal. Its value is unchanged.
-                number = int(await connection.scalar(text("PRAGMA user_version")))
-                await connection.execute(text(f"PRAGMA user_version = {number}"))
+            with translated(self.where):
+                async with self._connected(self._prober) as connection:
+                    await self.whole(connection.run_sync(_probe))
         except StoreUnavailable:
-            if self._commits == commits:  # otherwise writers of this process only had their turn before
+            if self.is_postgresql or self._commits == commits:  # otherwise writers of this process had the lock
                 raise
 
     def subscribe(self, subscriber: Callable[[], None]) -> None:
@@ -306,11 +269,9 @@ class Database:
             return postgresql.insert(table)
         return cast("postgresql.Insert", sqlite.insert(table))
 
-    # Schema --------------------------------------------------------------------------------------------------------
-
     async def schema(self) -> Schema:
-        with translated(self.where):
-            return await self.whole(read_schema(self._engine))
+        async with self.read() as connection:
+            return await self.whole(connection.sqlalchemy.run_sync(read_schema))
 
     async def upgrade(self, *, report: Callable[[str], None] | None = None, wait_seconds: float = WAIT_SECONDS) -> bool:
         """Upgrade the schema to this version's; returns whether this call changed it. Several processes may call it at
@@ -318,19 +279,12 @@ class Database:
         is logged). A schema of a newer version is unchanged."""
         schema = await self.schema()
         schema.require(self.where, complete=False)
-        if schema.state == "ahead":
-            log.info("schema %s is newer than this version's %s, and compatible with it", schema.revision, HEAD)
         if schema.state in ("current", "ahead"):
             return False
-        engine = self._make_engine()
         with translated(self.where):
-            try:
-                writer = engine.execution_options(**{WRITES: True})
-                changed = await upgrade_schema(
-                    lambda: self.whole(migrate_once(writer)), self.where, report or log.warning, wait_seconds
-                )
-            finally:
-                await self.whole(engine.dispose())
+            changed = await upgrade_schema(
+                lambda: self.whole(migrate_once(self._migrator)), self.where, report or log.warning, wait_seconds
+            )
         (await self.schema()).require(self.where)  # a newer version may have upgraded it meanwhile
         return changed
 
@@ -345,55 +299,11 @@ class Stored:
         return self._database.clock.now()
 
 
-async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock | None) -> Database:
-    with translated(address.where):
-        await asyncio.to_thread(make_private, address.path)
-    make_engine = partial(sqlite_engine, address.path)
-    writer = make_engine(_TRY_SECONDS, **POOL | {"pool_size": 1})
-    database = Database(make_engine(lock_seconds, **POOL), address.where, make_engine, lock_seconds, writer, clock)
-    database._reader = database._engine.execution_options(**{READS: True})
-    return await _checked(database, partial(_turn_on_wal, database, lock_seconds))
-
-
-async def _turn_on_wal(database: Database, lock_seconds: float) -> None:
-    """The switch ignores the busy timeout, hence the loop: two processes may open a new file at once."""
-    deadline = elapsed_seconds() + lock_seconds
-    async with database._connected(database._engine) as connection:
-        await while_locked(lambda: database.whole(turn_on_wal(connection)), deadline)
-
-
-async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, clock: Clock | None) -> Database:
-    from reposync.store.postgresql import STATEMENT_SECONDS, Connector, watch_connections  # SQLite needs no asyncpg
-
-    connector = Connector(address, lock_seconds)
-
-    def make_engine(statement_seconds: float | None, **options: Any) -> AsyncEngine:
-        return create_async_engine(
-            "postgresql+asyncpg://",
-            async_creator=lambda: connector.connect(statement_seconds),
-            connect_args={"prepared_statement_cache_size": address.statement_cache_size},
-            hide_parameters=True,
-            **options,
-        )
-
-    engine = make_engine(STATEMENT_SECONDS, **POOL)
-    watch_connections(engine)
-    database = Database(engine, address.where, lambda: make_engine(None, poolclass=NullPool), clock=clock)
-    if address.statement_cache_size:
-        # Saves two exchanges for statements that only read. Not for a pool that gives each transaction a different
-        # connection (PgBouncer): a statement would be prepared on one and executed on the other.
-        database._reader = engine.execution_options(isolation_level="AUTOCOMMIT")
-    database.connect = connector.connect
-    database._connections = connector.connections
-    return await _checked(database, database.clock.measure)
-
-
-async def _checked(database: Database, check: Callable[[], Awaitable[None]]) -> Database:
-    """Fail here, with a clear message, and not at the first query."""
-    try:
-        with translated(database.where):
-            await check()
-    except BaseException:
-        await database.close()
-        raise
-    return database
+def _probe(connection: SyncConnection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(PROBE))
+        return
+    # The smallest write: one page of the journal. Its value is unchanged.
+    number = int(connection.scalar(text("PRAGMA user_version")) or 0)
+    connection.execute(text(f"PRAGMA user_version = {number}"))
+    connection.commit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sqlite3
 import ssl
 import uuid
@@ -21,6 +20,7 @@ log = logging.getLogger(__name__)
 _CHECK_ADDRESS = "Check that it runs and that DATABASE_URL names it."
 _TRY_AGAIN = "Trying again later may help."
 _PROMOTE = "Work continues as soon as a writable server answers at that address."
+_DISK = "the disk is full, or it failed", "Make room, or check the disk."
 _ADMINISTRATOR = "The administrator of this server has to upgrade its database."
 UPGRADE = Remedy("Run `reposync db upgrade`.", _ADMINISTRATOR, tool=_ADMINISTRATOR)
 
@@ -28,10 +28,12 @@ UPGRADE = Remedy("Run `reposync db upgrade`.", _ADMINISTRATOR, tool=_ADMINISTRAT
 _Words: TypeAlias = tuple[str, str | Remedy]
 LOCK_TIMEOUT, READ_ONLY = "55P03", "25006"
 _NO_TABLES = "its tables are missing, or lack a column", UPGRADE
+_NO_TABLES_IN_SQLITE = ("no such table", "no such column", "has no column")
 _LOCKED = "a different process holds the write lock for too long", _TRY_AGAIN
 
-# https://www.postgresql.org/docs/current/errcodes-appendix.html: a code, or its class.
-_POSTGRESQL: dict[str, _Words] = {
+# Beginnings of codes, of PostgreSQL (https://www.postgresql.org/docs/current/errcodes-appendix.html) and of SQLite
+# (https://www.sqlite.org/rescode.html).
+_WORDS: dict[str, _Words] = {
     "08": ("the connection broke", _TRY_AGAIN),
     READ_ONLY: ("it is read-only (a standby, or a primary that was demoted)", _PROMOTE),
     "25P03": ("this process held a transaction open for too long", _TRY_AGAIN),
@@ -44,16 +46,14 @@ _POSTGRESQL: dict[str, _Words] = {
     "53": ("it ran out of connections, memory or disk", _TRY_AGAIN),
     LOCK_TIMEOUT: _LOCKED,
     "57": ("it is starting, stopping or cancelled the query", _TRY_AGAIN),
-}
-_SQLITE: dict[str, _Words] = {
-    "locked|busy": _LOCKED,
-    "no such table|no such column|has no column": _NO_TABLES,
-    "unable to open": ("the file cannot be opened", "Check that its folder exists and can be written."),
-    "readonly": ("the file cannot be written", "Check its permissions and those of its folder."),
-    "not a database": ("the file is not an SQLite database", "Move it away, or name a different one in DATABASE_URL."),
-    "malformed": ("the file is damaged", "Restore it from a backup, or move it away to start afresh."),
-    # SQLite reports an error of the disk if it cannot extend its files.
-    "full|disk i/o": ("the disk is full, or it failed", "Make room, or check the disk."),
+    "SQLITE_BUSY": _LOCKED,
+    "SQLITE_LOCKED": _LOCKED,
+    "SQLITE_CANTOPEN": ("the file cannot be opened", "Check that its folder exists and can be written."),
+    "SQLITE_READONLY": ("the file cannot be written", "Check its permissions and those of its folder."),
+    "SQLITE_NOTADB": ("the file is not an SQLite database", "Move it away, or name a different one in DATABASE_URL."),
+    "SQLITE_CORRUPT": ("the file is damaged", "Restore it from a backup, or move it away to start afresh."),
+    "SQLITE_FULL": _DISK,
+    "SQLITE_IOERR": _DISK,  # also if the disk is full, and its files cannot be extended
 }
 
 
@@ -67,7 +67,9 @@ def translated(where: str) -> Iterator[None]:
     except IntegrityError:
         raise
     except (DBAPIError, PoolTimeout, sqlite3.Error, OSError) as error:
-        if isinstance(error, DBAPIError) and not _is_expected(error):
+        driver_error = _driver_error(error)
+        is_known = _words(driver_error) is not None or type(driver_error).__name__ == "InterfaceError"
+        if isinstance(error, DBAPIError) and not is_known and not error.connection_invalidated:
             raise _unexpected(where, error) from error
         raise _failure(where, error) from error
     except Exception as error:
@@ -84,7 +86,7 @@ def _failure(where: str, error: BaseException) -> StoreUnavailable:
 def _unexpected(where: str, error: DBAPIError) -> StatementRefused:
     incident = uuid.uuid4().hex[:12]
     log.error("incident %s: the database refused a statement", incident, exc_info=error)
-    kind = sqlstate(error) or type(_driver_error(error)).__name__
+    kind = error_code(error) or type(_driver_error(error)).__name__
     return StatementRefused(
         f"The database {where} refused a statement for an unexpected reason ({kind}).",
         remedy=f"The log has the details of incident {incident}; please report it.",
@@ -93,28 +95,18 @@ def _unexpected(where: str, error: DBAPIError) -> StatementRefused:
 
 def is_locked(error: BaseException) -> bool:
     """A different process holds SQLite's lock."""
-    driver_error = _driver_error(error)
-    return isinstance(driver_error, sqlite3.Error) and _words(driver_error) == _LOCKED
-
-
-def is_missing_table(error: DBAPIError) -> bool:
-    return _words(_driver_error(error)) == _NO_TABLES
-
-
-def _is_expected(error: DBAPIError) -> bool:
-    driver_error = _driver_error(error)
-    is_known = _words(driver_error) is not None or type(driver_error).__name__ == "InterfaceError"
-    return is_known or error.connection_invalidated
+    return error_code(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
 def _driver_error(error: BaseException) -> BaseException:
     return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
 
 
-def sqlstate(error: BaseException) -> str:
-    """PostgreSQL's code of the error; empty if it has none."""
-    state = getattr(_driver_error(error), "sqlstate", None)
-    return state if isinstance(state, str) else ""
+def error_code(error: BaseException) -> str:
+    """PostgreSQL's code of the error, or SQLite's name of it; empty if it has none."""
+    driver_error = _driver_error(error)
+    code = getattr(driver_error, "sqlstate", None) or getattr(driver_error, "sqlite_errorname", None)
+    return code if isinstance(code, str) else ""
 
 
 def describe(error: BaseException) -> _Words:
@@ -136,8 +128,7 @@ def describe(error: BaseException) -> _Words:
 
 
 def _words(error: BaseException) -> _Words | None:
-    if isinstance(error, sqlite3.Error):
-        message = str(error).lower()
-        return next((words for parts, words in _SQLITE.items() if re.search(parts, message)), None)
-    state = sqlstate(error)
-    return _POSTGRESQL.get(state) or _POSTGRESQL.get(state[:2])
+    code = error_code(error)
+    if code == "SQLITE_ERROR" and any(part in str(error) for part in _NO_TABLES_IN_SQLITE):
+        return _NO_TABLES
+    return next((words for beginning, words in _WORDS.items() if code.startswith(beginning)), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from sys import intern
 from typing import Any, NamedTuple
@@ -123,13 +122,11 @@ class Manifests(Stored):
     async def load(self, version_id: str) -> dict[str, ManifestRow]:
         """All rows by path. 50,000 take about 20 MB."""
         rows: dict[str, ManifestRow] = {}
-        query = _ROWS.where(FILES.c.repository_id == version_id)
-        async with (
-            self._database.read(streams=True) as connection,
-            aclosing(connection.pages(query, LOAD_ROWS)) as pages,
-        ):
-            async for page in pages:
-                rows |= {row[0]: _row(row) for row in page}
+        query = _ROWS.where(FILES.c.repository_id == version_id).order_by(FILES.c.path).limit(LOAD_ROWS)
+        last = ""
+        while page := await self._database.rows(query.where(FILES.c.path > last)):
+            rows |= {row[0]: _row(row) for row in page}
+            last = path_key(page[-1][0])
         return rows
 
     async def file(self, version_id: str, path: str) -> ManifestRow | None:

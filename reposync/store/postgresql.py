@@ -1,11 +1,11 @@
-"""Connections of asyncpg to the servers of a database URL, and hooks for SQLAlchemy's pool of them."""
+"""Connections of asyncpg to the servers of a database URL, and SQLAlchemy's engines of them."""
 
 from __future__ import annotations
 
 import ssl
-import time
 import weakref
 from collections import deque
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -13,10 +13,10 @@ from asyncpg.exceptions import ClientConfigurationError, TargetServerAttributeNo
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InvalidatePoolError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from reposync.config.database_url import PostgresqlAddress, malformed_address
-from reposync.store.database_errors import READ_ONLY, sqlstate
+from reposync.store.database_errors import READ_ONLY, error_code
 
 CONNECT_SECONDS = 10.0
 # For each of several servers: a heartbeat times out after 5 s, and the next one should reach the next server.
@@ -29,10 +29,6 @@ POSTGRESQL_SETTINGS = """
     SET idle_in_transaction_session_timeout = '15s';
     SET TimeZone = 'UTC';
     SET application_name = 'reposync'"""
-
-TRUSTED_SECONDS = 5.0
-"""An idle connection is not checked for this long."""
-_IDLE_SINCE = "reposync_idle_since"
 
 
 class Connector:
@@ -47,31 +43,35 @@ class Connector:
         self._settings = f"{POSTGRESQL_SETTINGS}; SET lock_timeout = {int(lock_seconds * 1000)}"
         self._connect_seconds = CONNECT_SECONDS if len(self._servers) == 1 else CONNECT_SECONDS_OF_SEVERAL
 
+    def engine(self, statement_seconds: float | None = STATEMENT_SECONDS, **options: Any) -> AsyncEngine:
+        """SQLAlchemy's engine, with `options`, of connections whose statements may last for `statement_seconds`."""
+        engine = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=partial(self.connect, statement_seconds),
+            connect_args={"prepared_statement_cache_size": self._cache_size},
+            hide_parameters=True,
+            **options,
+        )
+        event.listen(engine.sync_engine, "handle_error", _give_up_read_only)
+        event.listen(engine.sync_engine, "checkout", _replace_closed)
+        return engine
+
     async def connect(self, statement_seconds: float | None = STATEMENT_SECONDS) -> asyncpg.Connection:
         """Raises ConfigError for an address that asyncpg cannot parse, ReadOnlySQLTransactionError if servers answer
         but none is writable, and what asyncpg raises."""
-        is_read_only = False
-        for remaining in range(len(self._servers), 0, -1):
-            server = self._servers[0]
+        read_only: TargetServerAttributeNotMatched | None = None
+        for remaining in reversed(range(len(self._servers))):
             try:
-                return await self._open(server, statement_seconds)
-            except TargetServerAttributeNotMatched:
-                is_read_only = True
-                self._skip(server)
+                return await self._open(self._servers[0], statement_seconds)
+            except TargetServerAttributeNotMatched as error:
+                read_only = error
             except (OSError, asyncpg.PostgresError):
-                self._skip(server)
-                if remaining == 1 and not is_read_only:
+                if remaining == 0 and read_only is None:
                     raise
-            except BaseException:  # cancelled by a caller that stopped waiting: the next caller tries the next server
-                self._skip(server)
-                raise
-        raise asyncpg.ReadOnlySQLTransactionError("no server is writable")
-
-    def _skip(self, server: str) -> None:
-        if self._servers[0] == server:  # otherwise a concurrent connection attempt did so
-            self._servers.rotate(-1)
+        raise asyncpg.ReadOnlySQLTransactionError("no server is writable") from read_only
 
     async def _open(self, server: str, statement_seconds: float | None) -> asyncpg.Connection:
+        connection = None
         try:
             connection = await asyncpg.connect(
                 server,
@@ -79,44 +79,32 @@ class Connector:
                 command_timeout=statement_seconds,
                 statement_cache_size=self._cache_size,
             )
-        except ClientConfigurationError as error:
-            raise malformed_address(str(error)) from None
-        except ssl.SSLError:  # one about a certificate is a ValueError, too
-            raise
-        except ValueError:  # about a part of the address that is no number, and may be a part of the password
-            raise malformed_address() from None
-        try:
             await connection.execute(self._settings)
-        except BaseException:
-            connection.terminate()
+        except BaseException as error:  # also if it was cancelled: the next caller tries the next server
+            if self._servers[0] == server:  # otherwise a concurrent connection attempt did so
+                self._servers.rotate(-1)
+            if connection is not None:
+                connection.terminate()
+            if isinstance(error, ClientConfigurationError):
+                raise malformed_address(str(error)) from None
+            # A part of the address that is no number, and may be a part of the password. Errors about certificates are
+            # both.
+            if isinstance(error, ValueError) and not isinstance(error, ssl.SSLError):
+                raise malformed_address() from None
             raise
         self.connections.add(connection)
         return connection
 
 
-def watch_connections(engine: AsyncEngine) -> None:
+def _give_up_read_only(context: ExceptionContext) -> None:
     """Treat a server that refuses to write as disconnected, so that the pool drops its connections: they would survive
-    a demotion without a restart, and never reach the promoted server. And ping connections that were idle for a while;
-    one that is found dead invalidates all idle ones, and is replaced. SQLAlchemy's `pool_pre_ping` pings each time,
-    with three exchanges on asyncpg, and most work of the daemon is one exchange."""
-    pool = engine.sync_engine
+    a demotion without a restart, and never reach the promoted server."""
+    if context.original_exception is not None and error_code(context.original_exception) == READ_ONLY:
+        context.is_disconnect = True
 
-    def failed(context: ExceptionContext) -> None:
-        if context.original_exception is not None and sqlstate(context.original_exception) == READ_ONLY:
-            context.is_disconnect = True
 
-    def returned(_connection: Any, record: Any) -> None:
-        record.info[_IDLE_SINCE] = time.monotonic()
-
-    def handed_out(connection: Any, record: Any, _proxy: Any) -> None:
-        idle_since = record.info.pop(_IDLE_SINCE, float("inf"))
-        if time.monotonic() - idle_since < TRUSTED_SECONDS and not connection.driver_connection.is_closed():
-            return
-        try:
-            pool.dialect.do_ping(connection)
-        except pool.dialect.loaded_dbapi.Error as error:
-            raise InvalidatePoolError("no answer") from error
-
-    event.listen(pool, "handle_error", failed)
-    event.listen(pool, "checkin", returned)
-    event.listen(pool, "checkout", handed_out)
+def _replace_closed(connection: Any, _record: Any, _proxy: Any) -> None:
+    """A server that was restarted has closed its connections. asyncpg knows that without an exchange; SQLAlchemy's
+    `pool_pre_ping` costs three, and most work of the daemon is one."""
+    if connection.driver_connection.is_closed():
+        raise InvalidatePoolError("the server closed it")

@@ -1,8 +1,8 @@
 """The schema's revision: what it means to this version of the program, and how it is upgraded.
 
 Programs of several versions share a database during a rolling update, so migrations only add tables, indexes, and
-columns that are nullable or have a default: older programs go on working. A later version removes what is no longer
-used, and names in OLDEST_PROGRAM the first version that works without it; older programs read that in the database.
+columns that are nullable or have a default: older programs go on working. Such a revision names the oldest of them,
+`0012_for_0011`, which they read in the database. One that removes what is no longer used is a number alone.
 
 Alembic runs from the package without an `alembic.ini`, and is imported only if the schema has to change: that takes
 0.3 s. A new database gets today's tables and indexes at once: a test compares these with what the migrations make of
@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from reposync.errors import DatabaseForeign, StoreUnavailable
-from reposync.store.database_errors import LOCK_TIMEOUT, UPGRADE, is_locked, is_missing_table, sqlstate
+from reposync.store.database_errors import LOCK_TIMEOUT, UPGRADE, error_code, is_locked
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -32,9 +32,6 @@ REVISIONS = ("0007", "0010", "0011")
 """Oldest first: of 0.2.0, of 0.2.1, of this version."""
 
 HEAD = REVISIONS[-1]
-
-OLDEST_PROGRAM = "0011"
-"""Programs of this revision and newer can work on HEAD's schema."""
 
 SchemaState: TypeAlias = Literal["empty", "behind", "current", "ahead", "incompatible", "foreign"]
 """`ahead`: a newer version made it, and this one can work with it. `incompatible`: this one cannot. `foreign`: it is
@@ -48,39 +45,26 @@ MIGRATION_LOCK = 0x7265706F73796E63 >> 1
 # for statements of other programs, and an index over a million rows takes long.
 _POSTGRESQL_SETTINGS = ("SET LOCAL lock_timeout = '2s'", "SET LOCAL statement_timeout = 0")
 _PAUSE_SECONDS = 0.5
-_REPORT_SECONDS = 15.0
 
 VERSION_TABLE = "reposync_alembic_version"
 FORMER_VERSION_TABLE = "alembic_version"
-"""Of 0.2.0, whose programs read it, and of any other program that uses Alembic. It is taken over if the
-database has our tables, and its revision then follows that of VERSION_TABLE."""
+"""Of 0.2.0, and of any other program that uses Alembic."""
 
-_OLDEST = {
-    "sqlite": "SELECT user_version FROM pragma_user_version",
-    "postgresql": "SELECT obj_description(to_regclass('{}'), 'pg_class')",
-}
-# Those of an extension, such as PostGIS, belong to nobody.
-_TABLES = {
-    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name",
-    "postgresql": """
-        SELECT relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-        WHERE relkind IN ('r', 'p') AND pg_table_is_visible(pg_class.oid)
-            AND nspname <> 'information_schema' AND nspname NOT IN ('pg_catalog', 'pg_toast')
-            AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_class.oid AND deptype = 'e')
-        ORDER BY relname""",
-}
-_OUR_TABLES = frozenset({"repositories", "sync_runs", "indexed_files"})
+_TABLES_OF_0_2_0 = frozenset({"repositories", "sync_runs", "indexed_files"})
 _NAMED_TABLES = 3
-_COMMENT = "oldest program: "
+
+
+def oldest_program(revision: str) -> str:
+    """The revision of the oldest program that can work with a schema of this revision."""
+    return revision.partition("_for_")[2] or revision
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Revisions of the database (None: no tables), and of the oldest program that can use it (None: unknown).
-    `others`: tables of a different program, if there are none of this one."""
+    """The revision of the database (None: no tables). `others`: tables of a different program, if there are none of
+    this one."""
 
     revision: str | None
-    oldest_program: str | None = None
     others: tuple[str, ...] = ()
 
     @property
@@ -91,8 +75,7 @@ class Schema:
             return "empty"
         if self.revision in REVISIONS:
             return "current" if self.revision == HEAD else "behind"
-        is_newer = self.revision > HEAD and self.oldest_program is not None
-        return "ahead" if is_newer and str(self.oldest_program) <= HEAD else "incompatible"
+        return "ahead" if oldest_program(self.revision) <= HEAD < self.revision else "incompatible"
 
     def require(self, where: str, *, complete: bool = True) -> None:
         """Raises StoreUnavailable unless this version can work with it, or if not `complete`, upgrade it; and
@@ -118,32 +101,12 @@ class Schema:
             raise StoreUnavailable(f"{found}; this version needs schema {HEAD}.", remedy=UPGRADE)
 
 
-async def read_schema(engine: AsyncEngine) -> Schema:
-    try:
-        return await _read_schema(engine, VERSION_TABLE)
-    except DBAPIError as error:
-        if not is_missing_table(error):
-            raise
-    async with engine.connect() as connection:
-        tables = list(await connection.scalars(text(_TABLES[engine.dialect.name])))
-    if FORMER_VERSION_TABLE in tables and _OUR_TABLES.issubset(tables):
-        return await _read_schema(engine, FORMER_VERSION_TABLE)
-    return Schema(None, others=tuple(tables))
-
-
-async def _read_schema(engine: AsyncEngine, version_table: str) -> Schema:
-    async with engine.connect() as connection:
-        revision = await connection.scalar(text(f"SELECT version_num FROM {version_table}"))  # noqa: S608
-        if revision in (None, *REVISIONS):
-            return Schema(revision)
-        oldest = text(_OLDEST[engine.dialect.name].format(version_table))
-        return Schema(revision, _as_revision(await connection.scalar(oldest)))
-
-
-def _as_revision(stored: object) -> str | None:
-    if isinstance(stored, int):
-        return f"{stored:04}" if stored else None
-    return str(stored).removeprefix(_COMMENT) if str(stored).startswith(_COMMENT) else None
+def read_schema(connection: Connection) -> Schema:
+    tables = inspect(connection).get_table_names()
+    table = VERSION_TABLE if VERSION_TABLE in tables else FORMER_VERSION_TABLE
+    if table != VERSION_TABLE and not _TABLES_OF_0_2_0.union([table]).issubset(tables):
+        return Schema(None, others=tuple(sorted(tables)))
+    return Schema(connection.scalar(text(f"SELECT version_num FROM {table}")))  # noqa: S608
 
 
 async def upgrade_schema(
@@ -153,18 +116,17 @@ async def upgrade_schema(
     `migrate_once`. `report` is called with what is waited for, in a sentence. Raises StoreUnavailable after a wait of
     `wait_seconds`."""
     loop = asyncio.get_running_loop()
-    began, report_at = loop.time(), 0.0
+    deadline, reported = loop.time() + wait_seconds, ""
     while isinstance(outcome := await attempt(), str):
-        now = loop.time()
-        if now - began > wait_seconds:
+        if loop.time() > deadline:
             raise StoreUnavailable(
                 f"The database {where} could not be upgraded to schema {HEAD} "
                 f"within {wait_seconds:g} s: waiting for {outcome}.",
                 remedy="End that process or transaction, or try again later.",
             )
-        if now >= report_at:
+        if outcome != reported:
             report(f"The database {where} needs schema {HEAD}; waiting for {outcome}.")
-            report_at = now + _REPORT_SECONDS
+            reported = outcome
         await asyncio.sleep(_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
     return outcome
 
@@ -172,28 +134,19 @@ async def upgrade_schema(
 async def migrate_once(writer: AsyncEngine) -> bool | str:
     """Bring the schema to HEAD in one transaction. Returns whether there was something to migrate, or in words what
     prevented it. `writer` has writing transactions without a timeout for statements."""
-    is_postgresql = writer.dialect.name == "postgresql"
     try:
         async with writer.begin() as connection:
-            if is_postgresql:
+            if writer.dialect.name == "postgresql":
                 for setting in _POSTGRESQL_SETTINGS:
                     await connection.exec_driver_sql(setting)
                 # For the transaction and not the session: PgBouncer may pool transactions.
                 if not await connection.scalar(text(f"SELECT pg_try_advisory_xact_lock({MIGRATION_LOCK})")):
                     return "a different process, which upgrades it"
-            if not await connection.run_sync(migrate):
-                return False
-            # For programs that do not know the revision.
-            if is_postgresql:
-                for table in await connection.run_sync(_version_tables, HEAD):
-                    await connection.exec_driver_sql(f"COMMENT ON TABLE {table} IS '{_COMMENT}{OLDEST_PROGRAM}'")
-            else:
-                await connection.exec_driver_sql(f"PRAGMA user_version = {int(OLDEST_PROGRAM)}")
-            return True
+            return await connection.run_sync(migrate)
     except DBAPIError as error:
         if is_locked(error):
             return "a different process, which writes to it"
-        if sqlstate(error) != LOCK_TIMEOUT:
+        if error_code(error) != LOCK_TIMEOUT:
             raise
         return "a transaction that uses its tables (see pg_stat_activity)"
 
@@ -211,37 +164,17 @@ def migrate(connection: Connection) -> bool:
     """Bring the schema to HEAD in the connection's transaction. Returns whether that changed it: a different process,
     even of a newer version, may have done it just before."""
     from alembic import command
-    from alembic.migration import MigrationContext
     from sqlalchemy.schema import CreateIndex, CreateTable
 
     from reposync.store.indexes import INDEXES, SCHEMA
 
-    tables = _version_tables(connection)
-    if tables == [FORMER_VERSION_TABLE]:
-        columns = "(version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
-        connection.exec_driver_sql(f"CREATE TABLE {VERSION_TABLE} {columns}")
-        copy = f"INSERT INTO {VERSION_TABLE} SELECT version_num FROM {FORMER_VERSION_TABLE}"  # noqa: S608
-        connection.exec_driver_sql(copy)
-    before = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
-    if before is None:
+    state = read_schema(connection).state
+    if state == "empty":
         for table in SCHEMA.sorted_tables:
             connection.execute(CreateTable(table))
         for index in INDEXES:  # `create_all` has no order
             connection.execute(CreateIndex(index))
         command.stamp(alembic_config(connection), HEAD)
-    elif before in REVISIONS[:-1]:
+    elif state == "behind":
         command.upgrade(alembic_config(connection), HEAD)
-        if FORMER_VERSION_TABLE in tables:  # unless a different program made it since
-            change = f"UPDATE {FORMER_VERSION_TABLE} SET version_num = '{HEAD}' WHERE version_num = '{before}'"  # noqa: S608
-            connection.exec_driver_sql(change)
-    return before is None or before in REVISIONS[:-1]
-
-
-def _version_tables(connection: Connection, revision: str | None = None) -> list[str]:
-    """Those that exist, and have this `revision`, if one is given."""
-    existing = inspect(connection).get_table_names()
-    tables = [each for each in (VERSION_TABLE, FORMER_VERSION_TABLE) if each in existing]
-    if revision is None:
-        return tables
-    query = "SELECT version_num FROM {}"
-    return [each for each in tables if connection.scalar(text(query.format(each))) == revision]
+    return state in ("empty", "behind")

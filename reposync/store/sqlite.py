@@ -7,18 +7,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import secrets
 import sqlite3
 import stat
-from collections.abc import Awaitable, Callable
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, event
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy import URL, event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from reposync.clock import elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress
@@ -27,12 +26,6 @@ from reposync.store.database_errors import describe, is_locked
 from reposync.store.schema import FORMER_VERSION_TABLE, VERSION_TABLE
 
 LOCK_SECONDS = 10.0
-# A migration tries to get the write lock again and again, and reports in between.
-MIGRATION_LOCK_SECONDS = 1.0
-PRAGMAS = ("foreign_keys=ON", "synchronous=NORMAL")
-WRITES, READS = "reposync_writes", "reposync_reads"
-"""Execution options of an engine whose transactions begin with the write lock, and of one without transactions: each
-statement sees what is committed then."""
 
 
 def make_private(path: Path) -> None:
@@ -49,48 +42,42 @@ def make_private(path: Path) -> None:
                 path.chmod(mode & ~0o007)
 
 
-def sqlite_engine(path: Path, timeout_seconds: float = MIGRATION_LOCK_SECONDS, **options: Any) -> AsyncEngine:
+def turn_on_wal(path: Path, lock_seconds: float) -> None:
+    """Readers and the writer do not wait for each other. The file keeps the mode. The switch ignores SQLite's own wait
+    for a lock, and two processes may open a new file at once."""
+    deadline = elapsed_seconds() + lock_seconds
+    with closing(sqlite3.connect(path, timeout=lock_seconds)) as connection:
+        if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+            return
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if not is_locked(error) or elapsed_seconds() > deadline:
+                    raise
+            time.sleep(0.01)
+
+
+def sqlite_engine(path: Path, lock_seconds: float, *, writes: bool = False, **options: Any) -> AsyncEngine:
+    """Its connections wait for SQLite's lock for `lock_seconds`, in the driver's thread. Transactions of one that
+    `writes` begin with that lock: a read that grows into a write fails at once if a different process wrote in between.
+    Of one that does not, there are none: each statement sees what is committed then."""
     url = URL.create("sqlite+aiosqlite", database=str(path))
-    engine = create_async_engine(url, hide_parameters=True, connect_args={"timeout": timeout_seconds}, **options)
+    # Without an `isolation_level` the driver begins no transactions: it would do so late, and not at all for DDL.
+    driver = {"timeout": lock_seconds, "isolation_level": None}
+    engine = create_async_engine(url, hide_parameters=True, connect_args=driver, **options)
     event.listen(engine.sync_engine, "connect", _prepare)
-    event.listen(engine.sync_engine, "begin", _begin)
+    if writes:
+        event.listen(engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine
 
 
 def _prepare(connection: Any, _record: Any) -> None:
-    # The driver would begin transactions late, and not at all for DDL; `_begin` does it instead.
-    connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in PRAGMAS:
-        cursor.execute(f"PRAGMA {pragma}")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
-
-
-def _begin(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    if not options.get(READS):
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITES) else "BEGIN")
-
-
-async def turn_on_wal(connection: AsyncConnection) -> None:
-    """Readers and the writer do not wait for each other. The file keeps the mode."""
-    driver: Any = (await connection.get_raw_connection()).driver_connection
-    async with driver.execute("PRAGMA journal_mode") as cursor:
-        (mode,) = await cursor.fetchone()
-    if mode != "wal":
-        await driver.execute("PRAGMA journal_mode=WAL")
-
-
-async def while_locked(attempt: Callable[[], Awaitable[object]], deadline: float) -> None:
-    """Again and again until a different process gives up SQLite's lock."""
-    while True:
-        try:
-            await attempt()
-            return
-        except Exception as error:
-            if not is_locked(error) or elapsed_seconds() > deadline:
-                raise
-        await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311
 
 
 # Back-ups ------------------------------------------------------------------------------------------------------------
@@ -135,7 +122,9 @@ def _copy(address: SqliteAddress, target: Path) -> Backup:
         with closing(sqlite3.connect(partial)) as copy:
             (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
-                raise sqlite3.DatabaseError(f"malformed: {found}")
+                error = sqlite3.DatabaseError(found)
+                error.sqlite_errorname = "SQLITE_CORRUPT"
+                raise error
             query = "SELECT name FROM sqlite_master WHERE name IN (?, ?) ORDER BY length(name) DESC"
             table = copy.execute(query, (VERSION_TABLE, FORMER_VERSION_TABLE)).fetchone()
             select = "SELECT version_num FROM {}"

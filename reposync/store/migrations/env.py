@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from reposync.store.indexes import SCHEMA
 from reposync.store.schema import VERSION_TABLE
 
-context.configure(
-    connection=context.config.attributes["connection"], target_metadata=SCHEMA, version_table=VERSION_TABLE
-)
+context.configure(connection=context.config.attributes["connection"], version_table=VERSION_TABLE)
 with context.begin_transaction():
     context.run_migrations()

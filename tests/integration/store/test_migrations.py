@@ -22,7 +22,7 @@ from reposync.store.indexes import SCHEMA
 from reposync.store.repositories import Repositories
 from reposync.store.repository import repository_id
 from reposync.store.run import Ask
-from reposync.store.schema import HEAD, OLDEST_PROGRAM, REVISIONS, VERSION_TABLE, alembic_config
+from reposync.store.schema import HEAD, REVISIONS, VERSION_TABLE, alembic_config, oldest_program
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.released_schemas import RELEASED, ROWS, Rows, execute, make, make_tables, rows
 from tests.integration.store.conftest import Store
@@ -240,10 +240,10 @@ REQUIRED = re.compile(r"\w+ (\d \w+ [A-Z]+ 1 \d|\w+ [a-z ]+ NO)")
 async def test_a_migration_only_adds_to_what_the_oldest_program_beside_it_uses(
     empty: Database, empty_database_url: str
 ) -> None:
-    if OLDEST_PROGRAM == HEAD:
+    if oldest_program(HEAD) == HEAD:
         await empty.upgrade()
     else:
-        await make_tables(empty_database_url, OLDEST_PROGRAM, is_postgresql=empty.is_postgresql)
+        await make_tables(empty_database_url, oldest_program(HEAD), is_postgresql=empty.is_postgresql)
     before = await definitions(empty)
     await empty.upgrade()
     after = await definitions(empty)

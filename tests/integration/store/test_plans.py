@@ -92,7 +92,7 @@ async def plan(
     def note(_: Any, __: Any, statement: str, parameters: Any, ___: Any, is_many: bool) -> None:
         asked.append((statement, parameters[0] if is_many else parameters))
 
-    engines = (store.database._engine.sync_engine, store.database._writer.sync_engine)
+    engines = (store.database._reader.sync_engine, store.database._writer.sync_engine)
     for engine in engines:
         event.listen(engine, "before_cursor_execute", note)
     try:

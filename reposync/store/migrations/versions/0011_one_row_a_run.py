@@ -60,6 +60,7 @@ def upgrade() -> None:
     for name, definition in _PREFERRED.items() if is_sqlite else ():
         op.execute(f"DROP INDEX {name}")
         op.execute(f"CREATE INDEX {name} ON sync_runs {definition} ('queued', 'retrying', 'running')")
+    _refuse_programs_of_0_2(op.get_bind())
 
 
 def _make_repositories_due() -> None:
@@ -141,3 +142,16 @@ def _merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     """Of a server its name, of a group its server and path."""
     return entry.get("name"), entry.get("gitlab"), entry.get("group")
+
+
+def _refuse_programs_of_0_2(connection: sa.Connection) -> None:
+    """0.2.0 reads the revision in `alembic_version`, and both read which the oldest program is that can work with it in
+    a comment on their table, in SQLite in `user_version`."""
+    if connection.dialect.name == "sqlite":
+        op.execute("PRAGMA user_version = 11")
+    tables = ["reposync_alembic_version"]
+    if sa.inspect(connection).has_table("alembic_version"):  # of 0.2.0, or of a different program
+        of_0_2 = "UPDATE alembic_version SET version_num = '0011' WHERE version_num IN ('0007', '0010')"
+        tables += ["alembic_version"] * connection.exec_driver_sql(of_0_2).rowcount
+    for table in tables if connection.dialect.name == "postgresql" else ():
+        op.execute(f"COMMENT ON TABLE {table} IS 'oldest program: 0011'")
