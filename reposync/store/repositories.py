@@ -313,7 +313,7 @@ async def lock_repositories(
     """Lock these rows in the order of their ids. A transaction that changes several repositories locks them by one call
     of this: PostgreSQL aborts one of two transactions that lock in different orders.
 
-    The order of all transactions: the fence of the registry document or of a group (a guard), repositories, runs
+    The order of all transactions: the registry document (a guard), repositories, runs
     (`locked`, in the order of their ids), then what belongs to these: attempts, problems, versions, manifest rows. One
     that begins with runs locks no repository after them, and does not wait for a second run (SKIP LOCKED)."""
     # NO KEY UPDATE: an insertion of a version holds a KEY SHARE lock by its foreign key, and need not wait.
