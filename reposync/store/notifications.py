@@ -8,9 +8,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.errors import Remedy, RepoSyncError, StoreUnavailable
 from reposync.store.database import PROBE, QUEUE, Database
 from reposync.supervision import Backoff
 
@@ -79,6 +79,13 @@ class TooManyWatchers(RepoSyncError):
     retryable = True
 
 
+class _Failure(NamedTuple):
+    """A query that failed, for all who look until the next one."""
+
+    message: str
+    remedy: str | Remedy | None
+
+
 class RowWatch(Generic[T]):
     """Of one kind of row, for one event loop: any number of watchers share one query.
 
@@ -93,8 +100,8 @@ class RowWatch(Generic[T]):
         self._max_watchers = max_watchers
         self._keys: Counter[str] = Counter()
         self._clients: Counter[str] = Counter()
-        self._query: asyncio.Future[Mapping[str, T]] | None = None
-        self._running: set[asyncio.Future[Mapping[str, T]]] = set()
+        self._query: asyncio.Future[Mapping[str, T] | _Failure] | None = None
+        self._running: set[asyncio.Future[Any]] = set()
         self._asked: frozenset[str] = frozenset()
         self._looked_at = float("-inf")
 
@@ -136,22 +143,31 @@ class RowWatch(Generic[T]):
         is_due = now - self._looked_at >= self.look_seconds - 0.01
         if self._query is None or key not in self._asked or (is_due and self._query.done()):
             self._asked, self._looked_at = frozenset(self._keys), now
-            self._query = asyncio.ensure_future(self._fetch(self._asked))
+            self._query = asyncio.ensure_future(self._rows(self._asked))
             self._running.add(self._query)
             self._query.add_done_callback(self._ended)
         try:
             async with asyncio.timeout(_QUERY_SECONDS):
                 # Watchers may leave while it runs, and others wait for it.
-                return (await asyncio.shield(self._query)).get(key)
+                rows = await asyncio.shield(self._query)
         except TimeoutError:
             raise StoreUnavailable(f"The database did not answer within {_QUERY_SECONDS:g} s.") from None
+        if isinstance(rows, _Failure):
+            raise StoreUnavailable(rows.message, remedy=rows.remedy)
+        return rows.get(key)
+
+    async def _rows(self, keys: Collection[str]) -> Mapping[str, T] | _Failure:
+        try:
+            return await self._fetch(keys)
+        except StoreUnavailable as error:
+            return _Failure(error.message, error.remedy)
 
     async def settle(self) -> None:
         """Wait until no query is running, before the database is closed."""
         if self._running:
             await asyncio.wait(self._running)
 
-    def _ended(self, query: asyncio.Future[Mapping[str, T]]) -> None:
+    def _ended(self, query: asyncio.Future[Any]) -> None:
         self._running.discard(query)
         # Also marks an error as retrieved, if nobody waits for it any more.
         if (query.cancelled() or query.exception() is not None) and self._query is query:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, ExitStack
 
@@ -212,3 +214,21 @@ async def test_all_watchers_share_one_query_and_its_failure() -> None:
                 expected = [None if name == "gone" else f"row of {name}" for name in names]
                 assert [str(each) for each in found] == [str(failure or each) for each in expected]
         assert (queries, watched.watchers) == ([frozenset(names)], 0)
+
+
+async def test_a_failure_that_watchers_share_keeps_nothing_of_its_query() -> None:
+    raised: weakref.WeakSet[StoreUnavailable] = weakref.WeakSet()
+
+    async def fetch(_: Collection[str]) -> dict[str, str]:
+        error = StoreUnavailable("The database db:5432 refuses connections.")
+        raised.add(error)
+        raise error
+
+    watched = RowWatch(fetch, look_seconds=60.0)
+    with watched.watching("run"):
+        with pytest.raises(StoreUnavailable):
+            await watched.look("run")
+        gc.collect()
+        assert [*raised] == []
+        with pytest.raises(StoreUnavailable):
+            await watched.look("run")
