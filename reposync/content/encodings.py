@@ -1,95 +1,131 @@
-"""Which older encoding a text has, by the words that each encoding makes of it.
+"""Which older encoding a text has: the one in which its bytes outside ASCII are the cheapest to write down.
 
-A statistical detector needs hundreds of bytes, a source file has a comment or two. So an encoding is chosen if its
-bytes outside ASCII become words: of the letters of one language, or of the usual characters of a script, with some of
-the frequent ones. Words with ASCII letters inside are Latin: `Gr\xf6\xdfe` is never Chinese.
+A statistical detector needs hundreds of bytes, a source file has a comment or two. So each encoding is tried with each
+of its languages, and every character costs as many bits as it is rare in that language (`letters`), or out of place: a
+letter of a different script within a word of ASCII letters, a capital after a small letter, a quotation mark between
+letters. The fewest bits win, unless they are as many as random bytes take, or an encoding of a different script is
+about as good: what would be a guess is not read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-_MIN_SHARE: Final = 0.9
-"""Of the characters outside ASCII: the rest are names and typing errors."""
-_MIN_LETTERS: Final = 3
-"""Of a script of letters other than Latin. Any two are words in some encoding."""
+from reposync.content.letters import BITS
 
-_GERMAN: Final = "äöüß"
-_WESTERN: Final = (
-    _GERMAN,
-    "àâæçéèêëîïôœùûü",
-    "áéíñóúü",
-    "àáâãçéêíóôõúü",
-    "àèéìòù",
-    "àçèéíïòóúü",
-    "áäåæéöøü",
-    "áçéèëïíóöü",
-)
-"""German, French, Spanish, Portuguese, Italian, Catalan, Scandinavian, Dutch."""
-_CENTRAL: Final = ("ąćęłńóśźż", "áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "áéíóöőúüű", "ćčđšž", "âăîşţ")
-"""Polish, Czech, Slovak, Hungarian, Croatian, Romanian."""
+_MOST_BITS: Final = 6.8
+"""Of a byte. Text takes 2 (German) to 6 (a word of rare characters); all letters of cp1251 at random take 7."""
+_MOST_LATIN_BITS: Final = 11
+"""Of a byte, if what the bytes are in leaves no doubt about the script: also letters of other languages."""
+_MARGIN: Final = 4
+"""Bits by which the best encoding is better than those of other scripts: 16 times as likely."""
 
-_LATIN: Final = (
-    ("cp1252", _WESTERN),
-    ("cp1250", _CENTRAL),
-    ("iso8859-2", _CENTRAL),
-    ("cp1254", ("âçğıîöşüû",)),  # Turkish
-    ("cp850", (_GERMAN,)),
-    ("cp1252", ("".join(map(chr, {*range(0xDF, 0x100)} - {0xF7})) + "œšž",)),  # Icelandic, and names of many countries
-)
-"""Encodings with alphabets, in the order in which they are tried."""
-
-_RUSSIAN: Final = ("абвгдеёжзийклмнопрстуфхцчшщъыьэюяґєії", "оеаинтсрвлі")
-_HEBREW: Final = ("אבגדהוזחטיךכלםמןנסעףפץצקרשת", "יולהמרתאשנ")
-_GREEK: Final = ("αάβγδεέζηήθιίϊΐκλμνξοόπρσςτυύϋΰφχψωώ", "αοιετσνηυρόίά")
-_OTHER_LETTERS: Final = (
-    *((encoding, *_RUSSIAN) for encoding in ("cp1251", "koi8-r", "cp866")),
-    ("cp1253", *_GREEK),
-    ("cp1255", *_HEBREW),
-)
-"""Encoding, letters (of Russian and Ukrainian), the most frequent ones."""
-_FREQUENT_LETTERS: Final = 0.4
-"""Their share: 0.65 in real text, 0.2 to 0.3 if capitals and small letters are exchanged (cp1251 and koi8-r)."""
-_FREQUENT_CHARACTERS: Final = 0.1
-
-_CHINESE: Final = (
-    "的一是不了在有人用这中大为上个数据文件名以到时要就出会可也你对生能而子那得于着下自之年过发后作里成多所方法变量值返回参函类型"
-    "表示设置配信息输入输出字符串错误默认添加删除修改新建加读写取是否果如定义处理接口使意测试码说明初始化本日行目录路径網这這個為"
-    "數據來會時對後發過裡變參類設輸錯誤預刪寫義處碼說檔案傳連線資料庫使用者密稱註解"
-)
-_KANA: Final = "".join(map(chr, [*range(0x3041, 0x3094), *range(0x30A1, 0x30F7)]))
-_JAPANESE: Final = _KANA + "初期化作者定値関数設文字列名前時間使用変更注意年月日本人出入力処理"
-_KOREAN: Final = "이다는을를의에가은로고한하지기사자나아도리어시해서정인수그대있것들와으스트일성동오보제파처설명변용"
-
-_SYMBOL_ROWS: Final = rb"[\xa1\xa3][\xa1-\xfe]"
-_TWO_BYTES: Final = (
-    ("cp932", rb"\x81[\x40-\xac]|\x82[\x4f-\xf1]|\x83[\x40-\x96]|[\x88-\x97][\x40-\xfc]|\x98[\x40-\x72]", _JAPANESE),
-    ("euc_jp", rb"\xa4[\xa1-\xf3]|\xa5[\xa1-\xf6]|[\xb0-\xcf][\xa1-\xfe]|" + _SYMBOL_ROWS, _JAPANESE),
-    ("euc_kr", rb"[\xb0-\xc8][\xa1-\xfe]|" + _SYMBOL_ROWS, _KOREAN),
-    ("gb18030", rb"[\xb0-\xd7][\xa1-\xfe]|" + _SYMBOL_ROWS, _CHINESE),
-    ("big5", rb"[\xa4-\xc5][\x40-\x7e\xa1-\xfe]|\xc6[\x40-\x7e]|\xa1[\x40-\x7e\xa1-\xfe]", _CHINESE),
-)
-"""Encoding, the rows of its usual characters (first level of the standard, letters, punctuation), the frequent ones."""
+# What is no text of a language costs so many bits.
+_UNKNOWN_LETTER: Final = 10
+_UNKNOWN_CHARACTER: Final = 15
+_OTHER_SYMBOL: Final = 8
+_OUT_OF_PLACE: Final = 6
+_ALONE: Final = 2
+_IN_PLACE: Final = 3
+"""Bits that a final letter takes less at the end of a word than anywhere."""
+_PUNCTUATION: Final = 6
 
 _ASCII: Final = re.compile("[\0-\x7f]+")
+_NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
 _WORD: Final = re.compile(r"[^\W\d_]+")
-_SYMBOL: Final = re.compile(
-    r"(?<!\w)[«“„‚‘‹¿¡](?=\w)|(?<=\w)[»”“‘›…™®](?!\w)|’|\b[^\W\d_]{1,2}[²³](?!\w)|[°µ](?=[^\W\d_]{1,2}\b)"
-    r"|(?<![^\W\d_])[\xa0§©®°±ª²³µ¹º«»¼½¾¿¡£¥¢×÷·†•…‰–—€“”„‚‘‹›™№](?![^\W\d_])"
+_LETTER: Final = r"[^\W\d_ªº]"
+_RUN: Final = re.compile(rb"[A-Za-z]?[\x80-\xff]+[A-Za-z]?")
+_SYMBOLS: Final = re.compile(rb"[\x85\x91-\x97\xa0\xa7\xa9\xab\xb0\xbb\xd7]{1,2}")
+_LATIN_RUN: Final = re.compile(
+    rb"[A-Za-z]L{1,2}[A-Za-z]?|L{1,2}[A-Za-z]|L|[A-Za-z][\xb2\xb3]|\xb5[A-Za-z]".replace(
+        b"L", rb"[\x8a\x8c\x8e\x9a\x9c\x9e\x9f\xc0-\xd6\xd8-\xf6\xf8-\xff]"
+    )
 )
-"""Symbols where a text has them (m², 20 µs, “quoted”, l’été), not where other encodings have letters."""
+_USUAL_SYMBOLS: Final = frozenset("\xa0«»“”„‘’–—…°©§²×·€®")
+_USUAL_BITS: Final = 4
+_MISPLACED_SYMBOL: Final = re.compile(rf"(?<={_LETTER})[^\x00-\x7f\w’·\xad](?={_LETTER})|(?<={_LETTER})[¿¡„](?!\w)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """`misplaced`: letters where its words have none. `final`: letters in the only place for them."""
+
+    encodings: tuple[tuple[str, int, tuple[str, ...]], ...]
+    misplaced: re.Pattern[str] = re.compile(r"(?!)")
+    final: re.Pattern[str] = re.compile(r"(?!)")
+
+
+_WESTERN: Final = ("german", "french", "spanish", "portuguese", "italian", "catalan", "swedish", "danish", "dutch")
+_NORTHERN: Final = ("icelandic", "estonian")
+_CENTRAL: Final = ("polish", "czech", "slovak", "hungarian", "croatian", "romanian")
+_CYRILLIC: Final = ("russian", "ukrainian", "bulgarian", "serbian")
+
+_LATIN: Final = _Script((
+    ("cp1252", 0, (*_WESTERN, *_NORTHERN)),
+    ("cp1250", 1, _CENTRAL),
+    ("iso8859-2", 1, _CENTRAL),
+    ("cp1254", 2, ("turkish",)),
+    ("cp1257", 8, ("lithuanian", "latvian")),
+    ("cp850", 3, _WESTERN),
+))  # fmt: skip
+"""Encoding, how many bits rarer its files are, and the languages that it is used for."""
+_ALPHABETS: Final = {
+    "cyrillic": _Script(
+        (
+            ("cp1251", 1, _CYRILLIC),
+            ("koi8-r", 1, ("russian", "bulgarian")),
+            ("koi8-u", 2, ("ukrainian",)),
+            ("cp866", 2, _CYRILLIC),
+        ),
+        re.compile(r"\b[ъьы]|[ъь][ъьы]"),
+    ),
+    "greek": _Script(
+        (("cp1253", 1, ("greek",)), ("iso8859-7", 2, ("greek",))),
+        re.compile(r"ς(?=\w)|σ\b|[άέήίόύώΐΰ](?=\w*[άέήίόύώΐΰ])"),
+        re.compile(r"ς\b"),
+    ),
+    "hebrew": _Script((("cp1255", 1, ("hebrew",)),), re.compile(r"[ךםןףץ](?=\w)|[כמנפצ]\b"), re.compile(r"[ךםןףץ]\b")),
+    "hebrew in visual order": _Script(
+        (("cp1255", 2, ("hebrew",)),), re.compile(r"(?<=\w)[ךםןףץ]|\b[כמנפצ]"), re.compile(r"\b[ךםןףץ]")
+    ),
+    "arabic": _Script((("cp1256", 2, ("arabic",)),)),
+}
+_TWO_BYTES: Final = (
+    ("cp932", "japanese"),
+    ("euc_jp", "japanese"),
+    ("euc_kr", "korean"),
+    ("gb18030", "simplified"),
+    ("big5", "traditional"),
+    ("cp874", "thai"),
+)
 
 
 def likely_encodings(sample: bytes) -> Iterator[str]:
-    """The encodings in which `sample`, whole lines with bytes outside ASCII, is made of words; the likeliest first."""
-    for encoding, alphabets in _LATIN:
-        if _is_latin(sample, encoding, alphabets):
-            yield encoding
-    others = [(_letters_share(sample, *row), row[0]) for row in _OTHER_LETTERS]
-    others += [(_characters_share(sample, *row), row[0]) for row in _TWO_BYTES]
-    yield from (encoding for share, encoding in sorted(others, reverse=True) if share >= 0)
+    """The encodings in which `sample`, whole lines with bytes outside ASCII, is text; the likeliest first."""
+    is_latin = _has_latin_words(sample)
+    limit = (_MOST_LATIN_BITS if is_latin else _MOST_BITS) * len(_outside(sample))
+    costs = [(bits, "latin", encoding) for encoding, bits in _costs_of_letters(sample, _LATIN, is_latin=True)]
+    if not is_latin:
+        for name, script in _ALPHABETS.items():
+            costs += [(bits, name, encoding) for encoding, bits in _costs_of_letters(sample, script)]
+        costs += [
+            (bits, language, encoding)
+            for encoding, language in _TWO_BYTES
+            if (bits := _cost_of_characters(sample, encoding, BITS[language])) is not None
+        ]
+    costs.sort(key=lambda each: each[0])
+    best = costs[0] if costs else None
+    if best is None or any(
+        bits < best[0] + _MARGIN and sample.decode(encoding) != sample.decode(best[2])
+        for bits, script, encoding in costs
+        if script != best[1]
+    ):
+        return
+    yield from (encoding for bits, script, encoding in costs if script == best[1] and bits <= limit)
 
 
 def mixes_scripts(text: str) -> bool:
@@ -99,53 +135,94 @@ def mixes_scripts(text: str) -> bool:
     return bool(mixed * 20 > len(words))
 
 
-def _words(sample: bytes, encoding: str) -> tuple[str, list[str], int]:
-    """The characters outside ASCII, the words that have some, and the number of symbols."""
+def _outside(sample: bytes) -> bytes:
+    return sample.translate(None, bytes(range(0x80)))
+
+
+def _has_latin_words(sample: bytes) -> bool:
+    """Whether nearly all letters outside ASCII are in cp1252 one or two in a word of ASCII letters, or alone, as in
+    `Gr\xf6\xdfe` and `\xe0`: no other script is written so."""
+    runs = [run for run in _RUN.findall(sample) if not _SYMBOLS.fullmatch(run)]
+    latin = sum(len(_outside(run)) for run in runs if _LATIN_RUN.fullmatch(run))
+    return latin > 0 and latin >= 0.9 * sum(len(_outside(run)) for run in runs)
+
+
+def _costs_of_letters(sample: bytes, script: _Script, *, is_latin: bool = False) -> Iterator[tuple[str, int]]:
+    """Of each encoding in which `sample` is valid, the bits in the language that takes the fewest."""
+    for encoding, rarer, languages in script.encodings:
+        try:
+            text = sample.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        words = Counter(word for word in _WORD.findall(text) if not word.isascii())
+        letters: Counter[str] = Counter()
+        bits = rarer + _cost_of_symbols(text)
+        for word, times in words.items():
+            own = _ASCII.sub("", word)
+            for letter in own.lower():
+                letters[letter] += times
+            bits += times * (_out_of_latin_place(word, own) if is_latin else _out_of_place(word, own, script))
+        yield encoding, bits + min(_cost(letters, BITS[language], _UNKNOWN_LETTER) for language in languages)
+
+
+def _cost(letters: Mapping[str, int], bits: Mapping[str, int], unknown: int) -> int:
+    return sum(times * bits.get(letter, unknown) for letter, times in letters.items())
+
+
+def _cost_of_symbols(text: str) -> int:
+    symbols = Counter(char for char in _ASCII.sub("", text) if not char.isalpha())
+    misplaced = len(_MISPLACED_SYMBOL.findall(text))
+    usual = sum(symbols[char] for char in _USUAL_SYMBOLS)
+    return _USUAL_BITS * usual + _OTHER_SYMBOL * (symbols.total() - usual) + _UNKNOWN_LETTER * misplaced
+
+
+def _case(word: str, own: str) -> int:
+    if word.islower() or word.upper() == word.lower():
+        return 0
+    if word.isupper():
+        return len(own)
+    return sum(_OUT_OF_PLACE for letter in word[1:] if letter > "\x7f" and letter.isupper()) + (word[0] > "\x7f")
+
+
+def _out_of_latin_place(word: str, own: str) -> int:
+    """Letters outside ASCII stand alone among those of ASCII; few words have none of these."""
+    if len(own) == len(word):
+        return _case(word, own) + (_ALONE if len(own) == 1 else _OUT_OF_PLACE * len(own))
+    return _case(word, own) + 2 * (len(own) - len(_NOT_ASCII.findall(word)))
+
+
+def _out_of_place(word: str, own: str, script: _Script) -> int:
+    bits = _case(word, own) + _OUT_OF_PLACE * min(len(own), len(word) - len(own))
+    if len(word) == 1:
+        bits += _USUAL_BITS
+    word = word.lower()
+    return bits + _OUT_OF_PLACE * len(script.misplaced.findall(word)) - _IN_PLACE * len(script.final.findall(word))
+
+
+_LONE: Final = re.compile(
+    r"(?<=[A-Za-z])[^\x00-\x7f](?![^\x00-\x7f])|(?<![^\x00-\x7f])[^\x00-\x7f](?=[A-Za-z])"
+    "|(?<![\u0e01-\u0e2e])[\u0e34-\u0e39]"
+)
+"""A character alone beside a word of ASCII letters; a Thai vowel without its consonant."""
+_FULL_WIDTH: Final = re.compile("[\u3000-\u3020\u30fb\uff01-\uff5e“”‘’…—·]")
+
+
+def _cost_of_characters(sample: bytes, encoding: str, bits: Mapping[str, int]) -> int | None:
     try:
         text = sample.decode(encoding)
     except UnicodeDecodeError:
-        return "", [], 0
-    words = [word for word in _WORD.findall(text) if not word.isascii()]
-    return _ASCII.sub("", text), words, len(_SYMBOL.findall(text))
-
-
-def _is_latin(sample: bytes, encoding: str, alphabets: Sequence[str]) -> bool:
-    """Whether nearly all characters outside ASCII are in words of one of these languages, or are symbols."""
-    outside, words, symbols = _words(sample, encoding)
-    wanted = _MIN_SHARE * len(outside) - symbols
-    pairs = [(word, _ASCII.sub("", word)) for word in words]
-    # "été", "Ölçü", "à".
-    mixed = [own for word, own in pairs if len(own) * 3 <= len(word) * 2 or len(own) < len(word) <= 5 or len(word) == 1]
-    for alphabet in alphabets if outside else ():
-        letters = {*alphabet, *alphabet.upper()}
-        # The four letters of German in a row are words in no other script.
-        some = [own for _, own in pairs] if alphabet == _GERMAN else mixed
-        if sum(map(len, some)) >= wanted and sum(len(own) for own in some if letters.issuperset(own)) >= wanted:
-            return True
-    return False
-
-
-def _letters_share(sample: bytes, encoding: str, alphabet: str, frequent: str) -> float:
-    """The share of frequent letters in words that are wholly of this alphabet; -1 if it is another encoding."""
-    outside, words, symbols = _words(sample, encoding)
-    letters = {*alphabet, *alphabet.upper()}
-    fitting = "".join(
-        word.lower() for word in words if letters.issuperset(word) and (word.isupper() or word[1:] == word[1:].lower())
-    )
-    if len(fitting) + symbols < _MIN_SHARE * len(outside) or len(fitting) < _MIN_LETTERS:
-        return -1.0
-    share = sum(map(fitting.count, frequent)) / len(fitting)
-    share -= 0.2 * all(word.isupper() for word in words)  # Hebrew in koi8-r
-    return share if share >= _FREQUENT_LETTERS else -1.0
-
-
-def _characters_share(sample: bytes, encoding: str, usual: bytes, frequent: str) -> float:
-    """The share of frequent characters; -1 if it is another encoding."""
-    found = [match[1] for match in re.finditer(rb"(?s)(" + usual + rb")|[\x80-\xff].?", sample)]
-    fitting = b"".join(character for character in found if character is not None)
-    if len(fitting) < _MIN_SHARE * 2 * len(found) or len(fitting) < 4:
-        return -1.0
-    text = fitting.decode(encoding, "replace")
-    share = sum(map(set(frequent).__contains__, text)) / len(text)
-    # No other encoding has usual characters that begin with 0x81 to 0x97.
-    return share if share >= _FREQUENT_CHARACTERS or encoding == "cp932" else -1.0
+        return None
+    characters = Counter(_ASCII.sub("", text))
+    cost = _OUT_OF_PLACE * len(_LONE.findall(text))
+    for character, times in characters.items():
+        if character in bits:
+            cost += times * bits[character]
+        elif _FULL_WIDTH.match(character):
+            cost += times * _PUNCTUATION
+        elif "\u3040" < character < "\u3100":
+            cost += times * _UNKNOWN_LETTER
+        else:  # beyond Hangul are forms that only old encodings have
+            cost += times * _UNKNOWN_CHARACTER * (2 if character > "\ud7a3" else 1)
+    # The second byte of some characters is one of ASCII, which all other encodings must explain as ASCII.
+    absorbed = len(sample) - len(_outside(sample)) - len(_NOT_ASCII.sub("", text))
+    return 1 + cost - 5 * absorbed

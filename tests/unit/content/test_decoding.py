@@ -67,7 +67,7 @@ _GERMAN = [
     "UMLAUT = re.compile('[a-zäöüßÄÖÜ]')  # „Größe“ – 20 °C, 5 €\n",
 ]
 _RUSSIAN = ["# Проверка\n", "// строка\n", "/* ВНИМАНИЕ: не менять! */\n", "-- Имя пользователя и пароль\n"]
-_RUSSIAN += ["# Если файл не найден, вернуть ошибку\n", "// Да, так надо\n"]
+_RUSSIAN += ["# Если файл не найден, вернуть ошибку\n", "// Да, так надо\n", "/* TODO: убрать */\n"]
 _JAPANESE = ["# 設定ファイル\n", "// これはコメントです\nint x;\n", "/* データベースに接続する */\n", "// 初期化\n"]
 _JAPANESE += ["# ファイルが見つからない場合はエラー\n", "// 関数の説明。引数は整数\n"]
 _SHORT = {
@@ -90,6 +90,12 @@ _SHORT = {
     ],
     "cp1251": _RUSSIAN,
     "koi8-r": _RUSSIAN,
+    "koi8-u": ["# Забагато аргументів\n", "/* визначити нову агрегатну функцію\n"],
+    "cp1253": ["# Ρυθμίσεις\n", "/* Όνομα χρήστη και κωδικός */\n", "// Σύνδεση στη βάση\n"],
+    # Also in visual order, as older programs wrote it.
+    "cp1255": ["# הקובץ לא נמצא במערכת\n", "-- ...makefile יצבק ןכדעמ\n"],
+    "cp1256": ["# لا يمكن فتح الملف\n", "// اسم المستخدم وكلمة المرور\n"],
+    "cp874": ["# ไม่พบแฟ้ม\n", "// ชื่อผู้ใช้และรหัสผ่าน\n"],
     "shift_jis": _JAPANESE,
     "euc_jp": _JAPANESE,
     "gb18030": [
@@ -99,8 +105,11 @@ _SHORT = {
         "-- 用户名和密码\n",
         "# 如果文件不存在，返回错误\n",
         "# 测试API的接口\n",
+        "# 屏幕宽度和高度\n",
     ],
+    "big5": ["# 螢幕寬度和高度\n", "// 傳回清單的長度\n", "/* 以後再改 */\n", "# 刪除暫存檔案\n"],
     "euc_kr": [
+        'log("완료");\n',
         "# 설정 파일\n",
         "// 이것은 주석입니다\nint x;\n",
         "/* 데이터베이스에 연결 */\n",
@@ -137,6 +146,23 @@ def test_words_with_letters_of_cp1252_never_become_a_different_script(words: lis
 def test_german_words_in_any_order_are_read_as_they_are(words: list[str]) -> None:
     text = " ".join(words)
     assert decode(text.encode("cp1252")) == text
+
+
+_WORDS_OF_SCRIPTS = {
+    "CYRILLIC": ("cp1251", "убрать Готово Юникод шрифты документацию Удалить временные файлы Возвращает длину списка"),
+    "GREEK": ("cp1253", "αρχείο ρυθμίσεις χρήστης κωδικός σύνδεση βάση όνομα διαγραφή επιστρέφει μέγεθος λίστας"),
+    "HEBREW": ("cp1255", "קובץ משתמש סיסמה חיבור מסד שגיאה גודל רשימה מחיקת קבצים זמניים הגדרות"),
+}
+
+
+@pytest.mark.parametrize("script", _WORDS_OF_SCRIPTS)
+@given(st.data())
+def test_words_of_one_script_never_become_words_of_another(script: str, data: st.DataObject) -> None:
+    encoding, words = _WORDS_OF_SCRIPTS[script]
+    text = " ".join(data.draw(st.lists(st.sampled_from(words.split()), min_size=1, max_size=20)))
+    decoded = decode(text.encode(encoding))
+    if not isinstance(decoded, Skipped):
+        assert {unicodedata.name(char).split()[0] for char in decoded if char.isalpha()} == {script}
 
 
 def test_a_few_bytes_that_are_no_words_are_not_guessed() -> None:
