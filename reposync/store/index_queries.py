@@ -151,7 +151,7 @@ async def live_versions(
     if repositories:
         query = query.where(each.name.in_([sanitize_text(name) for name in repositories]))
     if path is not None:
-        of_file = and_(FILES.c.repository_id == live.id, FILES.c.path == path_key(path), FILES.c.chunks > 0)
+        of_file = and_(FILES.c.version_id == live.id, FILES.c.path == path_key(path), FILES.c.chunks > 0)
         query = query.join(FILES, of_file).limit(10)
     return [LiveVersion(*row) for row in await database.rows(query)]
 
@@ -170,7 +170,7 @@ async def stored_files(
     column = FILES.c
     query = (
         select(func.coalesce(column.long_path, column.path), column.chunks)
-        .where(column.repository_id == version, column.path > path_key(after), column.chunks > 0)
+        .where(column.version_id == version, column.path > path_key(after), column.chunks > 0)
         .order_by(column.path)
         .limit(limit)
     )

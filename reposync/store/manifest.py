@@ -122,7 +122,7 @@ class Manifests(Stored):
     async def load(self, version_id: str) -> dict[str, ManifestRow]:
         """All rows by path. 50,000 take about 20 MB."""
         rows: dict[str, ManifestRow] = {}
-        query = _ROWS.where(FILES.c.repository_id == version_id).order_by(FILES.c.path).limit(LOAD_ROWS)
+        query = _ROWS.where(FILES.c.version_id == version_id).order_by(FILES.c.path).limit(LOAD_ROWS)
         last = ""
         while page := await self._database.rows(query.where(FILES.c.path > last)):
             rows |= {row[0]: _row(row) for row in page}
@@ -131,7 +131,7 @@ class Manifests(Stored):
 
     async def file(self, version_id: str, path: str) -> ManifestRow | None:
         """The row of this path."""
-        mine = and_(FILES.c.repository_id == version_id, FILES.c.path == path_key(path))
+        mine = and_(FILES.c.version_id == version_id, FILES.c.path == path_key(path))
         return next((_row(row) for row in await self._database.rows(_ROWS.where(mine))), None)
 
     async def near(self, version_id: str, path: str, limit: int = 3) -> list[str]:
@@ -140,7 +140,7 @@ class Manifests(Stored):
         wanted = path.strip("/")
         folder, name = wanted.rpartition("/")[0], wanted.rpartition("/")[2]
         low = func.lower(FILES.c.path)
-        indexed = select(_PATH).where(FILES.c.repository_id == version_id, FILES.c.chunks > 0)
+        indexed = select(_PATH).where(FILES.c.version_id == version_id, FILES.c.chunks > 0)
         beneath = indexed.where(FILES.c.path.startswith(f"{wanted}/", autoescape=True)).order_by(FILES.c.path)
         if found := await self._database.scalars(beneath.limit(limit)):
             return list(found)
@@ -158,7 +158,7 @@ class Manifests(Stored):
         insert = self._database.insert(FILES)
         replaced = [column.name for column in FILES.c if not column.primary_key]
         upsert = insert.on_conflict_do_update(
-            index_elements=[FILES.c.repository_id, FILES.c.path],
+            index_elements=[FILES.c.version_id, FILES.c.path],
             set_={name: insert.excluded[name] for name in replaced},
         )
         await self._database.change(upsert, [_stored(version_id, row) for row in rows], fence(run))
@@ -168,7 +168,7 @@ class Manifests(Stored):
         keys = [{"key": path_key(path)} for path in paths]
         if not keys:
             return
-        query = delete(FILES).where(FILES.c.repository_id == version_id, FILES.c.path == bindparam("key"))
+        query = delete(FILES).where(FILES.c.version_id == version_id, FILES.c.path == bindparam("key"))
         await self._database.change(query, keys, fence(run))
 
     async def meaning_indexed(self, identities: Collection[str]) -> dict[str, float]:
@@ -177,7 +177,7 @@ class Manifests(Stored):
         live, building = VERSIONS.alias("live"), VERSIONS.alias("building")
         is_beside = and_(building.c.repository_id == live.c.repository_id, building.c.state == VersionState.BUILDING)
         words, meaning = (
-            select(_sum(FILES.c.chunks)).where(FILES.c.repository_id == version.c.id).scalar_subquery()
+            select(_sum(FILES.c.chunks)).where(FILES.c.version_id == version.c.id).scalar_subquery()
             for version in (live, building)
         )
         query = select(live.c.id, words, meaning).select_from(live.outerjoin(building, is_beside))
@@ -186,14 +186,14 @@ class Manifests(Stored):
 
     async def counts(self, identities: Collection[str] | None = None) -> dict[str, ManifestCounts]:
         """By id, of every version that has rows. `identities`: only of these."""
-        query = select(FILES.c.repository_id, *_COUNTS).group_by(FILES.c.repository_id)
+        query = select(FILES.c.version_id, *_COUNTS).group_by(FILES.c.version_id)
         if identities is not None:
-            query = query.where(FILES.c.repository_id.in_(identities))
+            query = query.where(FILES.c.version_id.in_(identities))
         return {row[0]: ManifestCounts(*row[1:]) for row in await self._database.rows(query)}
 
     async def totals(self, version_id: str) -> ManifestTotals:
         """What the index should hold, in one query."""
-        mine = FILES.c.repository_id == version_id
+        mine = FILES.c.version_id == version_id
         newest = select(func.coalesce(func.max(FILES.c.epoch), 0)).where(mine, FILES.c.chunks > 0).scalar_subquery()
         of_newest = _sum(case((FILES.c.epoch == newest, FILES.c.chunks), else_=0))
         return ManifestTotals(*(await self._database.rows(select(*_COUNTS, newest, of_newest).where(mine)))[0])
@@ -203,8 +203,8 @@ class Manifests(Stored):
         keys = {(version_id, path_key(path)): (version_id, path) for version_id, path in files}
         if not keys:
             return set()
-        query = select(FILES.c.repository_id, FILES.c.path).where(
-            tuple_(FILES.c.repository_id, FILES.c.path).in_(sorted(keys)), _OUTDATED
+        query = select(FILES.c.version_id, FILES.c.path).where(
+            tuple_(FILES.c.version_id, FILES.c.path).in_(sorted(keys)), _OUTDATED
         )
         return {keys[row[0], row[1]] for row in await self._database.rows(query)}
 
@@ -221,7 +221,7 @@ class Manifests(Stored):
                 *(_sum(FILES.c.chunks), _sum(FILES.c.size_bytes)),
                 *(func.max(FILES.c.skip_reason), func.max(FILES.c.language)),
             )
-            .where(FILES.c.repository_id == version_id, func.substr(column, 1, len(prefix)) == prefix)
+            .where(FILES.c.version_id == version_id, func.substr(column, 1, len(prefix)) == prefix)
             # By their labels: PostgreSQL takes the same expression with other parameters for a different one.
             .group_by("name")
             .order_by(desc("is_folder"), "name")
@@ -238,7 +238,7 @@ class Manifests(Stored):
     async def skip_counts(self, version_id: str) -> dict[str, int]:
         """How many files of an index version are not indexed, by reason; the most frequent one first."""
         reason, number = FILES.c.skip_reason, func.count()
-        mine = select(reason, number).where(FILES.c.repository_id == version_id, reason.is_not(None))
+        mine = select(reason, number).where(FILES.c.version_id == version_id, reason.is_not(None))
         return dict(await self._database.rows(mine.group_by(reason).order_by(number.desc())))
 
 
@@ -254,7 +254,7 @@ def _stored(version_id: str, row: ManifestRow) -> dict[str, object]:
     path, key = sanitize_text(row.path), path_key(row.path)
     return {
         **row._asdict(),
-        "repository_id": version_id,
+        "version_id": version_id,
         "path": key,
         "long_path": path if key != path else None,
     }

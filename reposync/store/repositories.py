@@ -281,7 +281,7 @@ class Repositories(Stored):
                 await require_held(connection, by)
             await self._cancel_runs(connection, identity, by)
             versions = select(VERSIONS.c.id).where(VERSIONS.c.repository_id == identity)
-            mine = or_(FILES.c.repository_id == identity, FILES.c.repository_id.in_(versions))
+            mine = or_(FILES.c.version_id == identity, FILES.c.version_id.in_(versions))
             await connection.execute(delete(FILES).where(mine))
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
 

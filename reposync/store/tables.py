@@ -46,12 +46,12 @@ class _VersionState(Word):
 class IndexVersion(Record):
     """A row of `index_versions`: where the points of a repository are, how they were made, which commit they hold.
 
-    `id` is the `repository_id` of its points and manifest rows. `settings_key`: a digest of `settings`, which decide
-    how points are made; None if that is not known, as of an index that an older program left incomplete. `collection`
-    is the configured name, `physical` the collection that has the points. `fingerprint`: of the path rules that the
-    whole manifest was made with; None while a run changes it. `links`: the link to a sample file; see
-    `has_old_links`. `commit_sha` is held completely, `partial_commit` except for files that could not be read. `epoch`:
-    of the last run that wrote to it."""
+    `id` is the `version_id` of its manifest rows, and `metadata.repository_id` of its points. `settings_key`: a digest
+    of `settings`, which decide how points are made; None if that is not known, as of an index that an older program
+    left incomplete. `collection` is the configured name, `physical` the collection that has the points. `fingerprint`:
+    of the path rules that the whole manifest was made with; None while a run changes it. `links`: the link to a sample
+    file; see `has_old_links`. `commit_sha` is held completely, `partial_commit` except for files that could not be
+    read. `epoch`: of the last run that wrote to it."""
 
     id: str = Field(primary_key=True, sa_type=SafeText)
     repository_id: str = Field(sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
@@ -201,14 +201,16 @@ class _Files(Record, table=True):
     """The manifest: every file of the last listing and what the index holds of it. `path` is the `path_key` of the
     path; `long_path` is the path itself if that differs.
 
-    `repository_id` is the id of an index version; a repository's first version has the repository's own id.
-    `wanted_sha`: the blob of the commit, if the points are of an older one because it could not be read. `reader`: how
-    it was read; programs up to 0.2.1 wrote the epoch and a dot before it."""
+    `version_id` is the id of an index version; a repository's first version has the repository's own id, and the column
+    is older than versions. `wanted_sha`: the blob of the commit, if the points are of an older one because it could not
+    be read. `reader`: how it was read; programs up to 0.2.1 wrote the epoch and a dot before it."""
 
     __tablename__ = "indexed_files"
     # Without a rowid the primary key is the table: half the size, and loading a repository is one range scan.
     __table_args__: ClassVar[dict[str, Any]] = {"sqlite_with_rowid": False}
-    repository_id: str = Field(primary_key=True, sa_type=SafeText)
+    version_id: str = Field(
+        primary_key=True, sa_type=SafeText, sa_column_kwargs={"name": "repository_id", "key": "version_id"}
+    )
     path: str = Field(primary_key=True, sa_type=SafeText)
     blob_sha: str = Field(sa_type=SafeText)
     mode: int

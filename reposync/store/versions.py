@@ -214,7 +214,7 @@ class Versions(Stored):
             await self._lock(connection, run)
             gone = delete(VERSIONS).where(VERSIONS.c.id == version_id, VERSIONS.c.state != VersionState.LIVE)
             if await connection.change(gone):
-                await connection.execute(delete(FILES).where(FILES.c.repository_id == version_id))
+                await connection.execute(delete(FILES).where(FILES.c.version_id == version_id))
 
     # -----------------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ LAYOUT = 1
 _METADATA_KEY = "reposync"
 
 PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
-    Payload.REPOSITORY_ID: {"type": "keyword", "is_tenant": True},
+    Payload.VERSION_ID: {"type": "keyword", "is_tenant": True},
     Payload.REPOSITORY: {"type": "keyword"},
     Payload.PATH: {"type": "keyword"},
     Payload.PATH_TOKENS: {"type": "keyword"},

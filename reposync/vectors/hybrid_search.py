@@ -38,7 +38,7 @@ _MAX_PATHS = 10_000
 _MAX_PATH_CHARS = 5_000_000
 # What the ranking depends on; everything else is read of the hits alone.
 _OF_RANKED = [
-    *(Payload.REPOSITORY_ID, Payload.REPOSITORY, Payload.PATH, Payload.START_LINE, Payload.END_LINE),
+    *(Payload.VERSION_ID, Payload.REPOSITORY, Payload.PATH, Payload.START_LINE, Payload.END_LINE),
     *(Payload.LANGUAGE, Payload.SYMBOL_NAME),
 ]
 _OF_HITS = [Payload.TEXT, Payload.URL, Payload.COMMIT, Payload.SYMBOLS]
@@ -163,7 +163,7 @@ async def files_with_terms(request: Request, query: IndexQuery, limits: Limits) 
         "using": SPARSE,
         "filter": _filter(query, _of_tokens(query)),
         "limit": limit,
-        "with_payload": [Payload.REPOSITORY_ID, Payload.PATH],
+        "with_payload": [Payload.VERSION_ID, Payload.PATH],
     }
     points = (await request("find terms", "POST", "/points/query", body))["points"]
     found = [_metadata(each) for each in points]
@@ -207,12 +207,12 @@ def _of_tokens(query: IndexQuery) -> list[Filter]:
 def _filter(query: IndexQuery, of_paths: Sequence[Filter]) -> Filter | None:
     versions = query.versions
     only = versions[0] if len(versions) == 1 else None
-    wanted = [(Payload.REPOSITORY_ID, only), (Payload.LANGUAGE, query.language)]
+    wanted = [(Payload.VERSION_ID, only), (Payload.LANGUAGE, query.language)]
     symbol = [equals(key, value) for key, value in (("name", query.symbol), ("kind", query.kind)) if value is not None]
     must = [*(equals(key, value) for key, value in wanted if value is not None), *of_paths]
-    must += [one_of(Payload.REPOSITORY_ID, versions)] if len(versions) > 1 else []
+    must += [one_of(Payload.VERSION_ID, versions)] if len(versions) > 1 else []
     must += [{"nested": {"key": Payload.SYMBOLS, "filter": {"must": symbol}}}] if symbol else []
-    hidden = [one_of(Payload.REPOSITORY_ID, sorted(query.hidden))] if query.hidden else []
+    hidden = [one_of(Payload.VERSION_ID, sorted(query.hidden))] if query.hidden else []
     found: Filter = ({"must": must} if must else {}) | ({"must_not": hidden} if hidden else {})
     return found or None
 

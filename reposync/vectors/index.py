@@ -288,7 +288,7 @@ class QdrantIndex:
     ) -> int:
         """Points of the version or collection, of that epoch. If they are not `expected`, a majority of the replicas
         is asked."""
-        wanted = [(Payload.REPOSITORY_ID, version_id), (Payload.EPOCH, epoch)]
+        wanted = [(Payload.VERSION_ID, version_id), (Payload.EPOCH, epoch)]
         must = [bodies.equals(key, value) for key, value in wanted if value is not None]
         selected: Filter | None = {"must": must} if must else None
         return await self._collection.count(selected, expected=expected)
@@ -354,7 +354,7 @@ class QdrantIndex:
 
     async def versions(self) -> Mapping[str, int]:
         """Version id -> number of points."""
-        return await self._collection.facet(Payload.REPOSITORY_ID, None, _MAX_VERSIONS)
+        return await self._collection.facet(Payload.VERSION_ID, None, _MAX_VERSIONS)
 
     async def names_of(self, version_id: str) -> Sequence[str]:
         """The repository names that the points of the version record; usually one."""

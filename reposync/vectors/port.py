@@ -30,7 +30,7 @@ class Payload:
     """Keys of the payload that requests name."""
 
     TEXT = "page_content"
-    REPOSITORY_ID = "metadata.repository_id"
+    VERSION_ID = "metadata.repository_id"  # the key is older than versions
     REPOSITORY = "metadata.repository"
     PATH = "metadata.path"
     PATH_TOKENS = "metadata.path_tokens"

@@ -45,7 +45,7 @@ def one_of(key: str, values: Sequence[str]) -> Filter:
 
 def points_of_version(version_id: str, *more: Filter) -> Filter:
     """A point has the id of its version as `metadata.repository_id`."""
-    return {"must": [equals(Payload.REPOSITORY_ID, version_id), *more]}
+    return {"must": [equals(Payload.VERSION_ID, version_id), *more]}
 
 
 def writable(scope: WriteScope, *more: Filter) -> Filter:
