@@ -27,7 +27,6 @@ from reposync.embedding.port import EmbeddingSpec, Matrix, OnShare, SparseVector
 from reposync.embedding.settings import LOCAL_MODEL, LOCAL_WINDOW
 from reposync.embedding.windows import embed_windows, readable_windows
 from reposync.store.manifest import ManifestRow
-from reposync.store.run import RunFigures
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.progress import RunProgress
@@ -182,9 +181,7 @@ async def sync(history: History, points: Points, embedder: Counting, before: str
         embedder,
         SPEC,
         points,
-        RunFigures(),
         RunProgress(),
-        index_holds_points=True,
         version_id=VERSION,
         recorded=rows,
         removed={posixpath.basename(path): path for path in removed},

@@ -136,6 +136,8 @@ class Application:
                 return embedder
 
             yield SyncParts(
+                target.row,
+                target.settings(),
                 source,
                 self.embedder(),
                 embedder_for,
@@ -182,7 +184,7 @@ class Application:
                 target = await self._definition(run)
                 parts = await stack.enter_async_context(self.parts(target, repair=run.repair))
                 execution.progress.watch = watch
-                return SyncRun(parts, target.settings(), target.row, run, lease, progress=execution.progress)
+                return SyncRun(parts, run, lease, execution.progress)
 
             return await execution.perform(make)
 
@@ -233,7 +235,7 @@ class Application:
 
         async with self.parts(target) as parts:
             progress.watch = watch
-            return await preview(parts, target.settings(), target.row, full=full, progress=progress)
+            return await preview(parts, full=full, progress=progress)
 
     @cached_property
     def content(self) -> ContentPool:

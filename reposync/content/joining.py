@@ -7,7 +7,7 @@ text repeats itself within a line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from reposync.content.model import Chunk
@@ -53,16 +53,6 @@ def joined(chunks: Sequence[Chunk]) -> JoinedText | None:
         parts.append(chunk.text[length - starts[-1] :])
         length += len(parts[-1])
     return JoinedText("".join(parts), starts, is_certain)
-
-
-def with_starts(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-    """All chunks of a file, with the starts that they do not know if these are certain."""
-    if not chunks or all(each.start_index is not None for each in chunks):
-        return chunks
-    whole = joined(chunks)
-    if whole is None or not whole.is_certain:
-        return chunks
-    return [replace(each, start_index=start) for each, start in zip(chunks, whole.starts, strict=True)]
 
 
 def _fits(before: str, at: int, text: str) -> bool:

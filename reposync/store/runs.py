@@ -316,18 +316,6 @@ class Runs(Stored):
         earlier = delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason)
         await self._database.change(earlier, guard=fence(run))
 
-    async def failures(self, repository_id: str, detail: str) -> dict[tuple[str, str], int]:
-        """(key of a path, detail of its problem) -> in how many runs of the repository the file failed like this. Only
-        details that begin with `detail`."""
-        query = (
-            select(PROBLEMS.c.path, PROBLEMS.c.detail, func.count())
-            .join(RUNS, RUNS.c.id == PROBLEMS.c.run_id)
-            .where(RUNS.c.repository_id == repository_id, PROBLEMS.c.reason == "failed")
-            .where(PROBLEMS.c.detail.startswith(detail, autoescape=True))
-            .group_by(PROBLEMS.c.path, PROBLEMS.c.detail)
-        )
-        return {(row[0], row[1]): int(row[2]) for row in await self._database.rows(query)}
-
     # -----------------------------------------------------------------------------------------------------------------
 
     def _message(self, text: str, limit: int = MAX_MESSAGE_CHARS) -> str:

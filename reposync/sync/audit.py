@@ -35,10 +35,10 @@ class IndexState:
     remade: bool = False
 
 
-async def inspect_index(parts: SyncParts, situation: Situation, name: str, *, repair: bool = False) -> IndexState:
+async def inspect_index(parts: SyncParts, situation: Situation, *, repair: bool = False) -> IndexState:
     """Two counts show whether the index is as the last run left it: of all points, and of those of the newest epoch,
     which an older snapshot with as many points lacks. Every id is compared only if a count differs or the collection
-    was made again; whole points for a `repair`. `name`: the repository's."""
+    was made again; whole points for a `repair`."""
     version, manifests = situation.working, parts.manifests
     index = parts.open_index(version.physical)
     identity = await index.ensure(situation.wanted.spec)
@@ -56,7 +56,7 @@ async def inspect_index(parts: SyncParts, situation: Situation, name: str, *, re
     # Points of another run than their row, though every id is there: other chunk settings give the same id another
     # text; and `--full` replaces points in place, and may be killed before it writes the row.
     if repair or (audit.clean and not is_newest and not remade):
-        comparison = PointComparison(index, version, name, await parts.versions.origin(version))
+        comparison = PointComparison(index, version, parts.repository.name, await parts.versions.origin(version))
         audit = await audit_points(comparison, recorded)
     kinds = ", ".join(f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in audit.counts.items())
     why = None

@@ -103,11 +103,6 @@ class BrakeFacts:
     losses: Mapping[str, int] = field(default_factory=dict)
     indexed: int = 0
 
-    @classmethod
-    def read(cls, stored: Mapping[str, Any] | None) -> BrakeFacts | None:
-        """Facts about another kind of brake, from a newer program, approve nothing here: they have no commit."""
-        return None if stored is None else cls(**known_fields(cls, stored))
-
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -119,8 +114,8 @@ class BrakeFacts:
 def read_brake(stored: Mapping[str, Any] | None) -> BrakeFacts | None:
     """The facts of a blocked run or of an approval; None if they name no commit: an older program blocked the run, or a
     newer one for a different reason."""
-    facts = BrakeFacts.read(stored)
-    return facts if facts is not None and facts.commit else None
+    facts = BrakeFacts(**known_fields(BrakeFacts, stored or {}))
+    return facts if facts.commit else None
 
 
 @dataclass(frozen=True, slots=True)

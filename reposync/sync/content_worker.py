@@ -1,24 +1,19 @@
-"""The process that reads what strangers wrote. It works on one job after the other: a pickled `Job` on standard input,
-an `Answer` on the pipe that was its standard output, and before each file a byte on the pipe that its argument names:
-if it dies, its parent knows the file. It ends with its parent, because its input ends."""
+"""The process that reads what strangers wrote. It gets one `Job` after the other over a connection, whose file
+descriptor is its argument, and sends the files and then None. It ends with its parent, because the connection does."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
-import os
-import pickle
 import resource
 import signal
-import struct
 import sys
 import time
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
 
-from reposync.sync.prepare import Answer, Job, prepare
-
-LENGTH = struct.Struct("<Q")
-"""Before each message: its bytes."""
+from reposync.sync.prepare import Job, Preparation, PreparedFile
 
 # Of CPU time, for one file; 1 MB of code takes 0.5 to 2.5 s. Parsers have a budget of their own (`content.symbols`),
 # but for some nonsense they neither end nor report: Python's needs minutes for 1 MB of opening brackets.
@@ -34,25 +29,22 @@ MORE_SECONDS_PER_FILE_BYTE = FILE_SECONDS / 1_000_000
 
 
 def main() -> None:
-    incoming = os.fdopen(0, "rb", closefd=False)
-    outgoing = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    parent: Connection[PreparedFile | None, Job] = Connection(int(sys.argv[1]))
     importlib.import_module("reposync.content.chunking")
     # What the imports made is not garbage: looking for some took 3% of a worker's time.
     gc.freeze()
     gc.set_threshold(100_000)
-    while (job := _received(incoming)) is not None:
-        answer = _answer(job)
-        message = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
-        try:
-            outgoing.write(LENGTH.pack(len(message)))
-            outgoing.write(message)
-            outgoing.flush()
-        except BrokenPipeError:
-            return
+    preparation = Preparation()
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
+        while True:
+            for file in _prepared(preparation, parent.recv()):
+                parent.send(file)
+            parent.send(None)
 
 
-def _answer(job: Job) -> Answer:
+def _prepared(preparation: Preparation, job: Job) -> Iterator[PreparedFile]:
+    """The first files of the job, at least one. Each is sent at once: if the process dies, its parent knows of which
+    one, and has those before it."""
     large = max(0, job.settings.max_file_bytes - 1_000_000)
     limit = MEMORY_BYTES + MORE_PER_FILE_BYTE * large
     seconds = FILE_SECONDS + MORE_SECONDS_PER_FILE_BYTE * large
@@ -61,25 +53,12 @@ def _answer(job: Job) -> Answer:
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     until = time.monotonic() + TURN_SECONDS
-
-    def begin() -> None:
-        os.write(int(sys.argv[1]), b".")
+    for file in job.files:
         signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process, also inside a library
-
-    try:
-        return prepare(job, begin=begin, is_late=lambda: time.monotonic() >= until)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _received(incoming: BinaryIO) -> Any:
-    """None at the end."""
-    head = incoming.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    (length,) = LENGTH.unpack(head)
-    message = incoming.read(length)
-    return pickle.loads(message) if len(message) == length else None  # noqa: S301 - of our own parent
+        yield preparation.prepare(file, job.settings, with_symbols=job.with_symbols)
+        if time.monotonic() >= until:
+            break
+    signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,14 @@ from typing import Any
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import known_fields
-from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import unwritten_version
+from reposync.sync.lease import Lease
 from reposync.sync.prepare import ContentSettings
-from reposync.sync.target import RunContext, SyncParts, SyncSettings
+from reposync.sync.target import SyncParts
 from reposync.vectors.collection import SCHEMA_REVISION
+from reposync.vectors.index import QdrantIndex
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +57,6 @@ class VersionSettings:
         content = ContentSettings(**known_fields(ContentSettings, stored["content"]))
         words_only = stored.get("words_only", False)
         return cls(stored["source"], stored["branch"], stored["physical"], spec, content, stored["schema"], words_only)
-
-    def chunks_as(self, other: VersionSettings) -> bool:
-        """Whether a file has the same chunks under both, unless it is too large under one of them."""
-        return replace(self.content, max_file_bytes=0) == replace(other.content, max_file_bytes=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +100,11 @@ class VersionChoice:
     written."""
 
     parts: SyncParts
-    settings: SyncSettings
-    repository: Repository
     run: Run | None
 
     async def situation(self) -> Situation:
         """Begins a version if there is none with the wanted settings."""
-        versions = await self.parts.versions.of(self.repository.id)
+        versions = await self.parts.versions.of(self.parts.repository.id)
         wanted = await self._wanted(versions)
         live = next((each for each in versions if each.state is VersionState.LIVE), None)
         if live is not None and live.settings_key == wanted.key:
@@ -119,7 +114,7 @@ class VersionChoice:
     async def first(self) -> VersionSettings | None:
         """What a first sync stores before anything else: the wanted settings without dense vectors, which take nearly
         all of its time. None if a version can be searched or updated, or has no dense vectors anyway."""
-        versions = await self.parts.versions.of(self.repository.id)
+        versions = await self.parts.versions.of(self.parts.repository.id)
         if any(version.state is VersionState.LIVE or not version.has_words_only for version in versions):
             return None
         wanted = await self._wanted(versions)
@@ -127,7 +122,7 @@ class VersionChoice:
 
     async def building(self, wanted: VersionSettings) -> Situation:
         """Begins a version with these settings, or continues it."""
-        versions = await self.parts.versions.of(self.repository.id)
+        versions = await self.parts.versions.of(self.parts.repository.id)
         return Situation(wanted, versions, None, await self._building(versions, wanted))
 
     async def _wanted(self, versions: Sequence[IndexVersion]) -> VersionSettings:
@@ -140,52 +135,50 @@ class VersionChoice:
         hint = known or await name.spec()
         spec = await self.parts.embedder.spec(hint)
         physical = await name.physical_for(spec)
-        source = self.settings.source_key(await self.parts.source.project_id())
-        return VersionSettings(source, self.settings.branch, physical, spec, self.settings.content)
+        source = self.parts.settings.source_key(await self.parts.source.project_id())
+        return VersionSettings(source, self.parts.settings.branch, physical, spec, self.parts.settings.content)
 
     async def _building(self, versions: Sequence[IndexVersion], wanted: VersionSettings) -> IndexVersion:
         """The version that is being built with these settings, a retired one with these settings, or a new one."""
         same = {version.state: version for version in versions if version.settings_key == wanted.key}
         if VersionState.BUILDING in same:
             return same[VersionState.BUILDING]
-        common: dict[str, Any] = {"collection": self.parts.collection, "generation": self.repository.generation}
+        common: dict[str, Any] = {"collection": self.parts.collection, "generation": self.parts.repository.generation}
         if (retired := same.get(VersionState.RETIRED)) is not None:
             return retired if self.run is None else await self.parts.versions.build_again(self.run, retired, **common)
         made_of = {"physical": wanted.physical, "settings_key": wanted.key, "settings": asdict(wanted)}
         if self.run is None:
-            return unwritten_version(self.repository, VersionState.BUILDING, common | made_of)
+            return unwritten_version(self.parts.repository, VersionState.BUILDING, common | made_of)
         return await self.parts.versions.add(self.run, VersionState.BUILDING, **common, **made_of)
 
 
 # Versions that are no longer searched ---------------------------------------------------------------------------------
 
 
-async def remove_elsewhere(context: RunContext, situation: Situation) -> int:
+async def remove_elsewhere(parts: SyncParts, situation: Situation, lease: Lease) -> int:
     """Remove points of the repository from collections of other repositories; returns how many there were."""
     points = 0
-    for name in context.parts.elsewhere:
+    for name in parts.elsewhere:
         for version in situation.versions:
             if version.physical != name:
-                points += await _remove_points(context, name, version.id)
+                points += await _remove_points(parts.open_index(name), version.id, lease)
     return points
 
 
-async def _remove_points(context: RunContext, physical: str, version_id: str) -> int:
-    index = context.parts.open_index(physical)
+async def _remove_points(index: QdrantIndex, version_id: str, lease: Lease) -> int:
     points = await index.count(version_id) if await index.spec() is not None else 0
     if points:
-        await index.remove_version(version_id, check=context.lease.check)
+        await index.remove_version(version_id, check=lease.check)
     return points
 
 
-async def remove_retired(context: RunContext, situation: Situation) -> None:
+async def remove_retired(parts: SyncParts, situation: Situation, run: Run, lease: Lease) -> None:
     """Remove versions that are not searched any more, with their points and manifests, and the collections that they
     leave empty. Call after the run has published. Failures are logged; the next run tries again. Raises LeaseLost."""
-    if not situation.builds and len(situation.versions) == 1 and situation.working.id == context.repository.id:
+    if not situation.builds and len(situation.versions) == 1 and situation.working.id == parts.repository.id:
         return  # only the first version: there is nothing to remove
-    parts = context.parts
     try:
-        versions = await parts.versions.of(context.repository.id)
+        versions = await parts.versions.of(parts.repository.id)
         # Before the points are removed that the name still leads to; and again, if the name was a collection itself.
         await _move_name(parts, versions)
         oldest = parts.runs.now() - timedelta(seconds=parts.keep_retired_seconds)
@@ -194,9 +187,9 @@ async def remove_retired(context: RunContext, situation: Situation) -> None:
                 continue
             # Versions that were never live, have words only, or were retired long enough ago.
             if version.live_at is None or version.has_words_only or version.retired_at <= oldest:
-                await _remove_points(context, version.physical, version.id)
-                context.lease.check()
-                await parts.versions.remove(context.run, version.id)
+                await _remove_points(parts.open_index(version.physical), version.id, lease)
+                lease.check()
+                await parts.versions.remove(run, version.id)
         await _move_name(parts, versions)
         live = {version.physical for version in versions if version.state is VersionState.LIVE}
         for physical in sorted({version.physical for version in situation.versions} - live):
@@ -205,7 +198,7 @@ async def remove_retired(context: RunContext, situation: Situation) -> None:
     except LeaseLost:
         raise
     except RepoSyncError as error:
-        name = context.repository.name
+        name = parts.repository.name
         log.warning("Retired index versions of %s were not removed; retrying later: %s", name, error)
 
 

@@ -8,7 +8,7 @@ import contextlib
 import posixpath
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, WindowRows
 from reposync.errors import EmbeddingError, EmbeddingInputRefused, SourceCorrupt, first_error
@@ -16,7 +16,6 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Source, TreeEntry, path_text
 from reposync.store.columns import sanitize_text
 from reposync.store.manifest import ManifestRow
-from reposync.store.run import RunFigures
 from reposync.sync.content_pool import ContentPool, RunContent
 from reposync.sync.prepare import ContentSettings, PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
@@ -35,8 +34,6 @@ QUEUE_BATCHES = 1
 _SHOWN_PATH = 200
 _HARMLESS_TEXT = "text"
 
-T = TypeVar("T")
-
 Vectors: TypeAlias = "Matrix | str"
 """Or why the model refuses the text. Not as an exception, whose traceback would keep the vectors of its batch."""
 Store = Callable[[Sequence[PreparedFile]], Awaitable[None]]
@@ -46,15 +43,16 @@ SourceCorrupt if there are so many that the source itself failed."""
 
 
 async def run_pipeline(
-    batches: AsyncGenerator[T, None],
-    prepare: Callable[[T], Awaitable[Sequence[PreparedFile]]],
+    batches: AsyncGenerator[list[RawFile], None],
+    content: RunContent,
     vectors: DenseVectors,
     store: Store,
     progress: RunProgress,
 ) -> None:
     """Pass `batches` through every stage; return when all is stored. An error of any stage ends all."""
     prepared: asyncio.Queue[asyncio.Task[Sequence[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
-    embedded: asyncio.Queue[asyncio.Task[Sequence[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
+    embedded: asyncio.Queue[tuple[Sequence[PreparedFile], asyncio.Task[Sequence[PreparedFile]]] | None]
+    embedded = asyncio.Queue(QUEUE_BATCHES)
 
     async def read_stage(tasks: asyncio.TaskGroup) -> None:
         async with contextlib.aclosing(batches):
@@ -66,22 +64,24 @@ async def run_pipeline(
                 await prepared.put(tasks.create_task(prepare_stage(batch)))
         await prepared.put(None)
 
-    async def prepare_stage(batch: T) -> Sequence[PreparedFile]:
+    async def prepare_stage(batch: list[RawFile]) -> Sequence[PreparedFile]:
         with progress.stage("reading"):
-            files = await prepare(batch)
+            files = await content.prepare(batch)
         progress.read(len(files), sum(len(file.chunks) for file in files))
         return files
 
     async def embed_stage(tasks: asyncio.TaskGroup) -> None:
         while (task := await prepared.get()) is not None:
-            await embedded.put(tasks.create_task(vectors.embed(await task)))
+            batch = await task
+            await embedded.put((batch, tasks.create_task(vectors.embed(batch))))
         await embedded.put(None)
 
     async def store_stage() -> None:
-        while (task := await embedded.get()) is not None:
-            batch = await task
+        while (following := await embedded.get()) is not None:
+            batch, task = following
+            files = await task
             with progress.stage("storing"):
-                await store(batch)
+                await store(files)
             vectors.stored(batch)
 
     try:
@@ -165,9 +165,8 @@ def _by_sha(entries: Sequence[TreeEntry]) -> dict[str, list[TreeEntry]]:
 @dataclass(slots=True)
 class DenseVectors:
     """Dense vectors by content hash: a text that the index, an index in `others` (of the same model) or a batch in
-    flight (`_pending`) already holds is not embedded again. Batches may be embedded concurrently, and are stored in
-    order. `index_holds_points`: False spares an empty index queries for texts that this run did not store: 10 % of the
-    time of a first sync with a quick embedding server.
+    flight (`_pending`, also texts that the model refused) already holds is not embedded again. Batches may be embedded
+    concurrently, and are stored in order.
 
     Of a new text, windows are not embedded again that this run has embedded (`windows`), or that the file had before:
     `recorded` is the manifest of the version `version_id`. A new file may be one of those that are `removed`: a path by
@@ -176,17 +175,13 @@ class DenseVectors:
     embedder: Embedder
     spec: EmbeddingSpec
     index: QdrantIndex
-    figures: RunFigures
     progress: RunProgress
-    index_holds_points: bool
     others: Sequence[QdrantIndex] = ()
     version_id: str = ""
     recorded: Mapping[str, ManifestRow] = field(default_factory=dict)
     removed: Mapping[str, str] = field(default_factory=dict)
     windows: WindowRows = field(default_factory=WindowRows)
     _pending: dict[str, asyncio.Future[Vectors]] = field(default_factory=dict)
-    # 60 bits of each hash: a collision only costs a query, and 80,000 of them take 5 MB.
-    _stored: set[int] = field(default_factory=set)
 
     async def embed(self, batch: Sequence[PreparedFile]) -> Sequence[PreparedFile]:
         """The batch with its vectors. A file whose text the model refuses is returned as failed; the others are not
@@ -208,32 +203,20 @@ class DenseVectors:
         new = [chunk for content_hash, chunk in mine.items() if content_hash not in known]
         if new and self.spec.multivector:
             await self._learn_windows(batch, {chunk.content_hash for chunk in new})
+        self.progress.embedded(chunks - len(new))
         with self.progress.stage("embedding"):
-            reported = await self._embed(new, futures)
-        self.progress.embedded(chunks - reported)
+            await self._embed(new, futures)
         embedded = [await _with_vectors(file, futures) for file in batch]
-        self._forget_failed(batch, embedded)
         refused = sum(1 for chunk in new if isinstance(futures[chunk.content_hash].result(), str))
-        self.figures.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
+        self.progress.figures.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
         return embedded
 
-    def _forget_failed(self, batch: Sequence[PreparedFile], embedded: Sequence[PreparedFile]) -> None:
-        """Of a file that failed, only the refused text is kept in mind: its other vectors are never stored."""
-        needed = {chunk.content_hash for file in embedded for chunk in file.chunks}
-        for file, result in zip(batch, embedded, strict=True):
-            for chunk in () if result.chunks else file.chunks:
-                future = self._pending.get(chunk.content_hash)
-                is_over = future is not None and future.done() and not isinstance(future.result(), str)
-                if is_over and chunk.content_hash not in needed:
-                    del self._pending[chunk.content_hash]
-
     def stored(self, batch: Sequence[PreparedFile]) -> None:
-        """The index now has the vectors of these files."""
-        for file in batch:
-            for chunk in file.chunks:
-                self._pending.pop(chunk.content_hash, None)
-                if self.spec.dimension:
-                    self._stored.add(int(chunk.content_hash[:15], 16))
+        """The index now has the vectors of these files, as `embed` got them, except of those that failed."""
+        for chunk in (chunk for file in batch for chunk in file.chunks):
+            future = self._pending.get(chunk.content_hash)
+            if future is not None and future.done() and not isinstance(future.result(), str):
+                del self._pending[chunk.content_hash]
 
     def _claim(self, batch: Sequence[PreparedFile]) -> dict[str, PointWrite]:
         mine: dict[str, PointWrite] = {}
@@ -245,11 +228,10 @@ class DenseVectors:
         return mine
 
     async def _known(self, hashes: Sequence[str]) -> dict[str, Matrix]:
-        wanted = [each for each in hashes if self.index_holds_points or int(each[:15], 16) in self._stored]
-        known = dict(await self.index.known(wanted)) if wanted else {}
-        for other in self.others:
+        known: dict[str, Matrix] = {}
+        for index in (self.index, *self.others):
             if missing := [each for each in hashes if each not in known]:
-                known |= await other.known(missing)
+                known |= await index.known(missing)
         return known
 
     async def _learn_windows(self, batch: Sequence[PreparedFile], new: Collection[str]) -> None:
@@ -270,10 +252,9 @@ class DenseVectors:
                     for number, window in enumerate(parts):
                         self.windows.add(window, matrix[number : number + 1])
 
-    async def _embed(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Vectors]]) -> float:
-        """How many chunks were reported as embedded: more than there are, if the model refuses some."""
+    async def _embed(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Vectors]]) -> None:
         if not chunks:
-            return 0.0
+            return
         reported = 0.0
 
         def report(share: float) -> None:
@@ -283,20 +264,21 @@ class DenseVectors:
 
         try:
             rows = self.windows if self.spec.multivector else None
-            matrices = await self.embedder.embed([chunk.text for chunk in chunks], rows, report)
+            matrices: Sequence[Vectors] = await self.embedder.embed([chunk.text for chunk in chunks], rows, report)
+            self.progress.figures.chunks_embedded += len(chunks)
         except EmbeddingInputRefused as error:
-            if len(chunks) == 1:
-                await self._check_model(error)
-                futures[chunks[0].content_hash].set_result(str(error))
-                return reported
-            # Halving finds the refused text in few calls and keeps all the others.
-            half = len(chunks) // 2
-            reported += await self._embed(chunks[:half], futures)
-            return reported + await self._embed(chunks[half:], futures)
+            if len(chunks) > 1:
+                # Halving finds the refused text in few calls and keeps all the others.
+                self.progress.embedded(-reported)
+                half = len(chunks) // 2
+                await self._embed(chunks[:half], futures)
+                await self._embed(chunks[half:], futures)
+                return
+            await self._check_model(error)
+            matrices = [str(error)]
+        self.progress.embedded(len(chunks) - reported)
         for chunk, matrix in zip(chunks, matrices, strict=True):
             futures[chunk.content_hash].set_result(matrix)
-        self.figures.chunks_embedded += len(chunks)
-        return reported
 
     async def _check_model(self, error: EmbeddingInputRefused) -> None:
         """Raises EmbeddingError if the model refuses even a harmless word: then it is not the text (but a wrong model

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reposync.content.model import Skip, Skipped
 from reposync.ordering import in_order
@@ -25,7 +24,7 @@ class Plan:
 
     `read`: files whose content must be (re)indexed. `skip`: files to record as skipped because of their path or mode.
     `delete_points`: paths whose points are deleted (gone, or skipped from now on). `delete_rows`: paths whose manifest
-    row is deleted. `doubtful`: recorded paths that are not in a tree that is not proven to be complete; they are kept.
+    row is deleted. `doubtful`: indexed paths that are not in a tree that is not proven to be complete; they are kept.
     """
 
     read: Sequence[TreeEntry]
@@ -107,31 +106,21 @@ def _is_current(row: ManifestRow, entry: TreeEntry) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run does to a version of the index. `recorded`: its manifest. `live`: the manifest of the live version, if
-    that is a different one. `copied`: files of the plan whose chunks the live version has. `unlisted`: files of the
-    live version that are not in a tree that is not proven to be complete. `removed`: paths of files that lose their
-    points, by name."""
+    """What a run does to a version of the index. `recorded`: its manifest. `searched`: the manifest of the version that
+    is searched meanwhile: the same one, unless a new version is built. `losses`: files that would not be searchable any
+    more."""
 
     plan: Plan
     recorded: Mapping[str, ManifestRow]
-    live: Mapping[str, ManifestRow]
-    copied: Sequence[ManifestRow]
-    unlisted: Sequence[str]
+    searched: Mapping[str, ManifestRow]
     losses: Losses
-    removed: Mapping[str, str]
-
-    def to_read(self, not_copied: Collection[str]) -> list[TreeEntry]:
-        """The files to read, without those that were copied; `not_copied`: what could not be. For a thread."""
-        left = set(not_copied)
-        copied = {row.path for row in self.copied if row.path not in left}
-        return [entry for entry in self.plan.read if path_text(entry.path) not in copied]
 
 
 def plan_work(
     target: TargetTree,
     situation: Situation,
     recorded: Mapping[str, ManifestRow],
-    live: Mapping[str, ManifestRow],
+    searched: Mapping[str, ManifestRow],
     *,
     damaged: Collection[str],
     full_from_epoch: int | None,
@@ -147,34 +136,11 @@ def plan_work(
 
     plan = make_plan(target.tree, recorded, target.decide, reread=reread, damaged=damaged)
     # Files of a different branch or source say nothing about those of this one.
-    moved = situation.builds and not situation.same_origin
-    kept = not target.tree.proven and not moved
-    losses = losses_of(
-        live if situation.builds else recorded, target.tree.entries, target.decide, count_missing=not kept
-    )
-    unlisted: list[str] = []
-    if kept:
-        listed = {path_text(entry.path) for entry in target.tree.entries}
-        unlisted = [path for path, row in live.items() if row.chunks and path not in listed and path not in recorded]
-    copied = _copied(target, situation, plan, live) if full_from_epoch is None else []
-    removed = {posixpath.basename(path): path for path in plan.delete_points}
-    return Work(plan, recorded, live, copied, unlisted, losses, removed)
-
-
-def _copied(target: TargetTree, situation: Situation, plan: Plan, live: Mapping[str, ManifestRow]) -> list[ManifestRow]:
-    """Files to read of which the live version has the same chunks, or none for the same reason."""
-    made = situation.live_settings
-    if made is None or not situation.builds or not made.chunks_as(situation.wanted):
-        return []
-    limit = situation.wanted.content.max_file_bytes
-    found = []
-    for entry in plan.read:
-        row = live.get(path_text(entry.path))
-        if row is None or row.blob_sha != entry.sha or row.is_outdated:
-            continue
-        if not row.chunks and not (made.content == situation.wanted.content and _is_current(row, entry)):
-            continue
-        is_small_enough = not row.chunks or (row.size_bytes or 0) <= limit
-        if is_small_enough and not target.reads_otherwise(entry, row):
-            found.append(row)
-    return found
+    is_same = situation.same_origin or not situation.builds
+    kept = not target.tree.proven and is_same
+    losses = losses_of(searched, target.tree.entries, target.decide, count_missing=not kept)
+    if kept and situation.builds:
+        known = {path_text(entry.path) for entry in target.tree.entries} | recorded.keys()
+        unlisted = [path for path, row in searched.items() if row.chunks and path not in known]
+        plan = replace(plan, doubtful=[*plan.doubtful, *unlisted])
+    return Work(plan, recorded, searched, losses)

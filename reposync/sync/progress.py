@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from reposync.store.run import RunFigures
+
 _FIGURES = (
     *("phase", "files_total", "files_read", "files_done", "chunks_read", "chunks_done", "bytes_read"),
     *("file", "waiting_for"),
@@ -24,7 +26,7 @@ class RunProgress:
     chunks are read (`files_read`, `chunks_read`), then embedded (`chunks_embedded`, which grows with each piece that
     the model finishes), then stored (`files_done`, `chunks_done`). `file`: the first one of those that are embedded
     now. `waiting_for`: a server that has not answered for some seconds, and the number of the attempt. `watch` is
-    called after each step."""
+    called after each step. `figures`: what the history says of the attempt."""
 
     phase: str = "starting"
     files_total: int = 0
@@ -38,6 +40,7 @@ class RunProgress:
     waiting_for: str | None = None
     started: float = field(default_factory=time.monotonic)
     watch: Watch = field(default=lambda _: None, repr=False, compare=False)
+    figures: RunFigures = field(default_factory=RunFigures, repr=False, compare=False)
     _stages: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float), repr=False, compare=False)
     _entered: float = field(default_factory=time.monotonic, repr=False, compare=False)
 

@@ -3,15 +3,14 @@ nothing (`reposync sync --plan`)."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from reposync.embedding.port import Embedder
 from reposync.errors import ConfigError, DeletionBlocked, EmbeddingError
 from reposync.sources.port import SAMPLE_PATH, Commit, path_bytes
-from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.versions import AttributeFiles, Published
 from reposync.sync.audit import IndexState, inspect_index
@@ -27,7 +26,6 @@ from reposync.sync.lease import Lease
 from reposync.sync.pipeline import read_files
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
 from reposync.sync.target import (
-    RunContext,
     SyncParts,
     SyncSettings,
     TargetTree,
@@ -45,93 +43,77 @@ WORDS_FIRST_FILES = 100
 class SyncRun:
     """Safe to repeat and to abandon at any await: what is stored is recorded, and the next run continues from there."""
 
-    def __init__(
-        self,
-        parts: SyncParts,
-        settings: SyncSettings,
-        repository: Repository,
-        run: Run,
-        lease: Lease,
-        *,
-        progress: RunProgress,
-    ) -> None:
+    def __init__(self, parts: SyncParts, run: Run, lease: Lease, progress: RunProgress) -> None:
         self._parts = replace(parts, embedder=parts.embedder.watched(progress.wait_for))
-        self._context = RunContext(self._parts, settings, repository, run, lease, progress, RunFigures())
-        self._choice = VersionChoice(self._parts, settings, repository, run)
-        self._repository = repository
         self._run = run
-
-    @property
-    def figures(self) -> RunFigures:
+        self._lease = lease
+        self._progress = progress
+        self._choice = VersionChoice(self._parts, run)
+        self._target: TargetTree | None = None
+        self.figures = progress.figures
         """What was done so far; also reported if the run fails or is cancelled."""
-        return self._context.figures
 
     async def execute(self) -> Outcome:
         """Raises DeletionBlocked, DefinitionChanged, LeaseLost, and what source, embedder, index and store raise."""
-        progress, run = self._context.progress, self._run
-        progress.enter("listing")
-        head = await self._parts.source.head()
-        if head.sha != self._repository.head_commit:
-            await self._parts.versions.record_head(run, head.sha, self._repository.head_commit)
-        target = None if run.repair else await self._words_first(head)
+        parts, run = self._parts, self._run
+        self._progress.enter("listing")
+        head = await parts.source.head()
+        if head.sha != parts.repository.head_commit:
+            await parts.versions.record_head(run, head.sha, parts.repository.head_commit)
+        is_first = not run.repair and await self._words_first(head)
         full = None
-        if run.full and target is None:
+        if run.full and not is_first:
             # What an earlier attempt of this run stored is not read again.
-            full = self._repository.epoch if run.full_from_epoch is None else run.full_from_epoch
+            full = parts.repository.epoch if run.full_from_epoch is None else run.full_from_epoch
         situation = await self._choice.situation()
         if (of_live := situation.of_live) is not None:
-            target = await self._follow(of_live, head, target)
+            await self._follow(of_live, head)
             situation = await self._choice.situation()
-        strays = await remove_elsewhere(self._context, situation)
-        state = await self._inspect(situation, repair=run.repair)
-        embedder = self._parts.embedder
-        await self._update(
-            self._context, embedder, situation, state, head, target, full_from_epoch=full, repair=run.repair
-        )
-        self._context.figures.commit_after = head.sha
-        await remove_retired(self._context, situation)
-        progress.enter("done")
+        strays = await remove_elsewhere(parts, situation, self._lease)
+        state = await self._inspect(situation)
+        await self._update(situation, state, head, parts.embedder, full_from_epoch=full)
+        self.figures.commit_after = head.sha
+        await remove_retired(parts, situation, run, self._lease)
+        self._progress.enter("done")
         return self._outcome(head, state, strays)
 
-    async def _words_first(self, head: Commit) -> TargetTree | None:
-        """Make the words of a first sync searchable; the version with dense vectors is then built beside them, from
-        their texts. Returns the listing, None if this is no first sync."""
+    async def _words_first(self, head: Commit) -> bool:
+        """Make the words of a first sync searchable; the version with dense vectors is then built beside them. Returns
+        whether this is a first sync."""
         wanted = await self._choice.first()
         if wanted is None:
-            return None
-        self._context.progress.enter("planning")
-        target = await read_target(self._parts.source, self._context.settings, head, {})
-        if not await asyncio.to_thread(target.has_files, WORDS_FIRST_FILES):
-            return target
-        situation = await self._choice.building(wanted)
-        state = await self._inspect(situation)
-        work = await make_work(self._parts, target, situation, state)
-        # The figures of the run count each file once, when all of it is stored.
-        context = replace(self._context, figures=RunFigures())
-        await VersionUpdate(context, self._parts.embedder, situation, target, work).apply(state)
-        # Begun before its words are searched: results say from the first on that meaning follows.
-        await self._choice.situation()
-        await self._publish(context, situation, state, target.attributes, head)
-        self._context.progress.restart()
-        return target
+            return False
+        self._progress.enter("planning")
+        if (await self._read_target(head, {})).files >= WORDS_FIRST_FILES:
+            situation = await self._choice.building(wanted)
+            with self._uncounted():
+                await self._update(situation, await self._inspect(situation), head, self._parts.embedder)
+        return True
 
-    async def _follow(self, situation: Situation, head: Commit, target: TargetTree | None) -> TargetTree | None:
+    async def _follow(self, situation: Situation, head: Commit) -> None:
         """Bring the live version to the head before a different one is built, which may take hours: in each turn of the
-        run, with the model that it was made with, if that can still be used. Returns the listing, if it was read."""
-        context = replace(self._context, figures=RunFigures())
+        run, with the model that it was made with, if that can still be used."""
         try:
-            embedder = await self._embedder_of(situation.wanted)
-            state = await self._inspect(situation)
-            if not state.remade:  # else nothing of it can be searched, and the new version is complete as soon
-                target = await self._update(context, embedder, situation, state, head, target)
+            with self._uncounted():
+                embedder = await self._embedder_of(situation.wanted)
+                state = await self._inspect(situation)
+                if not state.remade:  # else nothing of it can be searched, and the new version is complete as soon
+                    await self._update(situation, state, head, embedder)
         except (ConfigError, EmbeddingError) as error:
-            name = self._repository.name
+            name = self._parts.repository.name
             log.warning("the index of %s follows no commits until its new version is live: %s", name, error)
+
+    @contextlib.contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        """A version that is only searched until the next one is complete: files are counted when that one has them,
+        embeddings whenever they are made."""
+        self._progress.figures = RunFigures()
+        try:
+            yield
         finally:
-            # Files are counted when the new version has them; embeddings whenever they are made.
-            self._context.figures.chunks_embedded += context.figures.chunks_embedded
-        self._context.progress.restart()
-        return target
+            self.figures.chunks_embedded += self._progress.figures.chunks_embedded
+            self._progress.figures = self.figures
+            self._progress.restart()
 
     async def _embedder_of(self, made: VersionSettings) -> Embedder:
         """Raises ConfigError and EmbeddingError if the model cannot be used any more."""
@@ -140,66 +122,66 @@ class SyncRun:
         embedder = self._parts.embedder_for(made.spec)
         if embedder is None or await embedder.spec(made.spec) != made.spec:
             raise EmbeddingError(f"its model {made.spec.model} is not configured any more.")
-        return embedder.watched(self._context.progress.wait_for)
+        return embedder.watched(self._progress.wait_for)
 
-    async def _inspect(self, situation: Situation, *, repair: bool = False) -> IndexState:
-        version = situation.working
-        state = await inspect_index(self._parts, situation, self._repository.name, repair=repair)
-        await self._parts.open_index(version.collection).lead_to(version.physical, if_free=True)
+    async def _inspect(self, situation: Situation) -> IndexState:
+        parts, version = self._parts, situation.working
+        state = await inspect_index(parts, situation, repair=self._run.repair)
+        await parts.open_index(version.collection).lead_to(version.physical, if_free=True)
         return state
+
+    async def _read_target(self, head: Commit, cached: AttributeFiles) -> TargetTree:
+        """Listed once in a run, whatever the number of versions."""
+        if self._target is None:
+            self._target = await read_target(self._parts.source, self._parts.settings, head, cached)
+        return self._target
 
     async def _update(
         self,
-        context: RunContext,
-        embedder: Embedder,
         situation: Situation,
         state: IndexState,
         head: Commit,
-        target: TargetTree | None,
+        embedder: Embedder,
         *,
         full_from_epoch: int | None = None,
-        repair: bool = False,
-    ) -> TargetTree | None:
-        """Bring a version to the head and make it live. Returns the listing, if it was read."""
-        attributes = await self._parts.versions.attributes(situation.working.id)
-        requested = repair or full_from_epoch is not None
-        if requested or not await _is_unchanged(context.settings, head, situation, state, attributes):
-            context.progress.enter("planning")
-            target = target or await read_target(self._parts.source, context.settings, head, attributes)
-            attributes = target.attributes
-            work = await make_work(
-                self._parts, target, situation, state, full_from_epoch=full_from_epoch, repair=repair
-            )
-            if not work.plan.is_empty or state.audit.orphans or situation.builds:
-                await VersionUpdate(context, embedder, situation, target, work).apply(state)
-        await self._publish(context, situation, state, attributes, head)
-        return target
-
-    async def _publish(
-        self, context: RunContext, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit
     ) -> None:
-        source, version = self._parts.source, situation.working
-        totals = await self._parts.manifests.totals(version.id)
-        context.figures.files_failed = totals.failed
-        index = self._parts.open_index(version.physical)
+        """Bring a version to the head and make it live."""
+        parts, run = self._parts, self._run
+        attributes = await parts.versions.attributes(situation.working.id)
+        requested = run.repair or full_from_epoch is not None
+        if requested or not await _is_unchanged(parts.settings, head, situation, state, attributes):
+            self._progress.enter("planning")
+            target = await self._read_target(head, attributes)
+            attributes = target.attributes
+            work = await make_work(parts, target, situation, state, full_from_epoch=full_from_epoch, repair=run.repair)
+            if not work.plan.is_empty or state.audit.orphans or situation.builds:
+                attempt = (run, self._lease, self._progress)
+                await VersionUpdate(parts, *attempt, embedder, situation, state, target, work).apply()
+        await self._publish(situation, state, attributes, head)
+
+    async def _publish(self, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit) -> None:
+        parts, source, version = self._parts, self._parts.source, situation.working
+        totals = await parts.manifests.totals(version.id)
+        self._progress.figures.files_failed = totals.failed
+        index = parts.open_index(version.physical)
         links = source.url(SAMPLE_PATH, head, 1, 1)
         is_new = situation.builds and version.links is None
         if links != version.links and not is_new:
             # The name, the project's path, its host or the branch changed: so did the links of all files.
             await index.relink(
                 version.id,
-                self._repository.name,
+                parts.repository.name,
                 lambda path, first, last: source.url(path_bytes(path), head, first, last),
-                check=context.lease.check,
+                check=self._lease.check,
             )
         # An approved deletion may be due to a new default branch, which must not be named as the cause of the next one.
         is_known = version.branch_name is not None and not self._run.approval
-        fingerprint = await rules_fingerprint(context.settings, attributes)
-        context.lease.check()
-        await self._parts.versions.publish(
+        fingerprint = await rules_fingerprint(parts.settings, attributes)
+        self._lease.check()
+        await parts.versions.publish(
             self._run,
             version,
-            self._repository,
+            parts.repository,
             Published(
                 commit=head.sha,
                 committed_at=head.committed_at,
@@ -214,7 +196,7 @@ class SyncRun:
         )
 
     def _outcome(self, head: Commit, state: IndexState, strays: int) -> Outcome:
-        if failed := self._context.figures.files_failed:
+        if failed := self.figures.files_failed:
             files = "1 file" if failed == 1 else f"{failed:,} files"
             notice = f"{files} of commit {head.sha[:10]} could not be read; the index keeps their previous version."
             return Outcome(FILES_FAILED, notice, failed)
@@ -262,18 +244,17 @@ class Preview:
     blocked: str | None = None
 
 
-async def preview(
-    parts: SyncParts, settings: SyncSettings, repository: Repository, *, full: bool, progress: RunProgress
-) -> Preview:
+async def preview(parts: SyncParts, *, full: bool, progress: RunProgress) -> Preview:
     """Read what would be read and count it. Writes neither to the index nor to the database, and creates no
     collection."""
+    settings, repository = parts.settings, parts.repository
     progress.enter("planning")
     head = await parts.source.head()
-    situation = await VersionChoice(parts, settings, repository, None).situation()
+    situation = await VersionChoice(parts, None).situation()
     version, spec = situation.working, situation.wanted.spec
     state = IndexState("")
     if await parts.open_index(version.physical).spec() is not None:
-        state = await inspect_index(parts, situation, repository.name)
+        state = await inspect_index(parts, situation)
     attributes = await parts.versions.attributes(version.id)
     found = Preview(repository.name, head.sha, repository.last_commit)
     if not full and await _is_unchanged(settings, head, situation, state, attributes):
@@ -284,14 +265,11 @@ async def preview(
     progress.files_total = found.files_to_read = len(plan.read)
     found.files, found.files_unchanged, found.files_renamed = plan.listed, plan.unchanged, plan.renamed
     found.files_to_skip, found.files_to_delete = len(plan.skip), len(plan.delete_points)
-    found.files_to_store = sum(1 for row in work.copied if row.chunks)
-    found.chunks = sum(row.chunks for row in work.copied)
     found.index_notice = state.why
-    entries = await asyncio.to_thread(work.to_read, ())
     names = {each.physical for each in (version, situation.live) if each is not None}
     same_model = await indexes_of_model(parts, names, spec)
     to_embed: dict[str, int] = {}
-    batches = read_files(parts.content, parts.source, entries, target, settings.content, progress)
+    batches = read_files(parts.content, parts.source, plan.read, target, settings.content, progress)
     async with contextlib.aclosing(batches):
         async for files in batches:
             found.files_to_store += sum(1 for file in files if file.chunks)

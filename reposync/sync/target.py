@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice
 
 from reposync.content.attributes import Attributes
 from reposync.content.model import Skipped
@@ -15,13 +14,10 @@ from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.sources.port import Commit, Source, Tree, TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.repository import Repository
-from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.versions import AttributeFiles, Versions
 from reposync.sync.content_pool import ContentPool
-from reposync.sync.lease import Lease
 from reposync.sync.prepare import ContentSettings
-from reposync.sync.progress import RunProgress
 from reposync.vectors.index import QdrantIndex
 
 # Time slice of matching paths in a thread: long enough to hide the hop (0.1 ms), short enough to cancel promptly.
@@ -50,10 +46,13 @@ class SyncSettings:
 
 @dataclass(frozen=True, slots=True)
 class SyncParts:
-    """`open_index`: the index of a name or physical collection, opened once a process. `collection`: the configured
-    name of where the points go. `embedder_for`: an embedder of a model that was configured before, None if its address
-    is unknown. `elsewhere`: physical collections in which a repair looks for stray points of the repository."""
+    """What a repository is synced with. `repository`: its row; `settings`: of the same row. `open_index`: the index of
+    a name or physical collection, opened once a process. `collection`: the configured name of where the points go.
+    `embedder_for`: an embedder of a model that was configured before, None if its address is unknown. `elsewhere`:
+    physical collections in which a repair looks for stray points of the repository."""
 
+    repository: Repository
+    settings: SyncSettings
     source: Source
     embedder: Embedder
     embedder_for: Callable[[EmbeddingSpec], Embedder | None]
@@ -68,19 +67,6 @@ class SyncParts:
 
 
 @dataclass(frozen=True, slots=True)
-class RunContext:
-    """Everything that one attempt of a run works with. `run`: as it was claimed."""
-
-    parts: SyncParts
-    settings: SyncSettings
-    repository: Repository
-    run: Run
-    lease: Lease
-    progress: RunProgress
-    figures: RunFigures
-
-
-@dataclass(frozen=True, slots=True)
 class TargetTree:
     """The tree of the head commit, its `.gitattributes`, and what the path rules decide. `skipped`: by path, why it is
     not indexed; `kept`: paths that are indexed even if their content is generated (`PathRules.keeps_generated`)."""
@@ -92,10 +78,10 @@ class TargetTree:
     skipped: Mapping[bytes, Skipped]
     kept: Set[bytes]
 
-    def has_files(self, most: int) -> bool:
-        """Whether at least `most` files are indexed."""
-        files = (entry for entry in self.tree.entries if self.decide(entry) is None)
-        return len(list(islice(files, most))) == most
+    @property
+    def files(self) -> int:
+        """How many files are indexed."""
+        return len(self.tree.entries) - len(self.skipped)
 
     def decide(self, entry: TreeEntry) -> Skipped | None:
         """Why the file is not indexed, None if it is."""

@@ -1,38 +1,41 @@
-"""Updates one version of the index to a commit: reads or copies files, stores them, deletes what is gone."""
+"""Updates one version of the index to a commit: reads files, stores them, deletes what is gone."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence, Set
+import posixpath
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
 from reposync.content.model import Skip
 from reposync.embedding.port import Embedder, EmbeddingSpec
+from reposync.embedding.sparse import document_vector
 from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError
 from reposync.ordering import in_order
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Ancestry, TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
-from reposync.store.tables import IndexVersion
+from reposync.store.run import Run
 from reposync.symbol import read_symbols
 from reposync.sync.audit import IndexState
 from reposync.sync.brake import UNREADABLE, VANISHED, Brake, Losses
-from reposync.sync.content_pool import DEATH, Deaths, RunContent, death_of
-from reposync.sync.index_versions import Situation, VersionSettings
+from reposync.sync.content_pool import RunContent
+from reposync.sync.index_versions import Situation
+from reposync.sync.lease import Lease
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, read_batches, run_pipeline
 from reposync.sync.plan import Work, plan_work
 from reposync.sync.point_audit import audit_ids
-from reposync.sync.prepare import PreparedFile, StoredFile
+from reposync.sync.prepare import PreparedFile
 from reposync.sync.progress import RunProgress
-from reposync.sync.stored_points import stored_chunk
-from reposync.sync.target import RunContext, SyncParts, TargetTree
-from reposync.sync.writer import Writer
-from reposync.vectors.collection import SCHEMA_REVISION
+from reposync.sync.stored_points import own_text, stored_chunk
+from reposync.sync.target import SyncParts, TargetTree
+from reposync.sync.writer import Writer, pages
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import StoredPoint, WriteScope
+from reposync.vectors.port import PointWrite, StoredPoint, WriteScope
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +45,8 @@ _FIRST_BATCH_CHUNKS, _LEAST_BATCH_CHUNKS = 20, 4
 # Unreadable files are problems of these files, up to this many or half of what was read; beyond that, of the source.
 UNREADABLE_FILES = 20
 UNREADABLE_SHARE = 0.5
-# Files whose chunks are copied at once: 0.7 MB for a file with 100 chunks of 7,000 characters; most have one or two.
-_COPIED_AT_ONCE = 64
+# Files whose points are kept at once: 0.7 MB for a file with 100 chunks of 7,000 characters; most have one or two.
+_KEPT_AT_ONCE = 64
 
 
 async def make_work(
@@ -56,10 +59,11 @@ async def make_work(
     repair: bool = False,
 ) -> Work:
     """Load the manifests and plan; the keywords are those of `plan_work`."""
-    recorded = await parts.manifests.load(situation.working.id)
-    live = await parts.manifests.load(situation.live.id) if situation.live is not None and situation.builds else {}
+    recorded = searched = await parts.manifests.load(situation.working.id)
+    if situation.builds:
+        searched = await parts.manifests.load(situation.live.id) if situation.live is not None else {}
     planned = partial(plan_work, damaged=state.audit.damaged, full_from_epoch=full_from_epoch, repair=repair)
-    return await asyncio.to_thread(planned, target, situation, recorded, live)
+    return await asyncio.to_thread(planned, target, situation, recorded, searched)
 
 
 @dataclass(slots=True)
@@ -67,71 +71,72 @@ class VersionUpdate:
     """One attempt of a run. Safe to repeat and to abandon at any await: what is stored is recorded, and the next
     attempt continues from there."""
 
-    context: RunContext
+    parts: SyncParts
+    run: Run
+    lease: Lease
+    progress: RunProgress
     embedder: Embedder
     situation: Situation
+    state: IndexState
     target: TargetTree
     work: Work
 
-    async def apply(self, state: IndexState) -> None:
+    async def apply(self) -> None:
         """Raises DeletionBlocked, SourceCorrupt, IndexChanged, LeaseLost, and what source, embedder, index and store
         raise."""
-        context, situation, work, plan = self.context, self.situation, self.work, self.work.plan
-        run, progress = context.run, context.progress
+        parts, situation, work, plan = self.parts, self.situation, self.work, self.work.plan
         await self._check_brake(None)
-        index = context.parts.open_index(situation.working.physical)
-        scope = await self._begin(index, state)
+        index = parts.open_index(situation.working.physical)
+        scope = await self._begin(index)
         writer = Writer(
-            context,
+            parts,
+            self.run,
             index,
             scope,
             self.target,
             recorded=work.recorded,
-            damaged=state.audit.damaged,
+            damaged=self.state.audit.damaged,
             # A run that was killed between writing points and their rows leaves points without a row.
-            orphans_possible=bool(state.audit.orphans),
+            orphans_possible=bool(self.state.audit.orphans),
+            progress=self.progress,
         )
         spec = situation.wanted.spec
-        others = {each.physical for each in situation.versions} - {situation.working.physical}
+        others = {version.physical for version in situation.versions} - {situation.working.physical}
         vectors = DenseVectors(
             self.embedder,
             replace(spec, dimension=0) if situation.wanted.words_only else spec,
             index,
-            index_holds_points=await index.count() > 0,
-            others=await indexes_of_model(context.parts, others, spec),
+            self.progress,
+            others=await indexes_of_model(parts, others, spec),
             version_id=situation.working.id,
             recorded=work.recorded,
-            removed=work.removed,
-            figures=context.figures,
-            progress=progress,
+            removed={posixpath.basename(path): path for path in plan.delete_points},
         )
-        progress.files_total = len(plan.read)
-        progress.enter("words" if situation.wanted.words_only else "indexing")
-        if run.attempt > 1 or situation.builds:  # the live version was updated first
-            await context.parts.runs.forget_problems(run, Skip.FAILED)
-        left: list[str] = []
-        if work.copied and situation.live is not None:
-            left = await _copy_files(situation.live, work.copied, vectors, writer, wanted={}, exact=True)
-        await self._read(await asyncio.to_thread(work.to_read, left), writer, vectors)
+        self.progress.files_total = len(plan.read)
+        self.progress.enter("words" if situation.wanted.words_only else "indexing")
+        if self.run.attempt > 1 or situation.builds:  # the live version was updated first
+            await parts.runs.forget_problems(self.run, Skip.FAILED)
+        if plan.read:
+            await self._read(writer, vectors)
         if vectors.windows.embedded or vectors.windows.reused:
             log.info("%d windows embedded, %d reused", vectors.windows.embedded, vectors.windows.reused)
-        lost = await asyncio.to_thread(writer.lost, work.losses.before)
+        stored = {file.path: writer.row(file) for file in writer.deferred}
         if situation.builds:
             await self._keep_unreadable(writer, vectors)
-            lost = await self._lost_by_building()
-        await self._check_brake(lost)
+            stored = await parts.manifests.load(situation.working.id)
+        await self._check_brake(await asyncio.to_thread(self._lost, stored))
         await writer.drop_deferred()
         await writer.delete(plan)
         await writer.record(plan.skip)
-        await writer.keep_unlisted([*plan.doubtful, *work.unlisted])
-        progress.enter("checking")
+        await writer.keep_unlisted(plan.doubtful)
+        self.progress.enter("checking")
         await self._settle(index, scope)
 
     async def _check_brake(self, read: Losses | None) -> None:
         """`read`: losses that were found while reading; None before."""
-        run = self.context.run
-        name, head = self.context.repository.name, self.target.head.sha
-        brake = Brake(name, head, self.work.plan.listed, run.approval)
+        brake = Brake(
+            self.parts.repository.name, self.target.head.sha, self.work.plan.listed, approval=self.run.approval
+        )
         try:
             facts = brake.check(self.work.losses, read)
         except DeletionBlocked as error:
@@ -139,14 +144,14 @@ class VersionUpdate:
                 error.message = f"{error.message} The likely cause: {cause}."
             raise
         if facts is not None:
-            await self.context.parts.runs.record_brake(run, facts.as_json())
+            await self.parts.runs.record_brake(self.run, facts.as_json())
 
     async def _likely_cause(self, losses: Losses) -> str | None:
-        settings, reason = self.context.settings, losses.counts.most_common(1)[0][0]
+        settings, reason = self.parts.settings, losses.counts.most_common(1)[0][0]
         if reason == VANISHED:
             before = self.situation.live.branch_name if self.situation.live is not None else None
             with contextlib.suppress(SourceError):  # it is only an explanation
-                now = await self.context.parts.source.branch(fresh=True)
+                now = await self.parts.source.branch(fresh=True)
                 if None not in (before, now) and before != now and await self._left_behind():
                     return f"the {'' if settings.branch else 'default '}branch changed from {before} to {now}"
             return None
@@ -164,97 +169,88 @@ class VersionUpdate:
         live = self.situation.live
         if live is None or live.commit_sha is None:
             return True
-        answer = await self.context.parts.source.ancestry(live.commit_sha, self.target.head.sha)
+        answer = await self.parts.source.ancestry(live.commit_sha, self.target.head.sha)
         return answer is not Ancestry.CONTAINED
 
-    async def _begin(self, index: QdrantIndex, state: IndexState) -> WriteScope:
+    async def _begin(self, index: QdrantIndex) -> WriteScope:
         """Begin the epoch of this attempt's writes. From now on the manifest is a mixture of old and new."""
-        context, version = self.context, self.situation.working
-        context.lease.check()
-        epoch = await context.parts.versions.begin_epoch(
-            context.run,
+        repository, version = self.parts.repository, self.situation.working
+        self.lease.check()
+        epoch = await self.parts.versions.begin_epoch(
+            self.run,
             version,
-            identity=state.identity,
+            identity=self.state.identity,
             # After the database was restored to an older state, deletes with its epoch would miss newer points.
-            above=await index.later_epoch(version.id, context.repository.epoch),
+            above=await index.later_epoch(version.id, repository.epoch),
         )
-        return WriteScope(version.id, context.repository.name, self.target.head.sha, epoch, context.lease.check)
+        return WriteScope(version.id, repository.name, self.target.head.sha, epoch, self.lease.check)
 
-    async def _read(self, entries: Sequence[TreeEntry], writer: Writer, vectors: DenseVectors) -> None:
-        if not entries:
-            return
-        wanted = self.situation.wanted
-        deaths = await self._deaths(entries)
-        source, progress = self.context.parts.source, self.context.progress
+    async def _read(self, writer: Writer, vectors: DenseVectors) -> None:
+        entries, settings = self.work.plan.read, self.situation.wanted.content
         judge = partial(_judge, entries, self.work)
-        batches = read_batches(source, entries, self.target, wanted.content, progress, judge, self._batch_bytes)
-        content = RunContent(self.context.parts.content, wanted.content, deaths)
-        if not deaths:
-            content.pool.warm()
-        await run_pipeline(batches, content.prepare, vectors, writer.store, progress)
+        source, pool = self.parts.source, self.parts.content
+        batches = read_batches(source, entries, self.target, settings, self.progress, judge, self._batch_bytes)
+        content = RunContent(pool, settings)
+        pool.warm()
+        await run_pipeline(batches, content, vectors, writer.store, self.progress)
         if paths := content.over_budget:
             log.warning("%d files have no symbols, parsing them takes too long: %s", len(paths), ", ".join(paths[:5]))
 
     def _batch_bytes(self) -> int:
-        return min(BATCH_BYTES, _batch_chunks(self.context.progress) * self.situation.wanted.content.chunk_size)
-
-    async def _deaths(self, entries: Sequence[TreeEntry]) -> Deaths:
-        """In how many runs each file killed its worker. A run that reads everything tries each once more."""
-        run = self.context.run
-        earlier = await self.context.parts.runs.failures(self.context.repository.id, DEATH)
-        if not earlier:
-            return {}
-        tries_again = run.full or run.repair
-
-        def of_these() -> Deaths:
-            mine = (death_of(path_text(entry.path), entry.sha) for entry in entries)
-            return {each: 1 if tries_again else earlier[each] for each in mine if each in earlier}
-
-        return await asyncio.to_thread(of_these)
+        rate = self.progress.chunks_per_second
+        chunks = max(_LEAST_BATCH_CHUNKS, int(rate * BATCH_SECONDS)) if rate else _FIRST_BATCH_CHUNKS
+        return min(BATCH_BYTES, chunks * self.situation.wanted.content.chunk_size)
 
     async def _keep_unreadable(self, writer: Writer, vectors: DenseVectors) -> None:
-        """Copy files that cannot be read, or may still exist, from the live version to the one that is built."""
-        live, made, work = self.situation.live, self.situation.live_settings, self.work
+        """Copy the points of files that cannot be read, or may still exist, from the live version to the one that is
+        built."""
+        live, made, searched = self.situation.live, self.situation.live_settings, self.work.searched
         if live is None or (made is not None and made.source != self.situation.wanted.source):
             return  # files of a different project are not older states of this one's
-        blobs = writer.failed | dict.fromkeys(work.unlisted, "")
-        rows = {path: row for path in blobs if (row := work.live.get(path)) is not None and row.chunks}
-        if rows:
-            # A file at the same blob has chunks of other settings: it is not what this version should have, either.
-            wanted = {path: blobs[path] if blobs[path] != row.blob_sha else "" for path, row in rows.items()}
-            await _copy_files(live, list(rows.values()), vectors, writer, wanted=wanted, exact=False)
+        blobs = {path: "" for path in self.work.plan.doubtful if not writer.has_points(path)} | writer.failed
+        rows = [row for path in blobs if (row := searched.get(path)) is not None and row.chunks]
+        index = self.parts.open_index(live.physical)
+        for page in pages(rows, _KEPT_AT_ONCE):
+            points = [point async for stored in index.chunks(live.id, [row.path for row in page]) for point in stored]
+            files = await vectors.embed(await asyncio.to_thread(_stored_files, live.id, page, points))
+            kept = {file.path: file for file in files if file.chunks}
+            # At the same blob its chunks are of other settings: it is not what this version should have, either.
+            await writer.keep(
+                list(kept.values()),
+                [
+                    row._replace(wanted_sha=blobs[row.path] if blobs[row.path] != row.blob_sha else "")
+                    for row in page
+                    if row.path in kept
+                ],
+            )
 
-    async def _lost_by_building(self) -> Losses:
-        """Files that have points in the live version and not in the one that is built, because of their content."""
-        built = await self.context.parts.manifests.load(self.situation.working.id)
-        return await asyncio.to_thread(self._lost_of, built)
-
-    def _lost_of(self, built: Mapping[str, ManifestRow]) -> Losses:
+    def _lost(self, stored: Mapping[str, ManifestRow]) -> Losses:
+        """Files that are searchable now and would have no points, because of their content, as they are `stored`."""
         losses = Losses(self.work.losses.before)
-        for entry in self.target.tree.entries:
-            path = path_text(entry.path)
-            live, mine = self.work.live.get(path), built.get(path)
-            if live is None or not live.chunks or mine is None or mine.chunks or mine.size_bytes is None:
+        gone = set(self.work.plan.delete_rows)
+        for path, row in stored.items():
+            before = self.work.searched.get(path)
+            if before is None or not before.chunks or row.chunks or row.size_bytes is None or path in gone:
                 continue
-            reason = mine.skip_reason or "empty"
-            detail = f"{mine.size_bytes:,} bytes" if reason == Skip.TOO_LARGE else ""
+            reason = row.skip_reason or "empty"
+            detail = f"{row.size_bytes:,} bytes" if reason == Skip.TOO_LARGE else ""
             losses.add(UNREADABLE if reason == Skip.FAILED else reason, path, detail)
         return losses
 
     async def _settle(self, index: QdrantIndex, scope: WriteScope) -> None:
         """Check that the index is what the manifest says. Extra points are deleted. If points are missing, something
         else deletes in this collection, and the run fails."""
-        manifests, version_id = self.context.parts.manifests, scope.version_id
+        manifests, version_id = self.parts.manifests, scope.version_id
         totals = await manifests.totals(version_id)
         points = await index.count(version_id, expected=totals.chunks)
-        if not self.context.run.repair and points == totals.chunks:
+        if not self.run.repair and points == totals.chunks:
             return
         audit = await audit_ids(index, version_id, await manifests.load(version_id))
         if audit.orphans:
             await index.remove_points(scope, await asyncio.to_thread(in_order, audit.orphans, str))
         if audit.damaged or await index.count(version_id, expected=totals.chunks) != totals.chunks:
             raise IndexChanged(
-                f"The index lacks some of the {totals.chunks} points that this run stored or found.",
+                f"The index has {points:,} points; this run stored or found {totals.chunks:,}.",
                 remedy="Something else writes to this collection; the next run repairs it.",
             )
 
@@ -270,7 +266,7 @@ def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs
     read before at the same blob do not count."""
     known = {
         (path, row.wanted_sha or row.blob_sha)
-        for rows in (work.recorded, work.live)
+        for rows in (work.recorded, work.searched)
         for path, row in rows.items()
         if row.is_failed
     }
@@ -284,82 +280,34 @@ def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs
         ) from unreadable
 
 
-async def _copy_files(
-    live: IndexVersion,
-    rows: Sequence[ManifestRow],
-    vectors: DenseVectors,
-    writer: Writer,
-    *,
-    wanted: Mapping[str, str],
-    exact: bool,
-) -> list[str]:
-    """Copy the files that the live version records as `rows`; the texts come from there, and so do the vectors if the
-    model is the same. `wanted`: see `Writer.store_copies`. `exact`: only files whose symbols can be found again without
-    the file. Returns the other paths, those of which points are missing there, and those which the model refuses: these
-    have to be read."""
-    made = VersionSettings.read(live.settings)
-    has_symbols = made is not None and made.schema == SCHEMA_REVISION
-    settings = writer.context.settings.content
-    content = RunContent(writer.context.parts.content, settings)
-    index = writer.context.parts.open_index(live.physical)
-    left: list[str] = []
-    by_path = await asyncio.to_thread(lambda: {row.path: row for row in in_order(rows, lambda row: row.path)})
-    progress = writer.context.progress
-
-    async def pages() -> AsyncGenerator[dict[str, list[StoredPoint]], None]:
-        for page in _pages_to_copy(by_path, progress):
-            found: dict[str, list[StoredPoint]] = {path: [] for path in page}
-            async for points in index.chunks(live.id, page):
-                for point in points:
-                    found[point.payload["metadata"]["path"]].append(point)
-            yield found
-
-    async def prepare(found: dict[str, list[StoredPoint]]) -> list[PreparedFile]:
-        files = await asyncio.to_thread(_from_points, found, by_path, with_symbols=has_symbols)
-        prepared = [file for file in await content.prepare(files) if file.is_exact or not exact]
-        left.extend(found.keys() - {file.path for file in prepared})
-        return prepared
-
-    async def store(batch: Sequence[PreparedFile]) -> None:
-        left.extend(file.path for file in batch if file.skipped)
-        if taken := [file for file in batch if not file.skipped]:
-            mine = {file.path: wanted[file.path] for file in taken if file.path in wanted}
-            await writer.store_copies(taken, by_path, wanted=mine)
-
-    await run_pipeline(pages(), prepare, vectors, store, progress)
-    return left
-
-
-def _batch_chunks(progress: RunProgress) -> int:
-    rate = progress.chunks_per_second
-    return max(_LEAST_BATCH_CHUNKS, int(rate * BATCH_SECONDS)) if rate else _FIRST_BATCH_CHUNKS
-
-
-def _pages_to_copy(rows: Mapping[str, ManifestRow], progress: RunProgress) -> Iterator[list[str]]:
-    page: list[str] = []
-    chunks, most = 0, _batch_chunks(progress)
-    for path, row in rows.items():
-        page.append(path)
-        chunks += row.chunks
-        if chunks >= most or len(page) == _COPIED_AT_ONCE:
-            yield page
-            page, chunks, most = [], 0, _batch_chunks(progress)
-    if page:
-        yield page
-
-
-def _from_points(
-    found: Mapping[str, Sequence[StoredPoint]], rows: Mapping[str, ManifestRow], *, with_symbols: bool
-) -> list[StoredFile]:
-    """The files of which all points are there. `with_symbols`: those of the points are what this program would find."""
+def _stored_files(version_id: str, rows: Sequence[ManifestRow], points: Sequence[StoredPoint]) -> list[PreparedFile]:
+    """The files of which all points of their rows' blobs are there."""
+    chunks: defaultdict[tuple[str, str], list[PointWrite]] = defaultdict(list)
+    for point in points:
+        with contextlib.suppress(LookupError, TypeError):  # another program changed it
+            if own_text(point, version_id) is not None:
+                metadata = point.payload["metadata"]
+                chunks[metadata["path"], metadata["blob_sha"]].append(_stored_point(point))
     files = []
-    for path, points in found.items():
-        row = rows[path]
-        mine = [each for each in points if each.payload["metadata"]["blob_sha"] == row.blob_sha]
-        mine.sort(key=lambda each: each.payload["metadata"]["chunk_index"])
-        if [each.payload["metadata"]["chunk_index"] for each in mine] != list(range(row.chunks)):
-            continue
-        known = [read_symbols(each.payload["metadata"].get("symbols")) for each in mine] if with_symbols else None
-        chunks = [stored_chunk(each) for each in mine]
-        files.append(StoredFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, chunks, known))
+    for row in rows:
+        stored = in_order(chunks[row.path, row.blob_sha], lambda chunk: chunk.chunk_index)
+        if [chunk.chunk_index for chunk in stored] == list(range(row.chunks)):
+            files.append(PreparedFile(row.path, row.mode, row.blob_sha, row.size_bytes, row.language, tuple(stored)))
     return files
+
+
+def _stored_point(point: StoredPoint) -> PointWrite:
+    metadata, chunk = point.payload["metadata"], stored_chunk(point)
+    symbols = read_symbols(metadata.get("symbols"))
+    return PointWrite(
+        metadata["chunk_index"],
+        chunk.text,
+        chunk.start_line,
+        chunk.end_line,
+        metadata["content_hash"],
+        url=None,
+        dense=None,
+        sparse=document_vector(chunk.text, path=metadata["path"], names=[symbol.name for symbol in symbols]),
+        symbols=symbols,
+        start_index=chunk.start_index,
+    )

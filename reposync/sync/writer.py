@@ -11,11 +11,11 @@ from typing import TypeVar
 from reposync.content.model import Skip, Skipped
 from reposync.sources.port import path_bytes
 from reposync.store.manifest import ManifestRow
-from reposync.store.run import RunProblem
-from reposync.sync.brake import Losses
+from reposync.store.run import Run, RunProblem
 from reposync.sync.plan import Plan
 from reposync.sync.prepare import PreparedFile
-from reposync.sync.target import RunContext, TargetTree
+from reposync.sync.progress import RunProgress
+from reposync.sync.target import SyncParts, TargetTree
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import FileWrite, WriteScope
 
@@ -36,77 +36,59 @@ class Writer:
     `drop_deferred`: by then it is known how many there are, and the brake was checked.
     """
 
-    context: RunContext
+    parts: SyncParts
+    run: Run
     index: QdrantIndex
     scope: WriteScope
     target: TargetTree
     recorded: Mapping[str, ManifestRow]
     damaged: Collection[str]
     orphans_possible: bool
+    progress: RunProgress
     failed: dict[str, str] = field(default_factory=dict)
     """Path -> blob of files that could not be read or embedded, and of which the index has nothing."""
-    _deferred: list[PreparedFile] = field(default_factory=list)
+    deferred: list[PreparedFile] = field(default_factory=list)
 
     async def store(self, batch: Sequence[PreparedFile]) -> None:
         """Store points and rows of files that were read."""
         files: list[PreparedFile] = []
         for file in batch:
-            loses_points = file.skipped is not None and not file.is_failed and self._has_points(file.path)
-            (self._deferred if loses_points else files).append(file)
+            loses_points = file.skipped is not None and not file.is_failed and self.has_points(file.path)
+            (self.deferred if loses_points else files).append(file)
         replaced = [self._file_write(file) for file in files if not self._keeps_points(file)]
         await self._replace([write for write in replaced if write.points or write.replaces])
         await self.record(files)
         self.failed |= {file.path: file.sha for file in files if file.is_failed and not self._keeps_points(file)}
-        self._advance(batch, len([file for file in files if file.chunks]))
+        self.progress.figures.files_processed += sum(1 for file in files if file.chunks)
+        self.progress.advance(len(batch), sum(len(file.chunks) for file in batch))
 
-    async def store_copies(
-        self, batch: Sequence[PreparedFile], rows: Mapping[str, ManifestRow], *, wanted: Mapping[str, str]
-    ) -> None:
-        """Store files of another version of the index with their `rows` there. `wanted`: `ManifestRow.wanted_sha` of
-        those that are not what this version should have."""
-        await self._replace([self._file_write(file) for file in batch])
-        copies = [
-            rows[file.path]._replace(epoch=self.scope.epoch, wanted_sha=wanted.get(file.path), chunks=len(file.chunks))
-            for file in batch
-        ]
-        await self._record(copies)
-        self.context.figures.files_skipped += sum(1 for row in copies if row.skip_reason)
-        self._advance(batch, len([row for row in copies if row.chunks]) - len(wanted))
-
-    def _advance(self, batch: Sequence[PreparedFile], processed: int) -> None:
-        self.context.figures.files_processed += processed
-        self.context.progress.advance(len(batch), sum(len(file.chunks) for file in batch))
-
-    def lost(self, before: int) -> Losses:
-        """The deferred files, as losses of `before` files with points."""
-        losses = Losses(before)
-        for file in self._deferred:
-            if file.skipped:
-                losses.add(file.skipped.reason.value, file.path, file.skipped.detail)
-        return losses
+    async def keep(self, files: Sequence[PreparedFile], rows: Sequence[ManifestRow]) -> None:
+        """Store files of another version of the index with their `rows`, instead of what could not be read."""
+        await self._replace([self._file_write(file) for file in files])
+        await self._record([row._replace(epoch=self.scope.epoch) for row in rows])
 
     async def drop_deferred(self) -> None:
         """Delete the points of files that were read and are not indexed any more."""
-        for page in pages(self._deferred):
+        for page in pages(self.deferred):
             await self.index.remove_files(self.scope, [file.path for file in page])
             await self.record(page)
-        self._deferred = []
+        self.deferred = []
 
     async def record(self, files: Sequence[PreparedFile]) -> None:
         """Write the rows of files, also of those that are skipped because of their path: `delete` has deleted their
         points, if any."""
         for page in pages(files):
-            await self._record([self._row(file) for file in page])
+            await self._record([self.row(file) for file in page])
             await self._report([(file.path, file.skipped) for file in page])
 
     async def delete(self, plan: Plan) -> None:
         """Delete the points and rows that the plan names."""
         for page in pages(plan.delete_points):
             await self.index.remove_files(self.scope, page)
-            self.context.figures.files_deleted += len(page)
+            self.progress.figures.files_deleted += len(page)
         for page in pages(plan.delete_rows):
-            self.context.lease.check()
-            await self.context.parts.manifests.forget(self.context.run, self.scope.version_id, page)
+            self.scope.check()
+            await self.parts.manifests.forget(self.run, self.scope.version_id, page)
 
     async def keep_unlisted(self, paths: Sequence[str]) -> None:
         """Report files that an unproven listing lacks. They stay, although the commit may not have them."""
@@ -114,13 +96,14 @@ class Writer:
             await self._record([row._replace(wanted_sha="") for path in page if (row := self.recorded.get(path))])
             await self._report([(path, Skipped(Skip.FAILED, _NOT_LISTED)) for path in page])
 
-    def _has_points(self, path: str) -> bool:
+    def has_points(self, path: str) -> bool:
+        """Whether this version had points of the file before this update."""
         before = self.recorded.get(path)
         return before is not None and before.chunks > 0
 
     def _keeps_points(self, file: PreparedFile) -> bool:
         """A file that failed keeps its points, if they are complete."""
-        return file.is_failed and self._has_points(file.path) and file.path not in self.damaged
+        return file.is_failed and self.has_points(file.path) and file.path not in self.damaged
 
     def _file_write(self, file: PreparedFile) -> FileWrite:
         path, head = path_bytes(file.path), self.target.head
@@ -129,13 +112,13 @@ class Writer:
             language=file.language,
             blob_sha=file.sha,
             points=[
-                replace(each, url=self.context.parts.source.url(path, head, each.start_line, each.end_line))
+                replace(each, url=self.parts.source.url(path, head, each.start_line, each.end_line))
                 for each in file.chunks
             ],
-            replaces=self.orphans_possible or self._has_points(file.path),
+            replaces=self.orphans_possible or self.has_points(file.path),
         )
 
-    def _row(self, file: PreparedFile) -> ManifestRow:
+    def row(self, file: PreparedFile) -> ManifestRow:
         reader = self.target.reader(path_bytes(file.path))
         if self._keeps_points(file):
             before = self.recorded[file.path]
@@ -159,14 +142,14 @@ class Writer:
             await self.index.replace_files(self.scope, writes)
 
     async def _record(self, rows: Sequence[ManifestRow]) -> None:
-        self.context.lease.check()
-        await self.context.parts.manifests.record(self.context.run, self.scope.version_id, rows)
+        self.scope.check()
+        await self.parts.manifests.record(self.run, self.scope.version_id, rows)
 
     async def _report(self, skips: Sequence[tuple[str, Skipped | None]]) -> None:
         problems = [RunProblem(path, skipped.reason.value, skipped.detail) for path, skipped in skips if skipped]
         if problems:
-            await self.context.parts.runs.add_problems(self.context.run, problems)
-            self.context.figures.files_skipped += sum(1 for problem in problems if problem.reason != Skip.FAILED)
+            await self.parts.runs.add_problems(self.run, problems)
+            self.progress.figures.files_skipped += sum(1 for problem in problems if problem.reason != Skip.FAILED)
 
 
 def pages(items: Sequence[T], size: int = PAGE) -> Iterator[list[T]]:

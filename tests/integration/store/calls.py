@@ -188,7 +188,6 @@ def _runs() -> dict[str, Call]:
         "end for a retry": lambda it: it.store.runs.end(it.running, Retry(*why, delay_seconds=1.0), figures),
         "end by a yield": lambda it: it.store.runs.end(it.running, YIELDING, figures),
         "record_brake": lambda it: it.store.runs.record_brake(it.running, BRAKE),
-        "failures": lambda it: it.store.runs.failures(it.row.id, "It"),
         "add_problems": lambda it: it.store.runs.add_problems(it.running, problem),
         "forget_problems": lambda it: it.store.runs.forget_problems(it.running, "failed"),
     }

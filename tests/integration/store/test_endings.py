@@ -194,18 +194,6 @@ async def test_a_run_says_as_many_skipped_files_as_it_lists_whichever_attempt_me
     assert await store.history.count_problems(run.id) == {"binary": 2, "failed": 1, "lock_file": 1}
 
 
-async def test_how_often_a_file_failed_in_the_same_way_is_counted_by_runs(store: Store) -> None:
-    for detail in ("died, at blob 1%", "died, at blob 1%", "died, at blob 2", "unreadable"):
-        run = await store.running()
-        await store.runs.add_problems(run, [RunProblem("a.py", "failed", detail), RunProblem("b.py", "binary", detail)])
-        await store.ended(run)
-
-    found = await store.runs.failures(run.repository_id, "died, at")
-    assert found == {("a.py", "died, at blob 1%"): 2, ("a.py", "died, at blob 2"): 1}
-    assert await store.runs.failures(run.repository_id, "died, at blob 1%") == {("a.py", "died, at blob 1%"): 2}
-    assert await store.runs.failures("another", "died") == {}
-
-
 @pytest.mark.parametrize("row", ["is gone", "is gone, and the run cancelled", "is there"])
 async def test_a_removal_whose_last_worker_died_is_completed_if_the_row_is_gone(store: Store, row: str) -> None:
     run = await store.running(trigger=RunTrigger.HTTP, removal=True, max_attempts=1)

@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from reposync.app.verification import Verification
-from reposync.content.model import Skip, Skipped
 from reposync.store.run import Run
-from reposync.sync.content_pool import MOST_DEATHS, ContentPool, RunContent, death_of
+from reposync.sync.content_pool import ContentPool, RunContent
 from reposync.sync.prepare import ContentSettings, RawFile
 from tests.fixtures.world import World
 
@@ -45,25 +44,6 @@ def pool() -> Iterator[ContentPool]:
     pool.close()
 
 
-async def test_a_file_whose_workers_died_before_is_tried_again_and_at_last_only_reported(pool: ContentPool):
-    suspect, lethal = (death_of(file.path.decode(), file.sha) for file in FILES[:2])
-    before = set(content_workers())
-    content = RunContent(pool, SETTINGS, {suspect: MOST_DEATHS - 1, lethal: MOST_DEATHS})
-    (reported,) = await content.prepare(FILES[1:2])
-    assert set(content_workers()) <= before, "it is not tried"
-    prepared = await content.prepare(FILES[:3])
-    assert reported.skipped == Skipped(Skip.FAILED, lethal[1])
-    assert [bool(file.chunks) for file in prepared] == [True, False, True]
-
-
-async def test_equal_content_is_parsed_once_in_a_run_whatever_its_batches(pool: ContentPool):
-    content = RunContent(pool, SETTINGS)
-    equal = [replace(file, sha="1" * 40, content=b"def f():\n    pass\n") for file in FILES]
-    batches = await asyncio.gather(*[content.prepare(equal[at : at + 10]) for at in range(0, len(equal), 10)])
-    assert {len(file.chunks[0].symbols) for batch in batches for file in batch} == {1}
-    assert content.parsed == 1
-
-
 async def test_a_file_with_too_many_steps_is_indexed_without_symbols_and_its_neighbours_with_them(pool: ContentPool):
     code, endless = b"fun f() {\n}\n", b"a." * 495_000
     files = [
@@ -83,7 +63,7 @@ async def test_a_file_past_its_seconds_is_indexed_without_symbols(pool: ContentP
     """The timer of the worker sends this signal."""
     code = b"def f():\n    pass\n"
     file = replace(FILES[0], content=code)
-    content = RunContent(pool, SETTINGS, {death_of("f0.py", file.sha): 1})
+    content = RunContent(pool, SETTINGS)
     ended = threading.Event()
     others = set(content_workers())
     killing = asyncio.create_task(asyncio.to_thread(kill_workers, 1, others, ended, signal.SIGPROF))
@@ -176,16 +156,8 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     verdict = await Verification(world.app, against_source=False, report=lambda _: None).verify("project")
     assert (verdict.exact, verdict.failed) == (False, 1)
 
-    # Tried alone, twice more.
-    run = await sync_with_killed_workers(world, 2, others)
-    assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1)
-
-    monkeypatch.setattr("reposync.sync.content_pool.MOST_DEATHS", 2)
-    before = set(content_workers())
-    run = await world.sync()
-    assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1), "it is not tried any more, and not forgotten"
-    assert set(content_workers()) <= before
-    monkeypatch.undo()
+    run = await sync_with_killed_workers(world, 3, others)
+    assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1), "it is tried again, and not forgotten"
 
     run = await world.completed()
     assert (run.files_processed, run.files_failed) == (1, 0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reposync.content.chunking import chunk_text
 from reposync.content.documents import make_document, notebook_cells
-from reposync.content.joining import has_lines_of_file, joined, with_starts
+from reposync.content.joining import has_lines_of_file, joined
 from reposync.content.model import Chunk, Document
 from tests.unit.content.test_chunking import LANGUAGES, sizes, texts
 
@@ -50,7 +50,6 @@ def test_the_text_of_chunks_that_do_not_know_their_starts_is_the_text_or_uncerta
 
     assert whole is not None
     assert whole.text == text or not whole.is_certain
-    assert with_starts(without_starts(chunks)) == (list(chunks) if whole.is_certain else without_starts(chunks))
 
 
 def test_ordinary_code_needs_no_starts() -> None:

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from reposync.content.model import Chunk
-from reposync.embedding.port import EmbeddingSpec
+from reposync.content.model import content_hash
+from reposync.embedding.port import EmbeddingSpec, SparseVector
 from reposync.errors import EmbeddingInputRefused
-from reposync.store.run import RunFigures
 from reposync.sync.pipeline import DenseVectors
-from reposync.sync.prepare import ContentSettings, Job, PreparedFile, StoredFile, prepare
+from reposync.sync.prepare import PreparedFile
 from reposync.sync.progress import RunProgress
+from reposync.vectors.port import PointWrite
 
 POISON = "poison"
+NO_TERMS = SparseVector(np.empty(0, np.uint32), np.empty(0, np.float32))
 
 
 class Refusing:
@@ -35,19 +36,26 @@ class Refusing:
 
 
 def file(path: str, *texts: str) -> PreparedFile:
-    chunks = [Chunk(text, 1, 1, 0) for text in texts]
-    stored = StoredFile(path, 0o100644, "a" * 40, 10, None, chunks, [[] for _ in texts])
-    return prepare(Job([stored], ContentSettings(7000, 1500, 1_000_000))).files[0]
+    chunks = [
+        PointWrite(number, text, 1, 1, content_hash(text), None, None, NO_TERMS) for number, text in enumerate(texts)
+    ]
+    return PreparedFile(path, 0o100644, "a" * 40, 10, None, tuple(chunks))
+
+
+class EmptyIndex:
+    async def known(self, hashes: Sequence[str]) -> dict[str, Any]:
+        return {}
 
 
 async def test_the_other_vectors_of_a_file_with_a_refused_text_are_not_kept_until_the_run_ends() -> None:
     model: Any = Refusing()
-    index: Any = None  # of a first sync: it is not asked
+    index: Any = EmptyIndex()
     spec = EmbeddingSpec("test", "test", 8, None)
-    vectors = DenseVectors(model, spec, index, index_holds_points=False, figures=RunFigures(), progress=RunProgress())
+    vectors = DenseVectors(model, spec, index, RunProgress())
 
-    (refused,) = await vectors.embed([file("a.py", "one", "two", POISON)])
-    vectors.stored([refused])
+    batch = [file("a.py", "one", "two", POISON)]
+    (refused,) = await vectors.embed(batch)
+    vectors.stored(batch)
     gc.collect()
 
     assert refused.is_failed

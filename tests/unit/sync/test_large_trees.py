@@ -75,8 +75,8 @@ async def one_run(source: Any, url: str) -> int:
     async with await Database.open(url) as database:
         parts: Any = SimpleNamespace(manifests=Manifests(database))
         work = await make_work(parts, target, Situation(WANTED, [working], None, working), IndexState(""))
-    assert await asyncio.to_thread(target.has_files, 100)
-    entries = await asyncio.to_thread(work.to_read, ())
+    assert target.files == len(source.entries)
+    entries = work.plan.read
     assert entries[0].path == source.first
     read = 0
     async for batch in read_batches(source, entries, target, CONTENT, RunProgress(), lambda unreadable: None):
