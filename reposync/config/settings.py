@@ -73,13 +73,14 @@ class Settings(BaseModel):
         """Read the variables. Raises ConfigError that names every variable with an invalid value."""
         wrong: list[str] = []
         found: dict[str, Any] = {}
-        for name, (field, parse) in _VARIABLES.items():
+        for shared, (field, parse) in _VARIABLES.items():
+            name = next((each for each in names_of(shared) if environ.get(each, "").strip()), shared)
             # Charts and compose files set a variable to nothing to unset it.
             text = environ.get(name, "").strip()
             if not text and not cls.model_fields[field].is_required():
                 continue
             try:
-                found[field] = parse(text)
+                found[field] = parse(_content(text) if name.endswith("_FILE") else text)
             except ConfigError as error:
                 wrong.append(str(error))
             except ValueError as error:
@@ -213,6 +214,25 @@ def _log_format(name: str) -> str:
     if name.lower() not in ("console", "json"):
         raise ValueError("must be console or json")
     return name.lower()
+
+
+SERVERS = ("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "QDRANT_API_KEY")
+"""Variables that other programs have, too."""
+
+
+def names_of(variable: str) -> tuple[str, ...]:
+    """Its names; the first that has a value counts. `..._FILE` is the path of a file with the value."""
+    if variable in SERVERS:
+        return f"REPOSYNC_{variable}", f"REPOSYNC_{variable}_FILE", variable
+    return (variable, f"{variable}_FILE") if variable == "REPOSYNC_API_TOKEN" else (variable,)
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text("utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"names a file that cannot be read ({path}: {reason})") from None
 
 
 _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {

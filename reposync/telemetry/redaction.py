@@ -21,6 +21,7 @@ _MARGIN_CHARS = 256
 
 SECRET_VARIABLES = (
     "QDRANT_API_KEY",
+    "REPOSYNC_QDRANT_API_KEY",
     "PGPASSWORD",
     "GITLAB_TOKEN",
     "CI_JOB_TOKEN",
@@ -33,7 +34,7 @@ is a list of them."""
 ADDRESS_VARIABLES = tuple(
     name
     for each in ("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-    for name in (each, each.lower())
+    for name in (each, each.lower(), f"REPOSYNC_{each}")
 )
 """Variables whose value is a URL that may hold a password."""
 

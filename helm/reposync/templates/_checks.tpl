@@ -50,6 +50,8 @@
 {{- /* Variables that have values of their own. */ -}}
 {{- $owned := dict
   "DATABASE_URL" "database.existingSecret" "REDIS_URL" "redis.existingSecret" "QDRANT_URL" "qdrant.url"
+  "REPOSYNC_DATABASE_URL" "database.existingSecret" "REPOSYNC_REDIS_URL" "redis.existingSecret"
+  "REPOSYNC_QDRANT_URL" "qdrant.url" "REPOSYNC_QDRANT_API_KEY" "qdrant.apiKey.existingSecret"
   "QDRANT_API_KEY" "qdrant.apiKey.existingSecret" "REPOSYNC_API_TOKEN" "auth.existingSecret"
   "REPOSYNC_CONFIG" "existingRegistry" "REPOSYNC_STATE_DIR" "persistence" "REPOSYNC_LOG_FORMAT" "server.logFormat"
   "POD_NAME" "" "SSL_CERT_FILE" "ca.configMap"

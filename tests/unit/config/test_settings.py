@@ -221,3 +221,25 @@ def test_any_other_address_is_a_mistake_that_is_named_without_its_password(url: 
         parse_address(url)
 
     assert SECRET not in f"{caught.value}{caught.value.__cause__}"
+
+
+def test_a_name_of_reposync_counts_before_one_that_other_programs_have_and_a_file_can_hold_the_value(
+    tmp_path: Path,
+) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("operate:hush-hush-hush-hush\n")
+    (tmp_path / "database").write_text("postgresql://u:hush@db/reposync\n")
+    environ = {
+        "DATABASE_URL": "postgresql://u:hush@db/shop",
+        "REPOSYNC_DATABASE_URL_FILE": str(tmp_path / "database"),
+        "REDIS_URL": "redis://shop",
+        "REPOSYNC_REDIS_URL": "redis://reposync",
+        "REPOSYNC_API_TOKEN_FILE": str(secret),
+    }
+    settings = Settings.from_environment(environ)
+
+    assert settings.database_url == "postgresql://u:hush@db/reposync"
+    assert settings.redis_url == "redis://reposync"
+    assert [token.role for token in settings.api_tokens] == ["operate"]
+    with pytest.raises(ConfigError, match="REPOSYNC_REDIS_URL_FILE names a file that cannot be read"):
+        Settings.from_environment({"REPOSYNC_REDIS_URL_FILE": str(tmp_path / "none")})
