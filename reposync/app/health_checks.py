@@ -62,9 +62,10 @@ class HealthChecks:
                 self.health.forget(component)
             # Those of servers that were registered since, too.
             names = [name for name in checks if due.get(name, now) <= now]
-            pauses = await asyncio.gather(*(self._check(name, checks[name]) for name in names))
+            async with asyncio.TaskGroup() as group:  # which ends after all of them, also if it is cancelled
+                tasks = {name: group.create_task(self._check(name, checks[name])) for name in names}
             due = {name: due.get(name, now) for name in checks}
-            due |= {name: now + pause for name, pause in zip(names, pauses, strict=True)}
+            due |= {name: now + task.result() for name, task in tasks.items()}
             # Random, so that pods that started together do not ask together.
             await asyncio.sleep(self.own_seconds * random.uniform(0.8, 1.2))  # noqa: S311
 
