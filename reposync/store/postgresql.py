@@ -59,16 +59,16 @@ class Connector:
     async def connect(self, statement_seconds: float | None = STATEMENT_SECONDS) -> asyncpg.Connection:
         """Raises ConfigError for an address that asyncpg cannot parse, ReadOnlySQLTransactionError if servers answer
         but none is writable, and what asyncpg raises."""
-        read_only: TargetServerAttributeNotMatched | None = None
+        is_read_only = False
         for remaining in reversed(range(len(self._servers))):
             try:
                 return await self._open(self._servers[0], statement_seconds)
-            except TargetServerAttributeNotMatched as error:
-                read_only = error
+            except TargetServerAttributeNotMatched:
+                is_read_only = True
             except (OSError, asyncpg.PostgresError):
-                if remaining == 0 and read_only is None:
+                if remaining == 0 and not is_read_only:
                     raise
-        raise asyncpg.ReadOnlySQLTransactionError("no server is writable") from read_only
+        raise asyncpg.ReadOnlySQLTransactionError("no server is writable")
 
     async def _open(self, server: str, statement_seconds: float | None) -> asyncpg.Connection:
         connection = None
