@@ -8,7 +8,7 @@ import contextlib
 import posixpath
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, WindowRows
 from reposync.errors import EmbeddingError, EmbeddingInputRefused, SourceCorrupt, first_error
@@ -34,6 +34,7 @@ QUEUE_BATCHES = 1
 _SHOWN_PATH = 200
 _HARMLESS_TEXT = "text"
 
+Batch = TypeVar("Batch", bound=Sequence[object])
 Vectors: TypeAlias = "Matrix | str"
 """Or why the model refuses the text. Not as an exception, whose traceback would keep the vectors of its batch."""
 Store = Callable[[Sequence[PreparedFile]], Awaitable[None]]
@@ -43,8 +44,8 @@ SourceCorrupt if there are so many that the source itself failed."""
 
 
 async def run_pipeline(
-    batches: AsyncGenerator[list[RawFile], None],
-    content: RunContent,
+    batches: AsyncGenerator[Batch, None],
+    prepare: Callable[[Batch], Awaitable[Sequence[PreparedFile]]],
     vectors: DenseVectors,
     store: Store,
     progress: RunProgress,
@@ -64,9 +65,9 @@ async def run_pipeline(
                 await prepared.put(tasks.create_task(prepare_stage(batch)))
         await prepared.put(None)
 
-    async def prepare_stage(batch: list[RawFile]) -> Sequence[PreparedFile]:
+    async def prepare_stage(batch: Batch) -> Sequence[PreparedFile]:
         with progress.stage("reading"):
-            files = await content.prepare(batch)
+            files = await prepare(batch)
         progress.read(len(files), sum(len(file.chunks) for file in files))
         return files
 

@@ -24,6 +24,7 @@ from reposync.sync.index_versions import (
 )
 from reposync.sync.lease import Lease
 from reposync.sync.pipeline import read_files
+from reposync.sync.prepared_files import PreparedFiles
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
 from reposync.sync.target import (
     SyncParts,
@@ -50,11 +51,16 @@ class SyncRun:
         self._progress = progress
         self._choice = VersionChoice(self._parts, run)
         self._target: TargetTree | None = None
+        self._prepared = PreparedFiles()
         self.figures = progress.figures
         """What was done so far; also reported if the run fails or is cancelled."""
 
     async def execute(self) -> Outcome:
         """Raises DeletionBlocked, DefinitionChanged, LeaseLost, and what source, embedder, index and store raise."""
+        with contextlib.closing(self._prepared):
+            return await self._execute()
+
+    async def _execute(self) -> Outcome:
         parts, run = self._parts, self._run
         self._progress.enter("listing")
         head = await parts.source.head()
@@ -156,7 +162,7 @@ class SyncRun:
             work = await make_work(parts, target, situation, state, full_from_epoch=full_from_epoch, repair=run.repair)
             if not work.plan.is_empty or state.audit.orphans or situation.builds:
                 attempt = (run, self._lease, self._progress)
-                await VersionUpdate(parts, *attempt, embedder, situation, state, target, work).apply()
+                await VersionUpdate(parts, *attempt, embedder, situation, state, target, work, self._prepared).apply()
         await self._publish(situation, state, attributes, head)
 
     async def _publish(self, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit) -> None:

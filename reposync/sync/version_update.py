@@ -26,10 +26,11 @@ from reposync.sync.brake import UNREADABLE, VANISHED, Brake, Losses
 from reposync.sync.content_pool import RunContent
 from reposync.sync.index_versions import Situation
 from reposync.sync.lease import Lease
-from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, read_batches, run_pipeline
+from reposync.sync.pipeline import BATCH_BYTES, BATCH_FILES, DenseVectors, read_batches, run_pipeline
 from reposync.sync.plan import Work, plan_work
 from reposync.sync.point_audit import audit_ids
 from reposync.sync.prepare import PreparedFile
+from reposync.sync.prepared_files import PreparedFiles
 from reposync.sync.progress import RunProgress
 from reposync.sync.stored_points import own_text, stored_chunk
 from reposync.sync.target import SyncParts, TargetTree
@@ -80,6 +81,8 @@ class VersionUpdate:
     state: IndexState
     target: TargetTree
     work: Work
+    prepared: PreparedFiles
+    """Filled by a version that has words only, and read by the next one."""
 
     async def apply(self) -> None:
         """Raises DeletionBlocked, SourceCorrupt, IndexChanged, LeaseLost, and what source, embedder, index and store
@@ -186,13 +189,27 @@ class VersionUpdate:
         return WriteScope(version.id, repository.name, self.target.head.sha, epoch, self.lease.check)
 
     async def _read(self, writer: Writer, vectors: DenseVectors) -> None:
-        entries, settings = self.work.plan.read, self.situation.wanted.content
-        judge = partial(_judge, entries, self.work)
+        wanted = {(path_text(entry.path), entry.sha): entry for entry in self.work.plan.read}
+        if known := wanted.keys() & self.prepared.known:
+            batches = self.prepared.batches(known, BATCH_FILES, self._batch_bytes)
+            await run_pipeline(batches, _unchanged, vectors, writer.store, self.progress)
+        if entries := [entry for file, entry in wanted.items() if file not in known]:
+            await self._read_source(entries, writer, vectors)
+
+    async def _read_source(self, entries: Sequence[TreeEntry], writer: Writer, vectors: DenseVectors) -> None:
+        settings = self.situation.wanted.content
+        judge = partial(_judge, self.work.plan.read, self.work)
         source, pool = self.parts.source, self.parts.content
-        batches = read_batches(source, entries, self.target, settings, self.progress, judge, self._batch_bytes)
         content = RunContent(pool, settings)
         pool.warm()
-        await run_pipeline(batches, content, vectors, writer.store, self.progress)
+
+        async def store(files: Sequence[PreparedFile]) -> None:
+            await writer.store(files)
+            if self.situation.wanted.words_only:
+                await asyncio.to_thread(self.prepared.add, files)
+
+        source_batches = read_batches(source, entries, self.target, settings, self.progress, judge, self._batch_bytes)
+        await run_pipeline(source_batches, content.prepare, vectors, store, self.progress)
         if paths := content.over_budget:
             log.warning("%d files have no symbols, parsing them takes too long: %s", len(paths), ", ".join(paths[:5]))
 
@@ -253,6 +270,10 @@ class VersionUpdate:
                 f"The index has {points:,} points; this run stored or found {totals.chunks:,}.",
                 remedy="Something else writes to this collection; the next run repairs it.",
             )
+
+
+async def _unchanged(files: Sequence[PreparedFile]) -> Sequence[PreparedFile]:
+    return files
 
 
 async def indexes_of_model(parts: SyncParts, collections: Set[str], spec: EmbeddingSpec) -> list[QdrantIndex]:

@@ -19,7 +19,7 @@ async def test_ten_thousand_files_cost_few_calls_first_and_fewer_later(world: Gi
     run = await world.completed()
     assert run.files_processed == 10_000
     assert world.rest() <= 3
-    assert world.git_requests() <= 2 * 3 * 5, "3 git requests for each 2,000 blobs: for the words, and for the meaning"
+    assert world.git_requests() <= 3 * 5, "3 git requests for each 2,000 blobs"
 
     world.forget()
     run = await world.completed()

@@ -51,10 +51,11 @@ async def test_words_are_searched_while_the_meaning_is_indexed(world: World) -> 
     await check_complete(world)
 
 
-async def test_a_first_sync_counts_each_file_and_embeds_each_text_once(world: World) -> None:
+async def test_a_first_sync_counts_and_reads_each_file_once(world: World) -> None:
     world.repository.commit({**FILES, "data": b"\0" * 5})
     run = await world.completed()
     assert (run.files_processed, run.files_skipped) == (300, 1)
+    assert world.watched[-1]["bytes_read"] == sum(map(len, FILES.values())) + 5
     assert next(each["phase"] for each in world.watched if each["phase"] in ("words", "indexing")) == "words"
     assert len(world.embeddings.inputs) == run.chunks_embedded
     await check_complete(world)
