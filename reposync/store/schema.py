@@ -52,6 +52,10 @@ FORMER_VERSION_TABLE = "alembic_version"
 
 _TABLES_OF_0_2_0 = frozenset({"repositories", "sync_runs", "indexed_files"})
 _NAMED_TABLES = 3
+# Such as PostGIS: they belong to no program.
+_TABLES_OF_EXTENSIONS = """
+    SELECT relname FROM pg_class JOIN pg_depend ON objid = pg_class.oid
+    WHERE classid = 'pg_class'::regclass AND deptype = 'e' AND pg_table_is_visible(pg_class.oid)"""
 
 
 def oldest_program(revision: str) -> str:
@@ -102,7 +106,9 @@ class Schema:
 
 
 def read_schema(connection: Connection) -> Schema:
-    tables = inspect(connection).get_table_names()
+    tables = set(inspect(connection).get_table_names())
+    if connection.dialect.name == "postgresql":
+        tables -= set(connection.scalars(text(_TABLES_OF_EXTENSIONS)))
     table = VERSION_TABLE if VERSION_TABLE in tables else FORMER_VERSION_TABLE
     if table != VERSION_TABLE and not _TABLES_OF_0_2_0.union([table]).issubset(tables):
         return Schema(None, others=tuple(sorted(tables)))

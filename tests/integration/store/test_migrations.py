@@ -25,7 +25,7 @@ from reposync.store.run import Ask
 from reposync.store.schema import HEAD, REVISIONS, VERSION_TABLE, alembic_config, oldest_program
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.released_schemas import RELEASED, ROWS, Rows, execute, make, make_tables, rows
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_POSTGRESQL, Store
 
 # SQLAlchemy does not compare those of SQLite, `definitions` does.
 pytestmark = pytest.mark.filterwarnings("ignore:.*expression-based index")
@@ -338,6 +338,21 @@ async def test_the_database_of_a_different_program_is_refused_and_unchanged(
         (await empty.schema()).require("here")
 
     assert await rows(empty_database_url) == before
+
+
+@ON_POSTGRESQL
+async def test_a_database_that_has_only_tables_of_an_extension_is_empty_and_gets_the_schema(
+    empty: Database, empty_database_url: str
+) -> None:
+    extension = "CREATE TABLE spatial_ref_sys (srid INTEGER); ALTER EXTENSION plpgsql ADD TABLE spatial_ref_sys"
+    await execute(empty_database_url, extension)
+
+    assert (await empty.schema()).state == "empty"
+    assert await empty.upgrade() is True
+
+    # Only tables of the extension are ignored.
+    await execute(empty_database_url, f"DROP TABLE {VERSION_TABLE}")
+    assert "spatial_ref_sys" not in (others := (await empty.schema()).others) and "repositories" in others
 
 
 async def test_a_database_of_an_earlier_version_is_taken_over_and_its_programs_see_the_new_schema(
