@@ -211,7 +211,8 @@ def _read_history(database: Path, pod: Pod, report: Report) -> None:
     with sqlite3.connect(database) as connection:
         report.runs = dict(connection.execute("SELECT status, count(*) FROM sync_runs GROUP BY 1 ORDER BY 1"))
         failed = connection.execute(
-            "SELECT outcome, error_code, error_message FROM run_attempts WHERE error_code IS NOT NULL"
+            "SELECT value ->> 'outcome', value ->> 'error_code', value ->> 'error_message'"
+            " FROM sync_runs, json_each(attempts) WHERE value ->> 'error_code' IS NOT NULL"
         ).fetchall()
         rebuilt = connection.execute(
             "SELECT 'completed', error_code, error_message FROM sync_runs"

@@ -5,6 +5,7 @@ PostgreSQL is the server of TEST_DATABASE_URL, or one of the tests' with its dur
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sqlite3
@@ -113,18 +114,17 @@ def ended_runs(repositories: int, count: int) -> Iterator[Row]:
             "approval": None,
             "asked": "[]",
             "cancel_requested": False,
+            "attempts": json.dumps([attempt_of(tick, str(status))]),
             **FIGURES,
         }
 
 
-def attempt_of(run: Row) -> Row:
+def attempt_of(tick: datetime, outcome: str) -> Row:
     return {
-        "run_id": run["id"],
-        "attempt": 1,
-        "worker": run["worker"],
-        "started_at": run["started_at"],
-        "ended_at": run["completed_at"],
-        "outcome": run["status"],
+        **{"attempt": 1, "latest": 1, "times": 1, "worker": "pod-1:1", "outcome": outcome},
+        "started_at": (tick + timedelta(seconds=1)).isoformat(),
+        "ended_at": (tick + timedelta(seconds=3)).isoformat(),
+        **{"error_code": None, "error_message": None, "files_failed": 0},
         **FIGURES,
     }
 
@@ -135,7 +135,6 @@ async def fill(url: str, count: int, history: int) -> None:
         runs = ended_runs(count, history)
         while page := list(islice(runs, 20_000)):
             await write("sync_runs", page)
-            await write("run_attempts", [attempt_of(run) for run in page])
 
 
 @asynccontextmanager

@@ -75,5 +75,5 @@ class CronScheduler:
 
     def _pause(self) -> timedelta:
         """Until just after the next full second of the database's clock."""
-        since = self.ticks.clock.now().microsecond / 1e6
+        since = self.ticks.now().microsecond / 1e6
         return timedelta(seconds=_TURN_SECONDS - since + _INEXACT_SECONDS)

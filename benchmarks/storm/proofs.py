@@ -15,7 +15,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One row of `run_attempts`. `process`: the operating-system process behind it; `ended` None: it goes on."""
+    """One attempt at a run. `process`: the operating-system process behind it; `ended` None: it goes on."""
 
     repository: str
     run: str

@@ -30,13 +30,21 @@ END $$;
 CREATE FUNCTION storm_miss() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO storm_ticks (repository, tick, joined, status)
-    SELECT name, NEW.scheduled_for, false, 'missed' FROM repositories WHERE id = NEW.repository_id;
+    VALUES (NEW.name, (NEW.missed_ticks->0->>'scheduled_for')::timestamptz, false, 'missed');
     RETURN NULL;
 END $$;
-CREATE TRIGGER storm_misses AFTER INSERT ON missed_ticks FOR EACH ROW EXECUTE FUNCTION storm_miss();
+CREATE TRIGGER storm_misses AFTER UPDATE OF missed_ticks ON repositories
+    FOR EACH ROW WHEN (OLD.missed_ticks::text <> NEW.missed_ticks::text) EXECUTE FUNCTION storm_miss();
 CREATE TRIGGER storm_notes AFTER INSERT OR UPDATE OF scheduled_for ON sync_runs
     FOR EACH ROW EXECUTE FUNCTION storm_note();
 """
+
+
+# An entry that stands for several hand-backs did nothing, and other attempts may have gone on between them.
+ATTEMPTS = """
+    json_to_recordset(attempts) AS a(
+        attempt int, worker text, started_at timestamptz, ended_at timestamptz, outcome text, error_code text, times int
+    )"""
 
 
 @dataclass(frozen=True)
@@ -83,8 +91,10 @@ async def read(url: str, process_of: Callable[[str], str]) -> Records:
     try:
         found = await repositories(connection)
         attempts = await connection.fetch(
-            "SELECT r.repository, a.run_id, a.attempt, a.worker, a.started_at, a.ended_at, a.outcome"
-            " FROM run_attempts a JOIN sync_runs r ON r.id = a.run_id"
+            "SELECT repository, id AS run_id, a.attempt, a.worker, a.started_at, a.ended_at, a.outcome"
+            f" FROM sync_runs, {ATTEMPTS} WHERE times = 1"
+            " UNION ALL SELECT repository, id, attempt, worker, started_at, NULL, NULL"
+            " FROM sync_runs WHERE status = 'running'"
         )
         ticks = await connection.fetch("SELECT repository, tick, joined, status, at FROM storm_ticks ORDER BY number")
         same_tick = await connection.fetchval(
@@ -93,8 +103,8 @@ async def read(url: str, process_of: Callable[[str], str]) -> Records:
         )
         runs = await connection.fetch("SELECT trigger, status, count(*) FROM sync_runs GROUP BY 1, 2")
         failures = await connection.fetch(
-            "SELECT outcome AS what, error_code, count(*) FROM run_attempts"
-            " WHERE error_code IS NOT NULL OR outcome = 'lost' GROUP BY 1, 2"
+            "SELECT a.outcome AS what, a.error_code, sum(times)::bigint AS count"
+            f" FROM sync_runs, {ATTEMPTS} WHERE a.error_code IS NOT NULL OR outcome = 'lost' GROUP BY 1, 2"
             " UNION ALL SELECT 'run ' || status, error_code, count(*) FROM sync_runs"
             " WHERE status NOT IN ('completed', 'queued', 'running') GROUP BY 1, 2"
         )

@@ -45,10 +45,9 @@ async def run_detail(history: RunHistory, run: Run, limit: int = FIRST_PROBLEMS)
     """Everything known of the run, with its first `limit` problems by path. Raises StoreUnavailable."""
     # Imported here: `reposync history` uses this module and needs no part of a sync.
     from reposync.runs.reporting import current_progress
-    from reposync.store.run import shown_attempts
     from reposync.sync.brake import read_brake
 
-    attempts, counts = await history.attempts(run.id), await history.count_problems(run.id)
+    counts = await history.count_problems(run.id)
     problems = await history.problems(run.id, limit)
     brake, progress = read_brake(run.brake), current_progress(run)
     is_all = len(problems) >= sum(counts.values())
@@ -60,7 +59,7 @@ async def run_detail(history: RunHistory, run: Run, limit: int = FIRST_PROBLEMS)
         "brake": None if brake is None else asdict(brake),
         "progress": None if progress is None else dict(progress),
         "requests": [asdict(request) for request in run.requests],
-        "attempts": [attempt.model_dump() for attempt in shown_attempts(attempts)],
+        "attempts": [attempt.model_dump() for attempt in run.all_attempts],
         "problems": [asdict(each) for each in problems],
         "problem_counts": counts,
         "problems_cursor": None if is_all else cursor_after(problems[-1].path if problems else _BEFORE_ALL),

@@ -28,7 +28,7 @@ from reposync.catalog.overview import Overview
 from reposync.config.registry import Repository
 from reposync.content.model import Skip
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.run import RUN_KEYS, Run, RunProblem, RunRequest, ShownAttempt
+from reposync.store.run import RUN_KEYS, Run, RunAttempt, RunProblem, RunRequest
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.brake import BrakeFacts
 
@@ -153,7 +153,7 @@ RunDetail = create_model(
     brake=(BrakeFacts | None, ...),
     progress=(dict[str, Any] | None, ...),
     requests=(list[RequestOut], ...),
-    attempts=(list[ShownAttempt], ...),
+    attempts=(list[RunAttempt], ...),
     problems=(list[RunProblem], ...),
     problem_counts=(dict[str, int], Field(description="How many files for each reason.", examples=[{"binary": 12}])),
     problems_cursor=(str | None, ...),

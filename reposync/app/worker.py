@@ -92,9 +92,7 @@ class WorkerPool:
         now = elapsed_seconds()
         if now < self._beat_due:
             return
-        name, workers = self._app.worker, self._app.workers
-        if self._beat_due == 0.0 or not await workers.beat(name):
-            await workers.join(name, host=platform.node(), version=__version__)
+        await self._app.workers.beat(self._app.worker, host=platform.node(), version=__version__)
         self._beat_due = now + BEAT_SECONDS
 
     async def _explain(self) -> None:

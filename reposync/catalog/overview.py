@@ -15,9 +15,7 @@ from reposync.store.columns import known_fields
 from reposync.store.history import RunHistory
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Repository
-from reposync.store.run import MissedTick
-from reposync.store.ticks import Ticks
+from reposync.store.repository import MissedTick, Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +101,12 @@ async def overviews(
 
 
 async def repository_detail(
-    repositories: Repositories, manifests: Manifests, history: RunHistory, ticks: Ticks, name: str
+    repositories: Repositories, manifests: Manifests, history: RunHistory, name: str
 ) -> tuple[RepositoryDetail, Repository]:
     """With its row. Raises RepositoryNotFound, which names the nearest name."""
     row = await repositories.get(name)
     (columns,) = await _overviews([row], manifests, history)
-    missed = await ticks.missed(row.id)
+    missed = [MissedTick.model_validate(tick) for tick in row.missed_ticks]
     return RepositoryDetail(**columns, definition=row.definition, missed_ticks=missed), row
 
 

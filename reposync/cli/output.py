@@ -199,7 +199,7 @@ def summary(run: Run) -> str:
     counted = ", ".join(f"{number:,} {what}" for number, what in counts if number) or "nothing to do"
     notice = f"\n  {escape_unprintable(run.error_message)}" if run.error_message else ""
     attempts = f" in {run.attempt:,} attempts" if run.attempt > 1 else ""
-    text = f"{head} at {short(run.commit_after)}: {counted}, in {duration(run.busy_seconds)}{attempts}{notice}"
+    text = f"{head} at {short(run.commit_after)}: {counted}, in {duration(run.duration_seconds)}{attempts}{notice}"
     return click.style(text, fg="red") if run.files_failed else text
 
 

@@ -134,9 +134,8 @@ async def _state(app: Application, row: Repository) -> Result:
 
 async def _detail(app: Application, name: str) -> RepositoryDetail:
     from reposync.catalog.overview import repository_detail
-    from reposync.store.ticks import Ticks
 
-    return (await repository_detail(app.repositories, app.manifests, app.history, Ticks(app.database), name))[0]
+    return (await repository_detail(app.repositories, app.manifests, app.history, name))[0]
 
 
 def _row(each: Overview) -> dict[str, Any]:

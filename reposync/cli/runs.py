@@ -66,7 +66,7 @@ def _row(run: Run) -> dict[str, Any]:
         "trigger": "removal" if run.removal else run.trigger,
         "asked by": asked_by,
         "queued": run.queued_at,
-        "took": duration(run.busy_seconds),
+        "took": duration(run.duration_seconds),
         "elapsed": duration(run.elapsed_seconds),
         **{"stored": run.files_processed, "deleted": run.files_deleted, "skipped": run.files_skipped},
         **{"failed": run.files_failed, "embedded": run.chunks_embedded, "reused": run.chunks_reused},

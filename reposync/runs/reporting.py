@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reposync.store.run import LostAttempt, Run, RunFigures
+from reposync.store.run import Run, RunCounts
 from reposync.store.status import LOST, RunStatus
 from reposync.sync.progress import RunProgress
 from reposync.words import next_attempt
@@ -54,19 +54,19 @@ class Observer:
         self.count("rate_limit_waits")
         self.count("rate_limit_wait_seconds", by=seconds)
 
-    def attempt_ended(self, run: Run, outcome: str, figures: RunFigures) -> None:
+    def attempt_ended(self, run: Run, outcome: str, figures: RunCounts) -> None:
         """An attempt ended, and the run with it if it `is_final`. `figures` are those of this attempt."""
         if self.metrics is not None:
             counted = ("files_processed", "files_deleted", "files_skipped", "chunks_embedded", "chunks_reused")
             figures_by_name = {name: getattr(figures, name) for name in counted}
             self.metrics.attempt_ended(outcome, str(run.trigger), **figures_by_name)
-            for name, seconds in (("run_duration", run.busy_seconds), ("run_elapsed", run.elapsed_seconds)):
+            for name, seconds in (("run_duration", run.duration_seconds), ("run_elapsed", run.elapsed_seconds)):
                 if seconds is not None:
                     self.metrics.observe(f"{name}_seconds", seconds, str(run.trigger))
 
-    def attempt_lost(self, attempt: LostAttempt) -> None:
-        """This process found an attempt whose worker is gone."""
-        self.attempt_ended(attempt.run, LOST, attempt.figures)
+    def attempt_lost(self, run: Run) -> None:
+        """This process found that the worker of the latest attempt is gone."""
+        self.attempt_ended(run, LOST, run.all_attempts[-1])
 
 
 def current_progress(run: Run) -> Mapping[str, Any] | None:

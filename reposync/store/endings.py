@@ -21,21 +21,12 @@ class Ending:
     code: str | None = None
     message: str | None = None
 
-    @property
-    def outcomes(self) -> frozenset[str]:
-        """What the row of the attempt may have after it."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(Ending):
     """The run is completed, or cancelled."""
 
     status: RunStatus = RunStatus.COMPLETED
-
-    @property
-    def outcomes(self) -> frozenset[str]:
-        return frozenset({self.status})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +38,12 @@ class Fail(Ending):
     are others, workers try the run again, and the attempt does not count."""
     delay_seconds: float = 0.0
 
-    @property
-    def outcomes(self) -> frozenset[str]:
-        return frozenset({RunStatus.FAILED, RunStatus.RETRYING, RunStatus.CANCELLED})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block(Ending):
     """The run waits for an approval of `brake`. If an earlier run of the repository does already, it waits for both."""
 
     brake: Mapping[str, Any] | None = None
-
-    @property
-    def outcomes(self) -> frozenset[str]:
-        return frozenset({RunStatus.BLOCKED, RunStatus.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +53,6 @@ class Retry(Ending):
     delay_seconds: float
     at_last: RunStatus = RunStatus.FAILED
 
-    @property
-    def outcomes(self) -> frozenset[str]:
-        return frozenset({RunStatus.RETRYING, RunStatus.CANCELLED, self.at_last})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandBack(Ending):
@@ -82,10 +61,6 @@ class HandBack(Ending):
     delay_seconds: float = 0.0
     outcome: str = RELEASED
     priority: int | None = None
-
-    @property
-    def outcomes(self) -> frozenset[str]:
-        return frozenset({self.outcome, RunStatus.CANCELLED})
 
 
 STOPPING = HandBack()
@@ -99,41 +74,42 @@ YIELDING = HandBack(outcome=YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an ending does to the row of a run. `delay_seconds`: until the next attempt; None if there is none."""
+    """What an ending does to the row of a run. `delay_seconds`: until the next attempt; None if there is none.
+    `outcome`: see `move`."""
 
     event: Event
-    outcome: str
     columns: Mapping[str, Any]
     delay_seconds: float | None = None
+    outcome: str | None = None
 
 
 def step_of(row: Row[Any], ending: Ending, error: Mapping[str, Any]) -> Step:
     uncounted = {**error, "handed_back": row.handed_back + 1, "max_attempts": row.max_attempts + 1}
     match ending:
         case Finish(status=RunStatus.COMPLETED):
-            return Step(Event.COMPLETE, RunStatus.COMPLETED, error)
+            return Step(Event.COMPLETE, error)
         case Fail(own_requests=None):
-            return Step(Event.FAIL, RunStatus.FAILED, error)
+            return Step(Event.FAIL, error)
         case _ if row.cancel_requested:  # with the reason of that
-            return Step(Event.STOP, RunStatus.CANCELLED, {})
+            return Step(Event.STOP, {})
         case Finish():
-            return Step(Event.STOP, RunStatus.CANCELLED, error)
+            return Step(Event.STOP, error)
         case Fail() if len(row.asked) <= (ending.own_requests or 0):
-            return Step(Event.FAIL, RunStatus.FAILED, error)
+            return Step(Event.FAIL, error)
         case Fail():
-            return Step(Event.RETRY_LATER, RunStatus.RETRYING, uncounted, ending.delay_seconds)
+            return Step(Event.RETRY_LATER, uncounted, ending.delay_seconds)
         case Retry() if row.attempt < row.max_attempts:
-            return Step(Event.RETRY_LATER, RunStatus.RETRYING, error, ending.delay_seconds)
+            return Step(Event.RETRY_LATER, error, ending.delay_seconds)
         case Retry():
             event = Event.COMPLETE if ending.at_last is RunStatus.COMPLETED else Event.FAIL
-            return Step(event, ending.at_last, error)
+            return Step(event, error)
         case Block():
             # An approval holds for what the run met first, and for nothing later.
             brake = dict(ending.brake) if ending.brake else None
-            return Step(Event.BLOCK, RunStatus.BLOCKED, {**error, "brake": brake, "approval": None})
+            return Step(Event.BLOCK, {**error, "brake": brake, "approval": None})
         case HandBack():
             priority = row.priority if ending.priority is None else ending.priority
-            return Step(Event.HAND_BACK, ending.outcome, uncounted | {"priority": priority}, ending.delay_seconds)
+            return Step(Event.HAND_BACK, uncounted | {"priority": priority}, ending.delay_seconds, ending.outcome)
     raise NotImplementedError(ending)
 
 

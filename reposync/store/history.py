@@ -5,24 +5,34 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, case, delete, func, literal_column, select, tuple_, union_all, update
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    case,
+    delete,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 
 from reposync.errors import CANNOT_HERE, LOCKED, Remedy, RunAmbiguous, RunNotFound
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Stored
 from reposync.store.idempotency import KEY_SECONDS
 from reposync.store.repositories import unknown_repository
-from reposync.store.run import QueueFigures, Run, RunAttempt, RunCount, RunProblem, parse_cursor
+from reposync.store.run import QueueFigures, Run, RunCount, RunProblem, parse_cursor
 from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
-    ATTEMPTS,
     CLAIM_ORDER,
     IDEMPOTENCY_KEYS,
-    MISSED_TICKS,
     PROBLEMS,
     REPOSITORIES,
     RUNS,
@@ -34,7 +44,7 @@ from reposync.store.tables import (
 MAX_PAGE = 1_000
 # One batch takes some tens of milliseconds, during which SQLite's other writers wait.
 PURGE_BATCH = 500
-# Runs and missed ticks that are less far ahead of the clock keep their time.
+# Runs that are less far ahead of the clock keep their time.
 _FAR = timedelta(days=1)
 
 _LOWEST_ID, _HIGHEST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -112,40 +122,16 @@ class RunHistory(Stored):
 
     async def latest(self, identities: Collection[str] | None = None) -> dict[str, Run]:
         """The newest run of each registered repository (with one of `identities`, if given), by repository id."""
-        # By the name, which has the index. With the id in the condition as well, PostgreSQL would expect few runs of
-        # that name to match, and read them all.
-        newest = _newest(select(RUNS).where(RUNS.c.repository == REPOSITORIES.c.name), 1).with_only_columns(RUNS.c.id)
-        query = select(REPOSITORIES.c.id, newest.correlate(REPOSITORIES).scalar_subquery())
+        of_each = select(_of_newest_run(RUNS.c.id)).select_from(REPOSITORIES)
         if identities is not None:
-            query = query.where(REPOSITORIES.c.id.in_(identities))
-        async with self._database.read() as connection:
-            owners = {row[1]: row[0] for row in await connection.rows(query) if row[1] is not None}
-            ids = list(owners)
-            found: dict[str, Run] = {}
-            for start in range(0, len(ids), MAX_PAGE):
-                page = select(RUNS).where(RUNS.c.id.in_(ids[start : start + MAX_PAGE]))
-                found |= {owners[row.id]: Run.of(row) for row in await connection.rows(page)}
-            for identity in [each for each, run in found.items() if run.repository_id != each]:
-                # That run belongs to a removed repository, which had the name before.
-                del found[identity]
-                own = _newest(select(RUNS).where(RUNS.c.repository_id == identity), 1)
-                if (row := await connection.one_or_none(own)) is not None:
-                    found[identity] = Run.of(row)
-        return found
+            of_each = of_each.where(REPOSITORIES.c.id.in_(identities))
+        return {run.repository_id: run for run in await self._runs(select(RUNS).where(RUNS.c.id.in_(of_each)))}
 
     async def latest_statuses(self, among: Collection[RunStatus]) -> dict[str, RunStatus | str]:
         """Name -> status of the newest run, for each registered repository with one of these statuses."""
-        mine = select(RUNS).where(RUNS.c.repository == REPOSITORIES.c.name)
-        # Runs of a removed repository keep its name: they do not belong to a repository that has the name now.
-        status = case((RUNS.c.repository_id == REPOSITORIES.c.id, RUNS.c.status))
-        newest = _newest(mine, 1).with_only_columns(status).correlate(REPOSITORIES).scalar_subquery()
+        newest = _of_newest_run(RUNS.c.status)
         rows = await self._database.rows(select(REPOSITORIES.c.name, newest).where(newest.in_(sorted(among))))
         return {row[0]: row[1] for row in rows}
-
-    async def attempts(self, run_id: str) -> list[RunAttempt]:
-        """Oldest first."""
-        query = select(ATTEMPTS).where(ATTEMPTS.c.run_id == run_id).order_by(ATTEMPTS.c.attempt)
-        return [RunAttempt.of(row) for row in await self._database.rows(query)]
 
     async def queue(self) -> QueueFigures:
         """How many runs wait, run or are blocked, and how long the run that waits longest has waited, also if it pauses
@@ -211,56 +197,41 @@ class RunHistory(Stored):
         return {row[0]: row[1] for row in await self._database.rows(mine.order_by(RUNS.c.queued_at))}
 
     async def purge(self, before: datetime, *, batch: int = PURGE_BATCH) -> int:
-        """Delete the runs that ended before that time, with their attempts, problems and idempotency keys; missed ticks
-        that were noticed before it; and idempotency keys that expired. Blocked runs stay. Returns how many runs.
-        `batch`: runs in one transaction."""
-        count, after = 0, None
+        """Delete the runs that ended before that time, with their problems and idempotency keys, and idempotency keys
+        that expired. Blocked runs stay. Returns how many runs. `batch`: runs in one transaction."""
+        count = 0
         async with self._database.write() as connection:
             await self._correct_future_times(connection)
-            await connection.execute(delete(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at < before))
             expired = IDEMPOTENCY_KEYS.c.created_at < self._database.moment(-KEY_SECONDS)
             await connection.execute(delete(IDEMPOTENCY_KEYS).where(expired))
-        while True:
-            began = time.monotonic()
-            async with self._database.write() as connection:
-                page = await self._purge_batch(connection, before, after, batch)
-            count += len(page)
-            if len(page) < batch:
-                return count
-            after = page[-1]
-            # Pause for as long as the batch took: SQLite gives its lock to whichever writer happens to try first.
-            await asyncio.sleep(time.monotonic() - began)
-
-    async def _correct_future_times(self, connection: Connection) -> None:
-        """Runs and missed ticks of a time in the future get the current time: they were written while the database's
-        clock was ahead, and would be kept, and be the latest, until that date."""
-        now = self.now()
-        runs = update(RUNS).where(RUNS.c.queued_at > now + _FAR)
-        times = (RUNS.c[name] for name in ("first_started_at", "started_at", "completed_at"))
-        past = {column.name: case((column > now, now), else_=column) for column in times}
-        await connection.execute(runs.values(queued_at=now, **past))
-        ticks = update(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at > now + _FAR)
-        await connection.execute(ticks.values(noticed_at=now))
-
-    async def _purge_batch(
-        self, connection: Connection, before: datetime, after: Row[Any] | None, limit: int
-    ) -> Sequence[Row[Any]]:
-        """`after`: the last run of the batch before. PostgreSQL's index keeps deleted entries until a vacuum, and each
-        batch would pass over all of them again."""
-        query = select(RUNS.c.queued_at, RUNS.c.id).where(
+        ended = select(RUNS.c.id).where(
             RUNS.c.queued_at < before,  # implied by the next condition; it has the index
             RUNS.c.completed_at < before,
             RUNS.c.status.in_(FINAL - {RunStatus.BLOCKED}),
         )
-        if after is not None:
-            query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) > tuple_(after.queued_at, after.id))
-        query = query.order_by(RUNS.c.queued_at, RUNS.c.id).limit(limit).with_for_update(skip_locked=True, of=RUNS)
-        page = await connection.rows(query)
-        if ids := [row.id for row in page]:
-            # `daemon.history_days` may be less than one: a key without its run would be taken for one of another run.
-            await connection.execute(delete(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.run_id.in_(ids)))
-            await connection.execute(delete(RUNS).where(RUNS.c.id.in_(ids)))
-        return page
+        first = ended.order_by(RUNS.c.queued_at, RUNS.c.id).limit(batch).with_for_update(skip_locked=True)
+        while True:
+            began = time.monotonic()
+            async with self._database.write() as connection:
+                ids = await connection.scalars(first)
+                # `daemon.history_days` may be less than one: a key without its run would be taken for one of a
+                # different run.
+                await connection.execute(delete(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.run_id.in_(ids)))
+                await connection.execute(delete(RUNS).where(RUNS.c.id.in_(ids)))
+            count += len(ids)
+            if len(ids) < batch:
+                return count
+            # Pause for as long as the batch took: SQLite gives its lock to whichever writer happens to try first.
+            await asyncio.sleep(time.monotonic() - began)
+
+    async def _correct_future_times(self, connection: Connection) -> None:
+        """Runs of a time in the future get the current time: they were written while the database's clock was ahead,
+        and would be kept, and be the latest, until that date."""
+        now = self.now()
+        runs = update(RUNS).where(RUNS.c.queued_at > now + _FAR)
+        times = (RUNS.c[name] for name in ("started_at", "completed_at"))
+        past = {column.name: case((column > now, now), else_=column) for column in times}
+        await connection.execute(runs.values(queued_at=now, **past))
 
     async def _runs(self, query: Select[Any]) -> list[Run]:
         return [Run.of(row) for row in await self._database.rows(query)]
@@ -308,6 +279,12 @@ def _by_status(runs: Select[Any], statuses: Collection[RunStatus], repository: s
 
 def _of_repository(runs: Select[Any], column: ColumnElement[str], name: str | None) -> Select[Any]:
     return runs if name is None else runs.where(column == name)
+
+
+def _of_newest_run(column: ColumnElement[Any]) -> ScalarSelect[Any]:
+    """This column of the newest run of a repository of the query."""
+    newest = _newest(select(RUNS).where(RUNS.c.repository_id == REPOSITORIES.c.id), 1)
+    return newest.with_only_columns(column).correlate(REPOSITORIES).scalar_subquery()
 
 
 def _newest(runs: Select[Any], limit: int) -> Select[Any]:

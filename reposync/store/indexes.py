@@ -18,7 +18,6 @@ from reposync.store.tables import (
     ENDED_SESSIONS,
     HAS_LEFT,
     IDEMPOTENCY_KEYS,
-    MISSED_TICKS,
     REPOSITORIES,
     RUNS,
     VERSIONS,
@@ -49,7 +48,8 @@ INDEXES = (
     # does.
     Index("uq_sync_runs_running", RUNS.c.repository_id, unique=True, **_while({RunStatus.RUNNING})),
     Index("uq_sync_runs_queued", RUNS.c.repository_id, unique=True, **_while({RunStatus.QUEUED})),
-    Index("ix_sync_runs_repository_id", RUNS.c.repository_id),
+    # The latest run of each repository.
+    Index("ix_sync_runs_repository_id", RUNS.c.repository_id, *_NEWEST),
     # The pages of the history.
     Index("ix_sync_runs_newest", *_NEWEST),
     Index("ix_repositories_group_key", REPOSITORIES.c.group_key),
@@ -76,6 +76,5 @@ INDEXES = (
     Index("ix_index_versions_physical", VERSIONS.c.physical, VERSIONS.c.state),
     Index("ix_index_versions_not_live", VERSIONS.c.physical, VERSIONS.c.id, **_only("state <> 'live'")),
     Index("ix_index_versions_live_at", VERSIONS.c.live_at),
-    Index("ix_missed_ticks_noticed_at", MISSED_TICKS.c.noticed_at),
     Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at),
 )

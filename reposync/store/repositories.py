@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import RegistryConflict, Remedy, RepositoryChanged, RepositoryNotFound, UsageError
-from reposync.store.attempts import REPOSITORY_REMOVED, cancel_attempts, require_held
+from reposync.store.attempts import require_held
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Guard, Stored
 from reposync.store.repository import (
@@ -25,8 +25,8 @@ from reposync.store.repository import (
     repository_id,
 )
 from reposync.store.run import Run
-from reposync.store.run_state import Event, cancel, lock_unfinished, locked, move
-from reposync.store.status import WAITING, RunStatus, RunTrigger
+from reposync.store.run_state import REPOSITORY_REMOVED, Event, cancel, lock_unfinished, locked, move
+from reposync.store.status import WAITING, RunTrigger
 from reposync.store.tables import (
     FILES,
     REPOSITORIES,
@@ -293,13 +293,10 @@ class Repositories(Stored):
             await cancel(connection, row, "REPOSITORY_PAUSED", why)
 
     async def _cancel_runs(self, connection: Connection, identity: str, by: Run | None) -> None:
-        error = {"error_code": REPOSITORY_REMOVED, "error_message": "The repository was removed."}
-        found = await lock_unfinished(connection, identity)
-        rows = [row for row in found if by is None or row.id != by.id]
-        ended = self._database.moment(), RunStatus.CANCELLED
-        await cancel_attempts(connection, [row.id for row in rows], *ended, **error)
-        for row in rows:
-            await move(connection, row, Event.STOP, **error)
+        error: dict[str, Any] = {"error_code": REPOSITORY_REMOVED, "error_message": "The repository was removed."}
+        for row in await lock_unfinished(connection, identity):
+            if by is None or row.id != by.id:
+                await move(connection, row, Event.STOP, **error)
 
 
 class _RegisteredMeanwhile(Exception):

@@ -23,6 +23,14 @@ def repository_id(name: str) -> str:
     return str(uuid.uuid5(REPOSITORY_NAMESPACE, sanitize_text(name)))
 
 
+class MissedTick(Record):
+    """A tick of a schedule that was noticed `late_seconds` late, which is more than the grace: nothing ran for it."""
+
+    scheduled_for: datetime
+    noticed_at: datetime
+    late_seconds: float
+
+
 class Registration(Record):
     """What the registry file, a command or the HTTP API says about a repository.
 
@@ -64,7 +72,8 @@ class Repository(Registration):
     `last_commit` is the commit that the live version of the index holds completely. `head_commit`: the newest head of
     its source that a run or a push reported; `lag_since`: see `behind_since`. `generation` counts changes of the
     definition. `live_version`: the id of the live index version. `next_due_at`: when a scheduler takes it next; None if
-    it is not scheduled. `last_tick_at`: when its schedule was last looked at, see `Ticks`.
+    it is not scheduled. `last_tick_at`: when its schedule was last looked at, see `Ticks`. `missed_ticks`: the latest
+    ones, newest first.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -80,6 +89,9 @@ class Repository(Registration):
     live_version: str | None = Field(default=None, sa_type=SafeText)
     next_due_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     last_tick_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    missed_ticks: list[dict[str, Any]] = Field(
+        default_factory=list, sa_type=JsonText, sa_column_kwargs={"server_default": text("'[]'")}
+    )
     created_at: datetime = Field(sa_type=UTCDateTime)
     updated_at: datetime = Field(sa_type=UTCDateTime)
 

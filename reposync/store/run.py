@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -122,19 +122,56 @@ class RunRequest:
     approval: Mapping[str, Any] | None = None
 
 
+class RunAttempt(RunCounts):
+    """One worker's try at a run: an entry of `Run.attempts`. `outcome` and `ended_at` are None while it goes on.
+    `times`: how many tries without any work, handed back for the same reason, it stands for; `attempt` and `started_at`
+    are those of the first, the rest is of the last."""
+
+    attempt: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    outcome: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    times: int = 1
+
+    @property
+    def did_nothing(self) -> bool:
+        """It was handed back for a reason, before any work."""
+        is_idle = not any(getattr(self, name) for name in COUNTS)
+        return is_idle and self.outcome == RELEASED and self.error_code is not None
+
+    def listed_after(self, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The entries of a run whose attempt this was; it has ended. A lock that is held for a day causes 1,440 that
+        did nothing. Several workers may hand a run back in turn, each for its reason: until an attempt does something,
+        there is one entry for each reason, whose `latest` is the number of its last attempt."""
+        entry = self.model_dump(mode="json") | {"latest": self.attempt}
+        for position in reversed(range(len(entries))):
+            earlier = RunAttempt.model_validate(entries[position])
+            if not (self.did_nothing and earlier.did_nothing):
+                break
+            if earlier.error_code == self.error_code:
+                first = {name: entries[position][name] for name in ("attempt", "started_at")}
+                together = entry | first | {"times": earlier.times + 1}
+                return [*entries[:position], together, *entries[position + 1 :]]
+        return [*entries, entry]
+
+
 class Run(RunCounts):
     """A row of `sync_runs`, the execution log, which is also the queue. Times are aware UTC.
 
-    (id, attempt, worker) is the fence of every write in the run's name. `started_at` and `duration_seconds` are those
-    of the latest attempt; `first_started_at` is the start of the first, `earlier_seconds` the time of those that were
-    over before. `waits_since`: since when it waits, or is handed back for one reason without any work (None: since it
-    was queued). Attempts in `handed_back` do not count as failures. `full`: index everything again; points with an
-    epoch above `full_from_epoch` were already written by this run. `brake`: the deletion that it stopped at (its
-    commit, and how many files lose their points for which reason); `approval`: the deletion that a person allowed, or
-    IN_ADVANCE. `removal`: the repository and its index are removed. `repair`: every point is compared with the manifest
-    and repaired; with `removal`, points of a repository that is no longer registered are removed. `asked`: entries of
-    `Ask`, the first hundred; a client that asks again for the same is listed once, a command each time, because it may
-    be interrupted. `progress` is what the worker last reported.
+    (id, attempt, worker) is the fence of every write in the run's name. `started_at` is that of the latest attempt,
+    `duration_seconds` the sum of all, once it has ended. `waits_since`: since when it waits, or is handed back for one
+    reason without any work (None: since it was queued). Attempts in `handed_back` do not count as failures. `full`:
+    index everything again; points with an epoch above `full_from_epoch` were already written by this run. `brake`: the
+    deletion that it stopped at (its commit, and how many files lose their points for which reason); `approval`: the
+    deletion that a person allowed, or IN_ADVANCE. `removal`: the repository and its index are removed. `repair`: every
+    point is compared with the manifest and repaired; with `removal`, points of a repository that is no longer
+    registered are removed. `asked`: entries of `Ask`, the first hundred; a client that asks again for the same is
+    listed once, a command each time, because it may be interrupted. `progress` is what the worker last reported.
+    `attempts`: entries of `RunAttempt`, of those that have ended; `attempt_so_far`: what is known of the one that runs,
+    beside its number, worker and start.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -149,9 +186,7 @@ class Run(RunCounts):
     started_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     completed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     duration_seconds: float | None = None
-    first_started_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     waits_since: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    earlier_seconds: float = Field(default=0.0, sa_column_kwargs={"server_default": text("0")})
     attempt: int = 0
     max_attempts: int
     handed_back: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
@@ -168,6 +203,10 @@ class Run(RunCounts):
     brake: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
     approval: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
     progress: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    attempts: list[dict[str, Any]] = Field(
+        default_factory=list, sa_type=JsonText, sa_column_kwargs={"server_default": text("'[]'")}
+    )
+    attempt_so_far: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
     commit_before: str | None = Field(default=None, sa_type=SafeText)
     commit_after: str | None = Field(default=None, sa_type=SafeText)
     error_code: str | None = Field(default=None, sa_type=SafeText)
@@ -192,6 +231,18 @@ class Run(RunCounts):
         return [*names[:REQUESTERS_SHOWN], *more]
 
     @property
+    def current_attempt(self) -> RunAttempt:
+        """Of a running run, with the figures of the last heartbeat."""
+        begun = {"attempt": self.attempt, "worker": self.worker, "started_at": self.started_at}
+        return RunAttempt.model_validate(begun | (self.attempt_so_far or {}))
+
+    @property
+    def all_attempts(self) -> list[RunAttempt]:
+        """The first one first."""
+        ended = [RunAttempt.model_validate(entry) for entry in self.attempts]
+        return [*ended, self.current_attempt] if self.status is RunStatus.RUNNING else ended
+
+    @property
     def failures(self) -> int:
         """How many attempts began and were not handed back, including the current one."""
         return self.attempt - self.handed_back
@@ -199,14 +250,8 @@ class Run(RunCounts):
     @property
     def began_at(self) -> datetime | None:
         """When its first attempt started."""
-        return self.first_started_at or self.started_at
-
-    @property
-    def busy_seconds(self) -> float | None:
-        """The sum of its attempts; None until it has ended, and if none began."""
-        if not self.is_final or not self.attempt:
-            return None
-        return self.earlier_seconds + (self.duration_seconds or 0.0)
+        first = [RunAttempt.model_validate(entry).started_at for entry in self.attempts[:1]]
+        return min([*first, self.started_at]) if self.started_at else None
 
     @property
     def elapsed_seconds(self) -> float | None:
@@ -239,9 +284,8 @@ class Run(RunCounts):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The run as commands and the API show it: start and duration are of the whole run."""
-        of_run = {"started_at": self.began_at, "duration_seconds": self.busy_seconds}
-        return {key: of_run[key] if key in of_run else getattr(self, key) for key in RUN_KEYS}
+        """The run as commands and the API show it: its start is that of the first attempt."""
+        return {key: getattr(self, key) for key in RUN_KEYS} | {"started_at": self.began_at}
 
 
 def parse_cursor(cursor: str) -> tuple[datetime, str]:
@@ -251,60 +295,6 @@ def parse_cursor(cursor: str) -> tuple[datetime, str]:
         return datetime.strptime(moment, _CURSOR_TIME).replace(tzinfo=UTC), run_id
     except ValueError as error:
         raise UsageError("The cursor is not valid.", remedy="Use `next_cursor` of the page before.") from error
-
-
-class RunAttempt(RunCounts):
-    """A row of `run_attempts`, without the run: one worker's try at it. `outcome` and `ended_at` are None while it goes
-    on."""
-
-    attempt: int
-    worker: str = Field(sa_type=SafeText)
-    started_at: datetime = Field(sa_type=UTCDateTime)
-    ended_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    outcome: str | None = Field(default=None, sa_type=SafeText)
-    error_code: str | None = Field(default=None, sa_type=SafeText)
-    error_message: str | None = Field(default=None, sa_type=SafeText)
-
-    @property
-    def did_nothing(self) -> bool:
-        """It was handed back for a reason, before any work."""
-        return (
-            self.outcome == RELEASED and self.error_code is not None and not any(getattr(self, name) for name in COUNTS)
-        )
-
-
-class ShownAttempt(RunAttempt):
-    """`times`: how many tries without any work, handed back for the same reason, it stands for; `attempt` and
-    `started_at` are those of the first, the rest is of the last."""
-
-    times: int = 1
-
-
-def shown_attempts(attempts: Iterable[RunAttempt]) -> list[ShownAttempt]:
-    """Attempts as people read them: a lock that is held for a day causes 1,440. Several workers may hand a run back in
-    turn, each for its reason: until an attempt does something, there is one line for each reason."""
-    shown: list[ShownAttempt] = []
-    lines: dict[str | None, int] = {}
-    for attempt in attempts:
-        if not attempt.did_nothing:
-            lines.clear()
-        elif (line := lines.get(attempt.error_code)) is not None:
-            first = shown[line]
-            latest = {"attempt": first.attempt, "started_at": first.started_at, "times": first.times + 1}
-            shown[line] = ShownAttempt(**attempt.model_dump() | latest)
-            continue
-        else:
-            lines[attempt.error_code] = len(shown)
-        shown.append(ShownAttempt(**attempt.model_dump()))
-    return shown
-
-
-@dataclass(frozen=True, slots=True)
-class LostAttempt:
-    """An attempt whose worker vanished: `run` as it is after that; `figures` of the last heartbeat."""
-
-    run: Run
-    figures: RunFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,11 +334,3 @@ class RunProblem:
     path: str
     reason: str
     detail: str
-
-
-class MissedTick(Record):
-    """A tick of a schedule that was noticed `late_seconds` late, which is more than the grace: nothing ran for it."""
-
-    scheduled_for: datetime = Field(sa_type=UTCDateTime)
-    noticed_at: datetime = Field(sa_type=UTCDateTime)
-    late_seconds: float

@@ -7,28 +7,31 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, case, exists, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, case, exists, func, insert, select, update
 
 from reposync.errors import RunStateConflict
-from reposync.store.columns import truncate
+from reposync.store.columns import sanitize_text, truncate
 from reposync.store.database import Connection
-from reposync.store.run import Ask, Run
-from reposync.store.status import FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import CLAIM_ORDER, REPOSITORIES, RUNS, is_active, is_over, status_is
+from reposync.store.run import COUNTS, Ask, Run, RunAttempt, RunCounts, RunFigures
+from reposync.store.status import ACTIVE, FINAL, LOST, PRIORITIES, WAITING, RunStatus, RunTrigger
+from reposync.store.tables import CLAIM_ORDER, PROBLEMS, REPOSITORIES, RUNS, is_active, status_is
 
 MAX_REQUESTS = 100
 """Listed in the row of a run."""
 
+REPOSITORY_REMOVED = "REPOSITORY_REMOVED"
+"""Error code of the attempts and runs that the removal of their repository ended."""
+
 
 class Event(StrEnum):
     CLAIM = "claim"
-    """Of a run that waits, or whose lease ended."""
     HAND_BACK = "hand back"
     RETRY_LATER = "retry later"
+    """Its attempt failed, or lost its worker."""
     COMPLETE = "complete"
     FAIL = "fail"
     STOP = "stop"
@@ -54,7 +57,7 @@ _RESET = {
     "error_message": None,
 }
 _RULES: tuple[tuple[Event, tuple[RunStatus, ...], RunStatus, Mapping[str, Any]], ...] = (
-    (Event.CLAIM, (_Q, _T, _R), _R, {"progress": None}),
+    (Event.CLAIM, (_Q, _T), _R, {"progress": None, "attempt_so_far": None}),
     (Event.HAND_BACK, (_R,), _Q, _LEFT),
     (Event.RETRY_LATER, (_R,), _T, _LEFT),
     (Event.COMPLETE, (_R,), _C, _LEFT),
@@ -81,29 +84,40 @@ def with_now(connection: Connection, *which: ColumnElement[bool]) -> Select[Any]
     return select(*RUNS.c, connection.moment().label("now")).where(*which)
 
 
-async def lock_unfinished(connection: Connection, identity: str) -> list[Row[Any]]:
+async def lock_unfinished(connection: Connection, identity: str) -> Sequence[Row[Any]]:
     """The unfinished and blocked runs of the repository, `locked`. The caller has locked the repository."""
-    mine = RUNS.c.repository_id == identity
-    rows: list[Row[Any]] = []
-    # Separate queries, each with its index.
-    for which in (is_active(), and_(is_over(), status_is(RunStatus.BLOCKED))):
-        rows += await connection.rows(locked(connection, mine, which))
-    return rows
+    unfinished = status_is(*ACTIVE, RunStatus.BLOCKED)
+    return await connection.rows(locked(connection, RUNS.c.repository_id == identity, unfinished))
 
 
-async def move(connection: Connection, row: Row[Any], event: Event, **columns: Any) -> Row[Any]:
+async def move(
+    connection: Connection,
+    row: Row[Any],
+    event: Event,
+    *,
+    outcome: str | None = None,
+    figures: RunFigures | None = None,
+    **columns: Any,
+) -> Row[Any]:
     """The row after `event`, with these columns changed as well; `row` as `locked` returned it. A run that waits again
     becomes `retrying` if a different run of its repository is queued: only one can be `queued`. In that case the caller
-    has locked the repository. Raises RunStateConflict."""
+    has locked the repository. If an attempt ends with it: `outcome` is its new status by default, and `figures` None if
+    those of the last heartbeat count. Raises RunStateConflict."""
     if (step := TRANSITIONS.get((row.status, event))) is None:  # also for states of newer programs
         raise RunStateConflict(f"Run {row.id} is {row.status}: {event} does not apply to it.")
     status, changes = step[0], {**step[1], **columns}
     if status in WAITING:
         changes.setdefault("waits_since", row.now)
         await connection.announce()
+    if row.status in FINAL and status in WAITING:  # it begins again
+        own = REPOSITORIES.c.id == row.repository_id
+        changes["commit_before"] = select(REPOSITORIES.c.last_commit).where(own).scalar_subquery()
+    if row.status == RunStatus.RUNNING and status is not RunStatus.RUNNING:
+        error = {name: changes.get(name, getattr(row, name)) for name in ("error_code", "error_message")}
+        changes |= _attempt_ended(row, outcome or str(status), figures, error)
     if status in FINAL:
         changes["completed_at"] = row.now
-    changes |= _of_run(row, status, event)
+        changes["duration_seconds"] = total_seconds(changes.get("attempts", row.attempts))
     changes["status"] = status
     if status is RunStatus.QUEUED:
         other = RUNS.alias("other")
@@ -115,27 +129,39 @@ async def move(connection: Connection, row: Row[Any], event: Event, **columns: A
     return await connection.one(query.returning(*RUNS.c, connection.moment().label("now")))
 
 
-def attempt_end(row: Row[Any]) -> datetime:
-    """When the attempt of a running run ends if it ends now. One without a worker ended with its lease, and not when
-    that is noticed, which may be a night later."""
+def _attempt_ended(
+    row: Row[Any], outcome: str, figures: RunFigures | None, error: dict[str, str | None]
+) -> dict[str, Any]:
+    """The columns of the running run `row` whose attempt ends now. One without a worker ended with its lease, and not
+    when that is noticed, which may be a night later; why is in the row if its worker could say it."""
+    run = Run.of(row)
     lease_until = row.now if row.lease_until is None else row.lease_until
-    return cast(datetime, max(row.started_at, min(lease_until, row.now)))
+    ended_at = max(row.started_at, min(lease_until, row.now))
+    end: dict[str, Any] = {"outcome": outcome, "ended_at": ended_at, **(counts_of(figures) if figures else {})}
+    if outcome != LOST:
+        end |= {name: value and sanitize_text(value) for name, value in error.items()}
+    attempts = run.current_attempt.model_copy(update=end).listed_after(run.attempts)
+    # Attempts that meet the same file list it once.
+    listed = select(func.count()).where(PROBLEMS.c.run_id == row.id, PROBLEMS.c.reason != "failed")
+    return {"attempts": attempts, **total_counts(attempts), "files_skipped": listed.scalar_subquery()}
 
 
-def _of_run(row: Row[Any], status: RunStatus, event: Event) -> dict[str, Any]:
-    """Durations of the run `row`, and the commit before it if it begins again."""
-    columns: dict[str, Any] = {}
-    if row.status in FINAL and status in WAITING:
-        own = REPOSITORIES.c.id == row.repository_id
-        columns["commit_before"] = select(REPOSITORIES.c.last_commit).where(own).scalar_subquery()
-        columns["earlier_seconds"] = row.earlier_seconds + (row.duration_seconds or 0.0)
-    elif row.status == RunStatus.RUNNING and event is not Event.CANCEL:
-        seconds = (attempt_end(row) - row.started_at).total_seconds() if row.started_at else 0.0
-        if status in FINAL:
-            columns["duration_seconds"] = seconds
-        else:
-            columns["earlier_seconds"] = row.earlier_seconds + seconds
-    return columns
+def total_seconds(attempts: Sequence[Mapping[str, Any]]) -> float | None:
+    """How long these entries lasted, without the pauses between them; None if there are none. One that stands for
+    several spans pauses, and did nothing."""
+    ended = [RunAttempt.model_validate(entry) for entry in attempts if entry["times"] == 1]
+    lasted = [each.ended_at - each.started_at for each in ended if each.ended_at is not None]
+    return sum(lasted, timedelta()).total_seconds() if attempts else None
+
+
+def counts_of(figures: RunCounts) -> dict[str, int]:
+    return {name: getattr(figures, name) for name in COUNTS}
+
+
+def total_counts(attempts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The counts of a run with these attempts; the files that could not be read are those of the latest one."""
+    totals = {name: sum(attempt[name] for attempt in attempts) for name in COUNTS}
+    return totals | {"files_failed": attempts[-1]["files_failed"]}
 
 
 # Who asks for a run --------------------------------------------------------------------------------------------------

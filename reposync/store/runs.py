@@ -10,43 +10,32 @@ from sqlalchemy import Row, and_, delete, exists, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import DefinitionChanged, Remedy, RunCancelled, RunStateConflict
-from reposync.store.attempts import (
-    REPOSITORY_REMOVED,
-    change_attempt,
-    claimable,
-    end_attempt,
-    fence,
-    held_by,
-    is_attempt,
-    lease_lost,
-    others_claimable,
-    take,
-    take_over,
-    total_counts,
-)
-from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
+from reposync.store.attempts import claimable, fence, free_abandoned, held_by, lease_lost, take
+from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, sanitize_text, truncate
 from reposync.store.database import Connection, Database, Stored
 from reposync.store.endings import Ending, Step, is_same_wait, step_of
 from reposync.store.history import find_run, no_such_run
 from reposync.store.idempotency import RequestKey, remember, repeated
 from reposync.store.repositories import change_repository, lock_repositories, lock_repository
 from reposync.store.repository import Repository
-from reposync.store.run import IN_ADVANCE, Ask, LostAttempt, Run, RunFigures, RunProblem
+from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
 from reposync.store.run_state import (
+    REPOSITORY_REMOVED,
     TRANSITIONS,
     Event,
     cancel,
+    counts_of,
     joined,
     lock_unfinished,
     locked,
     move,
     new_run,
     queue_runs,
+    total_counts,
 )
-from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, new_head, status_is
+from reposync.store.status import LOST, PRIORITIES, WAITING, RunStatus, RunTrigger
+from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, new_head, status_is
 
-CLAIM_TRIES = 5
 MAX_DETAIL_CHARS = 1_000
 
 
@@ -58,10 +47,10 @@ class Runs(Stored):
         database: Database,
         *,
         redact: Callable[[str], str] = str,
-        on_lost: Callable[[LostAttempt], None] = lambda _: None,
+        on_lost: Callable[[Run], None] = lambda _: None,
     ) -> None:
         """`redact` removes secrets from every message that is stored: servers quote what they were sent. `on_lost` is
-        called for each attempt that a claim here found without its worker."""
+        called for each run whose latest attempt a claim here found without its worker."""
         super().__init__(database)
         self._redact = redact
         self._on_lost = on_lost
@@ -197,29 +186,25 @@ class Runs(Stored):
         """Claim the first run that can be executed (by priority, then age) for `lease_seconds`; None if there is none.
         With `run_id` only that run. Never two runs of one repository. A run whose lease ended is taken over first, or
         ended if it was to be cancelled or has no attempt left: waiting runs may depend on it."""
-        for _ in range(CLAIM_TRIES):
-            async with self._database.read() as connection:
-                found = await claimable(connection, run_id)
-            if not found.due and not found.expired:
-                return None
-            run: Run | None = None
-            lost: list[LostAttempt] = []
-            try:
-                async with self._database.write() as connection:
-                    if found.expired:
-                        run, lost = await take_over(connection, worker, lease_seconds, run_id)
-                    run = run or await take(connection, worker, lease_seconds, run_id)
-            except IntegrityError:
-                continue  # a different worker was faster; there may be other runs
-            for attempt in lost:
-                self._on_lost(attempt)
-            return run
-        return None
+        which = () if run_id is None else (RUNS.c.id == run_id,)
+        # Takes no lock: most polls find nothing.
+        if not await self._database.scalar(claimable(self._database, *which)):
+            return None
+        try:
+            async with self._database.write() as connection:
+                lost = await free_abandoned(connection)
+                back = (run.id for run in lost if run.status is RunStatus.RETRYING)
+                claimed = await take(connection, worker, lease_seconds, run_id or next(back, None))
+        except IntegrityError:  # a different worker was faster; the next poll finds what else there is
+            return None
+        for run in lost:
+            self._on_lost(run)
+        return claimed
 
     async def others_wait(self, run: Run) -> bool:
         """Whether a run of a different repository could be executed now, if a worker were free."""
-        async with self._database.read() as connection:
-            return await others_claimable(connection, run.repository_id)
+        others = RUNS.c.repository_id != run.repository_id
+        return bool(await self._database.scalar(claimable(self._database, others)))
 
     async def asked_again(self, run: Run) -> bool:
         """Whether a sync of its repository waits for its end that a person or a push asked for, or a tick since it
@@ -244,24 +229,33 @@ class Runs(Stored):
         figures: RunFigures | None = None,
     ) -> bool:
         """Extend the lease from now; whether a person wants the run to end. `figures`: of this attempt so far."""
-        columns = {} if progress is None else {"progress": dict(progress)}
+        columns: dict[str, Any] = {} if progress is None else {"progress": dict(progress)}
+        if figures is not None:
+            counts = counts_of(figures)
+            columns |= {"attempt_so_far": counts, **total_counts([*run.attempts, counts])}
         query = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(lease_seconds), **columns)
         async with self._database.write() as connection:
             row = await connection.one_or_none(query.returning(RUNS.c.cancel_requested))
-            if row is None:
-                raise lease_lost(run)
-            if figures is not None:
-                await change_attempt(connection, run, figures)
-                totals = total_counts(run.id, is_over=False)
-                await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(**totals))
+        if row is None:
+            raise lease_lost(run)
         return bool(row.cancel_requested)
 
     async def explain_lost(self, run: Run, error_code: str, error_message: str) -> None:
         """Record why the attempt was lost, unless a reason is recorded already. For reasons that could not be written
         earlier because the database was unavailable."""
-        unknown = update(ATTEMPTS).where(is_attempt(run), ATTEMPTS.c.error_code.is_(None))
-        reason = {"error_code": error_code, "error_message": self._message(error_message)}
-        await self._database.change(unknown.values(**reason))
+        reason = {"error_code": error_code, "error_message": sanitize_text(self._message(error_message))}
+        async with self._database.write() as connection:
+            row = await connection.one_or_none(locked(connection, RUNS.c.id == run.id))
+            if row is None:
+                return
+            unexplained = (run.attempt, None)
+            explained = [
+                entry | reason if (entry["latest"], entry["error_code"]) == unexplained else entry
+                for entry in row.attempts
+            ]
+            goes_on = (row.status, row.attempt) == (RunStatus.RUNNING, run.attempt)
+            columns = {"attempt_so_far": reason | (row.attempt_so_far or {})} if goes_on else {"attempts": explained}
+            await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(**columns))
 
     async def record_brake(self, run: Run, brake: Mapping[str, Any]) -> None:
         """Bind an approval that was given beforehand to the deletion that the run met."""
@@ -276,20 +270,18 @@ class Runs(Stored):
             await lock_repositories(connection, REPOSITORIES.c.id == run.repository_id, [REPOSITORIES.c.id])
             row = await connection.one_or_none(locked(connection, held_by(run)))
             if row is None:
-                return await self._ended_before(connection, run, ending)
+                return await self._ended_before(connection, run)
             step = step_of(row, ending, self._error(ending))
             if step.event in (Event.BLOCK, Event.COMPLETE):
                 step = await self._settle_blocked(connection, row, step)
-            error = {name: step.columns.get(name, getattr(row, name)) for name in ("error_code", "error_message")}
-            totals = await end_attempt(connection, row, step.outcome, figures, **error)
-            columns = {**step.columns, **totals}
+            columns = dict(step.columns)
             if step.delay_seconds is not None:
                 columns["not_before"] = self._database.moment(step.delay_seconds)
                 if step.event is Event.HAND_BACK and is_same_wait(row.error_code, ending.code, figures):
                     columns["waits_since"] = row.waits_since
             elif figures is not None:
                 columns["commit_after"] = figures.commit_after
-            return Run.of(await move(connection, row, step.event, **columns))
+            return Run.of(await move(connection, row, step.event, outcome=step.outcome, figures=figures, **columns))
 
     async def add_problems(self, run: Run, problems: Sequence[RunProblem]) -> None:
         """One row for each file, which replaces an earlier one."""
@@ -325,14 +317,16 @@ class Runs(Stored):
         message = None if ending.message is None else self._message(ending.message)
         return {"error_code": ending.code, "error_message": message}
 
-    async def _ended_before(self, connection: Connection, run: Run, ending: Ending) -> Run:
-        """The run as it is now, if an earlier call has ended this attempt so. Raises LeaseLost."""
-        by_itself = ATTEMPTS.c.worker == run.worker, ATTEMPTS.c.error_code.is_distinct_from(REPOSITORY_REMOVED)
-        ended = exists().where(is_attempt(run), *by_itself, ATTEMPTS.c.outcome.in_(sorted(ending.outcomes)))
-        row = await connection.one_or_none(select(RUNS).where(RUNS.c.id == run.id, ended))
+    async def _ended_before(self, connection: Connection, run: Run) -> Run:
+        """The run as it is now, if an earlier call has ended this attempt. Raises LeaseLost."""
+        row = await connection.one_or_none(select(RUNS).where(RUNS.c.id == run.id))
         if row is None:
             raise lease_lost(run)
-        return Run.of(row)
+        for entry in row.attempts:
+            by_itself = entry["outcome"] != LOST and entry["error_code"] != REPOSITORY_REMOVED
+            if by_itself and (entry["latest"], entry["worker"]) == (run.attempt, run.worker):
+                return Run.of(row)
+        raise lease_lost(run)
 
     async def _settle_blocked(self, connection: Connection, row: Row[Any], step: Step) -> Step:
         """A repository has one blocked run at most. If `row` is to be blocked as well, the earlier one waits for both.
@@ -344,11 +338,14 @@ class Runs(Stored):
         if step.event is Event.BLOCK:
             await move(connection, blocked, Event.BLOCK, **{**joined(blocked, row, row.asked), **step.columns})
             message = f"{step.columns['error_message'] or ''} Run {blocked.id} waits for a person."
-            return Step(Event.STOP, RunStatus.CANCELLED, {**step.columns, "error_message": truncate(message.strip())})
+            return Step(Event.STOP, {**step.columns, "error_message": truncate(message.strip())})
         if any(getattr(blocked, flag) and not getattr(row, flag) for flag in ("full", "repair", "removal")):
             await move(connection, blocked, Event.APPROVE, not_before=self._database.moment(), brake=None)
         else:
-            error = {"error_code": DefinitionChanged.code, "error_message": f"Run {row.id} was completed since."}
+            error: dict[str, Any] = {
+                "error_code": DefinitionChanged.code,
+                "error_message": f"Run {row.id} was completed since.",
+            }
             await move(connection, blocked, Event.STOP, **error)
         return step
 

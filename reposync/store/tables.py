@@ -14,7 +14,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
-    PrimaryKeyConstraint,
     Table,
     case,
     inspect,
@@ -26,7 +25,7 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.store.columns import JsonText, Record, SafeText, Word
 from reposync.store.repository import Repository
-from reposync.store.run import MissedTick, Run, RunAttempt
+from reposync.store.run import Run
 from reposync.store.status import ACTIVE, RunStatus
 
 
@@ -118,15 +117,6 @@ class Worker(Record):
 # instances SQLAlchemy would watch for changes.
 
 
-def _owner(target: str) -> Any:
-    """A column of rows that are deleted with the row that they belong to."""
-    return Field(sa_type=SafeText, foreign_key=target, ondelete="CASCADE")
-
-
-def _owner_key(target: str) -> Any:
-    return Field(primary_key=True, sa_type=SafeText, foreign_key=target, ondelete="CASCADE")
-
-
 class _Repositories(Repository, table=True):
     __tablename__ = "repositories"
 
@@ -141,26 +131,14 @@ class _Runs(Run, table=True):
     __tablename__ = "sync_runs"
 
 
-class _Attempts(RunAttempt, table=True):
-    __tablename__ = "run_attempts"
-    __table_args__ = (PrimaryKeyConstraint("run_id", "attempt"),)
-    run_id: str = _owner("sync_runs.id")
-
-
 class _Problems(Record, table=True):
     """`path` is the `path_key` of the path of a file that a run skipped or failed on."""
 
     __tablename__ = "run_problems"
-    run_id: str = _owner_key("sync_runs.id")
+    run_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
     path: str = Field(primary_key=True, sa_type=SafeText)
     reason: str = Field(sa_type=SafeText)
     detail: str = Field(sa_type=SafeText)
-
-
-class _MissedTicks(MissedTick, table=True):
-    __tablename__ = "missed_ticks"
-    __table_args__ = (PrimaryKeyConstraint("repository_id", "scheduled_for"),)
-    repository_id: str = _owner("repositories.id")
 
 
 class _IdempotencyKeys(Record, table=True):
@@ -232,9 +210,7 @@ def _table(rows: type[SQLModel]) -> Table:
 REPOSITORIES = _table(_Repositories)
 VERSIONS = _table(_Versions)
 RUNS = _table(_Runs)
-ATTEMPTS = _table(_Attempts)
 PROBLEMS = _table(_Problems)
-MISSED_TICKS = _table(_MissedTicks)
 IDEMPOTENCY_KEYS = _table(_IdempotencyKeys)
 GROUPS = _table(_Groups)
 REGISTRY_DOCUMENTS = _table(_RegistryDocuments)

@@ -7,7 +7,6 @@ run names its worker."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from sqlalchemy import delete, exists, select
 
@@ -23,24 +22,23 @@ _KEPT_SECONDS = 3600.0
 
 
 class Workers(Stored):
-    async def join(self, name: str, *, host: str, version: str) -> None:
-        """This worker begins to claim runs. Deletes rows of workers that died long ago."""
+    async def beat(self, name: str, *, host: str, version: str) -> None:
+        """This worker claims runs, now or still. Deletes rows of workers that died long ago."""
         forgotten = WORKERS.c.seen_at < self._database.moment(-_KEPT_SECONDS)
         gone = select(WORKERS.c.name).where(forgotten).with_for_update(skip_locked=True)
+        now = self._database.moment()
+        new = self._database.insert(WORKERS).values(
+            name=name,
+            host=host,
+            version=version,
+            started_at=now,
+            seen_at=now,
+            clock_skew_seconds=self._database.clock.skew_seconds,
+        )
+        seen = {column: new.excluded[column] for column in ("seen_at", "clock_skew_seconds")}
         async with self._database.write() as connection:
             await connection.execute(delete(WORKERS).where(WORKERS.c.name.in_(gone)))
-            seen = self._seen()
-            new = self._database.insert(WORKERS).values(
-                name=name, host=host, version=version, started_at=seen["seen_at"], **seen
-            )
-            await connection.execute(
-                new.on_conflict_do_update(index_elements=[WORKERS.c.name], set_={"seen_at": new.excluded.seen_at})
-            )
-
-    async def beat(self, name: str) -> bool:
-        """Heartbeat. False: the row is gone, as after hours in suspend; the worker has to join again."""
-        mine = WORKERS.update().where(WORKERS.c.name == name).values(**self._seen())
-        return bool(await self._database.change(mine))
+            await connection.execute(new.on_conflict_do_update(index_elements=[WORKERS.c.name], set_=seen))
 
     async def leave(self, name: str) -> None:
         """This worker claims no more runs."""
@@ -53,9 +51,6 @@ class Workers(Stored):
         query = select(WORKERS).where(WORKERS.c.seen_at.between(*lately))
         rows = await self._database.rows(query.order_by(WORKERS.c.started_at, WORKERS.c.name))
         return [Worker.of(row) for row in rows]
-
-    def _seen(self) -> dict[str, Any]:
-        return {"seen_at": self._database.moment(), "clock_skew_seconds": self._database.clock.skew_seconds}
 
 
 SESSIONS_KEPT_SECONDS = 24 * 3600.0

@@ -47,7 +47,6 @@ from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run
 from reposync.store.status import RunTrigger
-from reposync.store.ticks import Ticks
 from reposync.words import suggestion
 
 HTTP = "http"
@@ -117,7 +116,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
 
     async def detail(name: str) -> tuple[RepositoryDetail, Repository]:
         app = parts.application()
-        return await repository_detail(app.repositories, app.manifests, app.history, Ticks(app.database), name)
+        return await repository_detail(app.repositories, app.manifests, app.history, name)
 
     @routes.get(
         "/repositories",

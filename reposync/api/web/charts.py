@@ -28,10 +28,10 @@ _RECT = Markup('<rect class="{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:
 def run_chart(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Figures and bar charts (caption, greatest value, SVG) of the runs that were executed and have ended; None if none
     has. `runs`: the newest first."""
-    ended = [run for run in reversed(runs) if run.busy_seconds is not None]
+    ended = [run for run in reversed(runs) if run.duration_seconds is not None]
     if not ended:
         return None
-    seconds = [run.busy_seconds or 0.0 for run in ended]
+    seconds = [run.duration_seconds or 0.0 for run in ended]
     files = [run.files_processed for run in ended]
     chunks = [run.chunks_embedded + run.chunks_reused for run in ended]
     completed = sum(run.status is RunStatus.COMPLETED and not run.files_failed for run in ended)

@@ -28,7 +28,6 @@ from reposync.store.index_queries import commit_page, version_summaries
 from reposync.store.manifest import TreeEntry
 from reposync.store.repository import MAX_NAME_CHARS, Repository
 from reposync.store.status import ACTIVE, RunStatus
-from reposync.store.ticks import Ticks
 from reposync.words import duration, file_address
 
 PAGE_REPOSITORIES = 50
@@ -163,7 +162,7 @@ async def show_repository(page: Page) -> Response:
     name = page.request.path_params["name"]
     app = page.app
     try:
-        found, row = await repository_detail(app.repositories, app.manifests, app.history, Ticks(app.database), name)
+        found, row = await repository_detail(app.repositories, app.manifests, app.history, name)
     except RepositoryNotFound:
         await app.history.require_known(name)
         # It was removed, but its history is kept.

@@ -20,7 +20,7 @@ from reposync.errors import RepositoryNotFound
 from reposync.runs.reporting import current_progress
 from reposync.store.index_queries import commit_page
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.run import IN_ADVANCE, Run, RunRequest, shown_attempts
+from reposync.store.run import IN_ADVANCE, Run, RunRequest
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.brake import read_brake
 
@@ -85,7 +85,7 @@ async def show_run(page: Page) -> Response:
         requests=[{"request": request, "wants": _wants(request)} for request in requests[:PAGE_REQUESTS]],
         more_requests=len(requests) - PAGE_REQUESTS,
         cancel_label=f"Cancel for all {len(askers):,} requesters" if len(askers) > 1 else "Cancel",
-        attempts=shown_attempts(await app.history.attempts(found.id)),
+        attempts=found.all_attempts,
         progress=_progress(found),
         counts=counts,
         skipped=sum(number for reason, number in counts.items() if reason != Skip.FAILED),

@@ -9,7 +9,7 @@ from reposync.config.loading import load_registry
 from reposync.store.index_queries import version_summaries
 from reposync.store.run import RunProblem
 from reposync.store.status import RunTrigger
-from reposync.store.tables import ATTEMPTS, PROBLEMS, REPOSITORIES, RUNS, VERSIONS, VersionState
+from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, VERSIONS, VersionState
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets
@@ -28,7 +28,8 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
     await rest.ended(run.id, problems=[RunProblem("secret.bin", "binary", "It is not text.")])
     database, brake = rest.app.database, {"kind": "quota", "limit": 3}
     await newer(database, RUNS.c.id, run.id, status=STATUS, trigger=TRIGGER, brake=brake)
-    await newer(database, ATTEMPTS.c.run_id, run.id, outcome=OUTCOME)
+    attempts = [entry | {"outcome": OUTCOME} for entry in (await rest.history.get(run.id)).attempts]
+    await newer(database, RUNS.c.id, run.id, attempts=attempts)
     await newer(database, PROBLEMS.c.run_id, run.id, reason=REASON)
 
     (listed,) = (await rest.get("/runs"))["items"]

@@ -113,7 +113,9 @@ async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_wi
 
         await eventually(goes_on, LONG_SECONDS)
         runs = await app.history.runs("app", limit=1_000)
-        outcomes = [(each.outcome, each.error_code) for run in runs for each in await app.history.attempts(run.id)]
+        outcomes = [
+            (each.outcome, each.error_code) for run in runs for each in (await app.history.get(run.id)).all_attempts
+        ]
         assert ("retrying", "INTERNAL_ERROR") in outcomes
         assert "lost" not in [outcome for outcome, _ in outcomes]
         assert "a defect in the catalogue" in caplog.text

@@ -164,7 +164,7 @@ async def test_whatever_the_reason_no_secret_is_written_into_the_history(handboo
     failed = await runs.end(await claimed(), Fail("CONFIG_INVALID", why), RunFigures())
 
     said = [run.error_message for run in (handed_back, retried, failed)]
-    said += [each.error_message for each in await handbook.history.attempts(failed.id)]
+    said += [each.error_message for each in (await handbook.history.get(failed.id)).all_attempts]
     said += [each.detail for each in await handbook.history.problems(failed.id)]
     assert said == ["it was given *** and ***"] * 7
     kept = b"".join(file.read_bytes() for file in (tmp_path / "state").glob("reposync.db*"))

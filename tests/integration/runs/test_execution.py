@@ -20,7 +20,7 @@ from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.endings import STOPPING, HandBack
 from reposync.store.history import RunHistory
-from reposync.store.run import Run, RunFigures, shown_attempts
+from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
 from reposync.store.tables import RUNS
@@ -92,7 +92,7 @@ async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_do
         again = await claimed_again(database)
         handed = await execution(runs, again).perform(refused.make)
     assert (handed.status, handed.failures) == (RunStatus.QUEUED, 0)
-    (attempt,) = shown_attempts(await RunHistory(database).attempts(run.id))
+    (attempt,) = (await RunHistory(database).get(run.id)).all_attempts
     assert attempt.times == 6
 
 
@@ -113,7 +113,7 @@ async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_
     assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, SourceElsewhere.code, 0)
     assert (failed.status, failed.error_code) == (RunStatus.FAILED, SourceElsewhere.code)
     said = [handed.error_message, failed.error_message]
-    said += [each.error_message for each in await RunHistory(database).attempts(run.id)]
+    said += [each.error_message for each in (await RunHistory(database).get(run.id)).all_attempts]
     assert said == ["The folder of *** is elsewhere."] * 4
 
 
@@ -307,7 +307,7 @@ async def test_a_hand_back_that_takes_longer_than_its_process_waits_is_written_a
 
     handed_back = await RunHistory(database).get(run.id)
     assert (handed_back.status, handed_back.error_code, handed_back.failures) == (RunStatus.QUEUED, None, 0)
-    assert [each.outcome for each in await RunHistory(database).attempts(run.id)] == ["released"]
+    assert [each.outcome for each in (await RunHistory(database).get(run.id)).all_attempts] == ["released"]
 
 
 class Slow(Runs):

@@ -8,6 +8,7 @@ import pytest
 from reposync.errors import LeaseLost
 from reposync.runs.endings import ExecutionPolicy
 from reposync.runs.removal import RemovalRun
+from reposync.store.endings import STOPPING
 from reposync.store.run import Ask, Run
 from reposync.store.status import RunTrigger
 from reposync.sync.lease import Lease
@@ -86,8 +87,10 @@ async def test_what_was_registered_again_is_left_alone(world: World):  # noqa: F
     assert await world.points() == before
 
 
+@pytest.mark.parametrize("worker", ["died", "stopped"])
 async def test_a_removal_whose_worker_died_after_the_row_was_gone_is_completed_by_the_next(
     world: World,  # noqa: F811
+    worker: str,
 ):
     world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
@@ -102,12 +105,17 @@ async def test_a_removal_whose_worker_died_after_the_row_was_gone_is_completed_b
         Lease(60.0),
     )
     await removed.execute()
-    await app.runs.expire(run)  # kill -9 of its worker, here
+    if worker == "died":  # kill -9, here
+        await app.runs.expire(run)
+    else:
+        await app.runs.end(run, STOPPING)
 
     again = await app.runs.claim("worker-2", 60.0)
-    assert again is not None
-    ended = await app.execute(app.execution(again, ExecutionPolicy(60.0, retry_seconds=10.0)))
+    assert (again is None) == (worker == "died"), "it has nothing left to do"
+    if again is not None:
+        await app.execute(app.execution(again, ExecutionPolicy(60.0, retry_seconds=10.0)))
 
+    ended = await app.history.get(run.id)
     assert (ended.id, ended.status, ended.error_code) == (run.id, "completed", None)
     assert ended.repository == "project"
     assert str(ended.error_message).startswith("An earlier attempt removed the repository")

@@ -68,7 +68,7 @@ class Installation:
             DueGroups(database),
             Workers(database),
         )
-        await workers.join("worker-1", host="node-1", version="0.2.0")
+        await workers.beat("worker-1", host="node-1", version="0.2.0")
         await groups.declare(["gitlab.example.com/due", "gitlab.example.com/team"])
         async with database.write() as connection:
             first = {"embedding": {"model": "first"}}
@@ -140,7 +140,6 @@ def _history() -> dict[str, Call]:
         "by_ids": lambda it: it.store.history.by_ids([it.running.id]),
         "latest": lambda it: it.store.history.latest([it.row.id]),
         "latest_statuses": lambda it: it.store.history.latest_statuses([RunStatus.RUNNING]),
-        "attempts": lambda it: it.store.history.attempts(it.running.id),
         "queue": lambda it: it.store.history.queue(),
         "long_waits": lambda it: it.store.history.long_waits(1.0),
         "by_hour": lambda it: it.store.history.by_hour(TICK),
@@ -269,9 +268,7 @@ def _rest() -> dict[str, Call]:
     return {
         "Ticks.take": lambda it: it.store.ticks.take(**due),
         "Ticks.reschedule": lambda it: it.store.ticks.reschedule(),
-        "Ticks.missed": lambda it: it.store.ticks.missed(it.row.id),
-        "Workers.join": lambda it: it.workers.join("worker-2", host="node-2", version="0.2.0"),
-        "Workers.beat": lambda it: it.workers.beat("worker-1"),
+        "Workers.beat": lambda it: it.workers.beat("worker-2", host="node-2", version="0.2.0"),
         "Workers.leave": lambda it: it.workers.leave("worker-1"),
         "Workers.alive": lambda it: it.workers.alive(),
         "StoredEndedSessions.end": lambda it: it.sessions.end("session-1"),

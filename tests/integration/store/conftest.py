@@ -12,7 +12,7 @@ from reposync.store.history import RunHistory
 from reposync.store.manifest import Manifests
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
-from reposync.store.run import Ask, Run, RunFigures
+from reposync.store.run import Ask, Run, RunAttempt, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
@@ -113,6 +113,9 @@ class Store:
         claimed = await self.runs.claim(worker, lease_seconds, run_id=run.id)
         assert claimed is not None
         return claimed
+
+    async def attempts(self, run: Run) -> list[RunAttempt]:
+        return (await self.history.get(run.id)).all_attempts
 
     async def building(self, run: Run, **columns: Any) -> IndexVersion:
         """A version that is built by `run`."""

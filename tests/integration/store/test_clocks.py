@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.store.endings import Retry
 from reposync.store.registry import DueGroups
-from reposync.store.run import Ask, LostAttempt, RunFigures
+from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from reposync.store.tables import ENDED_SESSIONS, REPOSITORIES, RUNS, WORKERS
@@ -21,6 +21,7 @@ from tests.fixtures.clocks import DatabaseTime, ShiftedClock
 from tests.integration.store.conftest import TICK, Store
 
 HOUR = 3600.0
+ON_NODE_1 = {"host": "node-1", "version": "1.2.3"}
 A_YEAR = timedelta(days=365)
 
 
@@ -153,11 +154,11 @@ async def test_a_living_worker_keeps_its_run_when_the_clock_goes_back(store: Sto
 
 async def test_a_worker_with_a_heartbeat_in_the_future_is_not_alive(store: Store, time: DatabaseTime) -> None:
     workers = Workers(store.database)
-    await workers.join("dead", host="node-1", version="1")
-    await workers.join("living", host="node-1", version="1")
+    await workers.beat("dead", **ON_NODE_1)
+    await workers.beat("living", **ON_NODE_1)
 
     await time.set(-2 * HOUR)
-    await workers.beat("living")
+    await workers.beat("living", **ON_NODE_1)
 
     assert [each.name for each in await workers.alive()] == ["living"]
 
@@ -179,12 +180,10 @@ async def test_a_group_that_is_declared_after_the_clock_went_back_is_looked_thro
     assert {await groups.take(among, 300.0) for _ in among} == set(among)
 
 
-async def test_a_run_and_a_missed_tick_of_the_future_are_not_kept_until_then(store: Store, time: DatabaseTime) -> None:
-    row = await store.repository()
+async def test_a_run_of_the_future_is_not_kept_until_then(store: Store, time: DatabaseTime) -> None:
     await time.set(A_YEAR.total_seconds())
     await store.database.clock.measure()
-    late = (store.history.now() - timedelta(hours=2)).replace(second=0, microsecond=0)
-    assert await store.tick(late, grace_seconds=300.0) == TickOutcome(missed=1, first_runs=1)
+    await store.queued()
     await synced(store)
     await time.set(0)
     await store.database.clock.measure()
@@ -192,11 +191,9 @@ async def test_a_run_and_a_missed_tick_of_the_future_are_not_kept_until_then(sto
     assert await store.history.purge(store.history.now() - timedelta(days=90)) == 0
     (kept,) = await store.history.runs()
     assert max(kept.queued_at, kept.started_at, kept.completed_at) <= store.history.now(), "it counts from now on"
-    assert len(await store.ticks.missed(row.id)) == 1
     await time.set(timedelta(days=91).total_seconds())
     await store.database.clock.measure()
     assert await store.history.purge(store.history.now() - timedelta(days=90)) == 1
-    assert await store.ticks.missed(row.id) == []
 
 
 # This machine's clock ----------------------------------------------------------------------------------------------
@@ -210,7 +207,7 @@ async def test_what_a_pod_with_a_wrong_clock_writes_is_of_the_databases_clock(
     async with await time.open() as right, await time.open(ShiftedClock(seconds)) as wrong:
         pod, workers = Store(wrong), Workers(wrong)
         before = right.clock.now()
-        await workers.join("pod-1:7:a", host="node-1", version="1")
+        await workers.beat("pod-1:7:a", **ON_NODE_1)
         await pod.queued()
         await synced(pod)
 
@@ -229,7 +226,7 @@ async def test_what_a_pod_with_a_wrong_clock_writes_is_of_the_databases_clock(
 
 
 async def test_lost_attempts_are_counted_once_by_the_worker_that_finds_them(store: Store) -> None:
-    found: list[LostAttempt] = []
+    found: list[Run] = []
     others = Runs(store.database, on_lost=found.append)
     await store.queued()
     for attempt in range(3):
@@ -240,10 +237,9 @@ async def test_lost_attempts_are_counted_once_by_the_worker_that_finds_them(stor
 
     assert [await others.claim("worker-2", 60.0) for _ in range(2)] == [None, None]
 
-    assert [(lost.run.id, lost.run.trigger, lost.figures.files_processed) for lost in found] == [
+    assert [(lost.id, lost.trigger, lost.all_attempts[-1].files_processed) for lost in found] == [
         (run.id, RunTrigger.COMMAND, 7)
     ] * 3
-    assert min(lost.run.earlier_seconds for lost in found) >= 0
     assert (await store.history.get(run.id)).error_code == "RUN_ABANDONED"
 
 
@@ -262,30 +258,30 @@ async def silent(store: Store, name: str, seconds: float) -> None:
 
 async def test_a_worker_without_heartbeat_is_not_alive_until_the_next_one(store: Store) -> None:
     workers = Workers(store.database)
-    await workers.join("pod-1:7:a", host="node-1", version="1.2.3")
+    await workers.beat("pod-1:7:a", **ON_NODE_1)
     (joined,) = await workers.alive()
     await silent(store, "pod-1:7:a", ALIVE_SECONDS + 1)
     assert await alive(store) == []
 
-    assert await workers.beat("pod-1:7:a") is True
+    await workers.beat("pod-1:7:a", **ON_NODE_1)
 
     (again,) = await workers.alive()
     assert (again.name, again.started_at) == (joined.name, joined.started_at)
 
 
-async def test_rows_of_dead_workers_are_deleted_when_a_worker_joins(store: Store) -> None:
+async def test_rows_of_dead_workers_are_deleted_by_those_that_live(store: Store) -> None:
     workers = Workers(store.database)
-    await workers.join("pod-1:7:killed", host="node-1", version="1.2.3")
-    await workers.join("pod-2:7:late", host="node-2", version="1.2.3")
+    await workers.beat("pod-1:7:killed", **ON_NODE_1)
+    await workers.beat("pod-2:7:late", **ON_NODE_1)
     await silent(store, "pod-1:7:killed", 2 * 3600)
     await silent(store, "pod-2:7:late", 60)
 
-    await workers.join("pod-3:7:new", host="node-3", version="1.2.3")
+    await workers.beat("pod-3:7:new", **ON_NODE_1)
 
     assert set(await store.database.scalars(select(WORKERS.c.name))) == {"pod-2:7:late", "pod-3:7:new"}
-    assert await workers.beat("pod-1:7:killed") is False, "it has to join again"
+    await workers.beat("pod-1:7:killed", **ON_NODE_1)
     await workers.leave("pod-2:7:late")
-    assert await alive(store) == ["pod-3:7:new"]
+    assert await alive(store) == ["pod-3:7:new", "pod-1:7:killed"], "its machine was in suspend for hours"
 
 
 async def test_a_session_has_ended_once_it_was_signed_out(store: Store) -> None:

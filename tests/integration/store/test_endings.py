@@ -11,10 +11,10 @@ import pytest
 
 from reposync.errors import LeaseLost, LockHeld, RunStateConflict, SecretMissing
 from reposync.store.endings import STOPPING, YIELDING, Block, Fail, Finish, HandBack, Retry
-from reposync.store.run import IN_ADVANCE, MAX_ATTEMPTS, Ask, Run, RunFigures, RunProblem, shown_attempts
+from reposync.store.run import IN_ADVANCE, MAX_ATTEMPTS, Ask, Run, RunFigures, RunProblem
 from reposync.store.run_state import TRANSITIONS, Event, locked, move
 from reposync.store.status import FINAL, LOST, RELEASED, WAITING, YIELDED, RunStatus, RunTrigger
-from reposync.store.tables import ATTEMPTS, RUNS
+from reposync.store.tables import RUNS
 from tests.integration.store.conftest import COMMIT, ON_EVERY_DATABASE, TICK, Store
 
 
@@ -177,7 +177,7 @@ async def test_files_that_could_not_be_read_are_those_of_the_latest_attempt(stor
     done = await store.runs.end(second, Finish(), RunFigures(files_failed=1, files_processed=2))
 
     assert (done.files_failed, done.files_processed) == (1, 2)
-    assert [each.files_failed for each in await store.history.attempts(run.id)] == [3, 1]
+    assert [each.files_failed for each in await store.attempts(run)] == [3, 1]
 
 
 async def test_a_run_says_as_many_skipped_files_as_it_lists_whichever_attempt_met_them(store: Store) -> None:
@@ -211,7 +211,7 @@ async def test_a_removal_whose_last_worker_died_is_completed_if_the_row_is_gone(
     else:
         assert (ended.status, ended.error_code, ended.repository) == (RunStatus.COMPLETED, None, "payments")
         assert str(ended.error_message).startswith("An earlier attempt removed the repository")
-    assert [each.outcome for each in await store.history.attempts(run.id)] == ["lost"]
+    assert [each.outcome for each in await store.attempts(run)] == ["lost"]
 
 
 # Runs that remove the points of a repository that is no longer registered -------------------------------------------
@@ -227,7 +227,7 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
 
     assert run is not None
     assert (run.status, run.worker, run.attempt, run.removal, run.repair) == ("running", WORKER, 1, True, True)
-    assert (await store.history.attempts(run.id))[0].worker == WORKER
+    assert (await store.attempts(run))[0].worker == WORKER
     assert await store.runs.claim_orphan_removal(row.id, row.name, "another", 60.0) is None
     again = await store.repository()
     assert again.id == row.id
@@ -268,7 +268,7 @@ def counts(of: object) -> tuple[int, ...]:
 
 
 async def outcomes(store: Store, run: Run) -> list[tuple[int, str, str | None]]:
-    attempts = await store.history.attempts(run.id)
+    attempts = await store.attempts(run)
     for earlier, later in pairwise(attempts):
         assert earlier.ended_at is not None and earlier.started_at <= earlier.ended_at <= later.started_at
     return [(each.attempt, each.worker, each.outcome) for each in attempts]
@@ -284,7 +284,7 @@ async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(st
     done = await store.runs.end(taken, Finish(), MORE)
 
     assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", RunStatus.COMPLETED)]
-    first, second = await store.history.attempts(run.id)
+    first, second = await store.attempts(run)
     assert (counts(first), counts(second)) == (counts(SOME), counts(MORE)), "its heartbeats are all that is known of it"
     assert counts(done) == (11, 22, 44, 55)
 
@@ -312,7 +312,7 @@ async def test_attempts_that_are_handed_back_for_one_reason_are_one_line_however
         for worker, ending in back.items():
             run = await store.runs.end(await store.claimed(worker), ending)
 
-    rows = shown_attempts(await store.history.attempts(run.id))
+    rows = await store.attempts(run)
     assert [(each.attempt, each.worker, each.error_code, each.outcome, each.times) for each in rows] == [
         (1, "pod-2", "LOCK_HELD", RELEASED, 1),  # this one did something
         (2, "pod-1", "SECRET_MISSING", RELEASED, 10),
@@ -334,7 +334,7 @@ async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(st
     await store.repositories.remove("payments")
 
     assert await outcomes(store, run) == [(1, "pod-1", RunStatus.CANCELLED)]
-    (attempt,) = await store.history.attempts(run.id)
+    (attempt,) = await store.attempts(run)
     assert attempt.ended_at is not None and attempt.error_code == "REPOSITORY_REMOVED"
     assert counts(await store.history.get(run.id)) == counts(SOME)
 
@@ -404,7 +404,7 @@ async def test_a_run_lasts_as_long_as_all_its_attempts_and_from_the_first_start_
 ) -> None:
     run = await ends(store)
 
-    shown, attempts = run.document, await store.history.attempts(run.id)
+    shown, attempts = run.document, await store.attempts(run)
     seconds = [(each.ended_at - each.started_at).total_seconds() for each in attempts if each.ended_at is not None]
     assert len(seconds) == len(attempts) and (sum(seconds) or ends in (taken_over_twice, never_taken_over))
     assert shown["duration_seconds"] == pytest.approx(sum(seconds), abs=0.001)
@@ -420,12 +420,11 @@ async def test_a_run_lasts_as_long_as_all_its_attempts_and_from_the_first_start_
 async def test_an_attempt_whose_worker_died_ends_with_its_lease_and_not_when_that_is_noticed(store: Store) -> None:
     run = await store.running()
     night = {"started_at": EARLIER, "lease_until": EARLIER + timedelta(seconds=15)}
-    await store.database.change(RUNS.update().values(first_started_at=EARLIER, **night))
-    await store.database.change(ATTEMPTS.update().values(started_at=EARLIER))
+    await store.database.change(RUNS.update().values(**night))
 
     done = await store.ended(await store.claimed("worker-2"))
 
-    first, _ = await store.history.attempts(run.id)
+    first, _ = await store.attempts(run)
     assert first.ended_at == night["lease_until"]
     assert 15 <= done.document["duration_seconds"] < 600 < done.document["elapsed_seconds"]
 
@@ -543,10 +542,10 @@ async def test_the_end_of_an_attempt_is_written_once_if_its_answer_was_lost(
     run = await store.claimed()
     if (await end(store, run)).status in WAITING:  # another attempt, which waits for the same reason
         run = await store.claimed("worker-2")
-    first, attempts = await end(store, run), await store.history.attempts(run.id)
+    first, attempts = await end(store, run), await store.attempts(run)
 
     assert await end(store, run) == first
-    assert await store.history.attempts(run.id) == attempts
+    assert await store.attempts(run) == attempts
     taken = await store.runs.claim("worker-3", 60.0)
     assert await end(store, run) == (taken or first), "also if a worker has it again"
 

@@ -20,8 +20,9 @@ from reposync.errors import DatabaseForeign, StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.indexes import SCHEMA
 from reposync.store.repositories import Repositories
-from reposync.store.repository import repository_id
+from reposync.store.repository import MissedTick, repository_id
 from reposync.store.run import Ask
+from reposync.store.run_state import total_seconds
 from reposync.store.schema import HEAD, REVISIONS, VERSION_TABLE, alembic_config, oldest_program
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.released_schemas import RELEASED, ROWS, Rows, execute, make, make_tables, rows
@@ -52,14 +53,21 @@ SQLITE_DEFINITIONS = """
 
 # Columns that the migration fills from others.
 FILLED = {
-    "repositories": {"next_due_at"},
-    "sync_runs": {"first_started_at", "earlier_seconds", "asked"},
+    "repositories": {"next_due_at", "missed_ticks"},
+    "sync_runs": {"asked", "attempts"},
 }
 # Who asked for a run, and what was approved, is in other columns; keys of requests are kept for a day; several registry
-# files are one document; the result of a listing is in the log.
+# files are one document; the result of a listing is in the log; attempts and missed ticks are lists in the rows that
+# they belong to.
 GONE = {
-    *("run_requests", "idempotency_keys", "registry_files", "superseded_digests"),
-    *("sync_runs.approved", "run_attempts.times", "repositories.scheduled_since", "repositories.attributes"),
+    *("run_requests", "idempotency_keys", "registry_files", "superseded_digests", "run_attempts", "missed_ticks"),
+    *(
+        "sync_runs.approved",
+        "sync_runs.first_started_at",
+        "sync_runs.earlier_seconds",
+        "repositories.scheduled_since",
+        "repositories.attributes",
+    ),
     *("repositories.indexed_collection", "repositories.index_identity", "repositories.resolved_from"),
     *("repositories.content_fingerprint", "repositories.index_hold"),
     *("project_groups.worker", "project_groups.lease_until", "project_groups.attempt", "project_groups.checked_at"),
@@ -67,8 +75,8 @@ GONE = {
 }
 # Tables to which it adds rows: of indexes that a program before 0.2.0 had left.
 ADDED = ("index_versions",)
-# Such an index gets a version. Ticks before a schedule was set are settled.
-CHANGED = {"last_tick_at", "live_version"}
+# Such an index gets a version. Ticks before a schedule was set are settled. A run lasted as long as all its attempts.
+CHANGED = {"last_tick_at", "duration_seconds", "live_version"}
 
 
 async def definitions(database: Database) -> set[str]:
@@ -176,7 +184,7 @@ async def test_the_program_works_on_the_rows_of_a_released_version(empty_databas
         waiting = {run.id for run in history if run.status in ("queued", "retrying")}
         (abandoned,) = (run for run in history if run.status is RunStatus.RUNNING)
         claimed = [await store.runs.claim("survivor", 60.0) for _ in range(len(waiting) + 1)]
-        attempts = await store.history.attempts(abandoned.id)
+        attempts = await store.attempts(abandoned)
         queued, is_new = await store.runs.enqueue("old-service", Ask(RunTrigger.HTTP))
         payments = await store.repositories.get("payments-api")
         manifest = await store.manifests.load(payments.id)
@@ -212,7 +220,8 @@ async def test_runs_of_an_earlier_version_last_from_their_first_attempt_to_their
     assert shown["started_at"].isoformat() == "2026-03-01T12:30:00.100000+00:00"
     assert shown["duration_seconds"] == pytest.approx(0.1 + 2.167311, abs=0.001)
     assert shown["elapsed_seconds"] == pytest.approx(2.317311, abs=0.001)
-    assert (waits.document["duration_seconds"], waits.earlier_seconds) == (None, pytest.approx(0.5, abs=0.001))
+    assert waits.document["duration_seconds"] is None
+    assert total_seconds(waits.attempts) == pytest.approx(0.5, abs=0.001)
 
 
 async def test_what_was_asked_of_a_program_with_requests_is_in_the_row_of_the_run(empty_database_url: str) -> None:
@@ -231,6 +240,46 @@ async def test_what_was_asked_of_a_program_with_requests_is_in_the_row_of_the_ru
     assert queued.requests[1].asked_at == datetime(2026, 3, 1, 13, 0, 1, 500_000, tzinfo=UTC)
     assert (queued.full, queued.repair, queued.approval) == (True, False, queued.brake)
     assert [key["run_id"] for key in keys] == list(repeated), "the key still leads to its run"
+
+
+async def test_attempts_and_missed_ticks_are_in_the_rows_that_they_belong_to(empty_database_url: str) -> None:
+    await make(empty_database_url, "0010")
+    before = await rows(empty_database_url)
+    async with await Database.open(empty_database_url) as database:
+        await database.upgrade()
+        store = Store(database)
+        runs = {run.id: run for run in await store.history.runs(limit=100)}
+        repositories = {row.id: row for row in await store.repositories.list()}
+
+    ended = [row for row in before["run_attempts"] if row["ended_at"] is not None]
+    assert sum(len(run.attempts) for run in runs.values()) == len(ended) > 0
+    for row in ended:
+        (attempt,) = [each for each in runs[row["run_id"]].all_attempts if each.attempt == row["attempt"]]
+        assert {name: getattr(attempt, name) for name in row if name in IN_THE_ROW} == {
+            name: value for name, value in row.items() if name in IN_THE_ROW
+        }
+        assert attempt.started_at.replace(tzinfo=None).isoformat(" ", "microseconds") in str(row["started_at"])
+    for row in before["missed_ticks"]:
+        (tick,) = repositories[row["repository_id"]].missed_ticks
+        assert tick["late_seconds"] == row["late_seconds"]
+        assert MissedTick.model_validate(tick).scheduled_for.tzinfo is not None
+
+
+IN_THE_ROW = {"worker", "outcome", "error_code", "error_message", "files_processed", "files_failed", "chunks_embedded"}
+
+
+@pytest.mark.parametrize("status", ["queued", "retrying"])
+async def test_a_pause_of_ten_years_that_an_earlier_program_wrote_is_over(empty_database_url: str, status: str) -> None:
+    await make(empty_database_url, RELEASED)
+    wait = f"UPDATE sync_runs SET not_before = '2036-03-01 12:00:00.000000' WHERE status = '{status}'"
+    await execute(empty_database_url, wait)
+
+    async with await Database.open(empty_database_url) as database:
+        await database.upgrade()
+        runs = await Store(database).history.runs(status=RunStatus(status))
+
+    assert runs != []
+    assert [run.next_attempt_at for run in runs] == [None] * len(runs)
 
 
 # A column that has to be filled, as `definitions` shows it.

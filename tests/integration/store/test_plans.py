@@ -50,10 +50,10 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "pause": (lambda store: store.repositories.pause("payments", "why"), {BY_REPOSITORY}),
     "tick": (lambda store: store.tick(NOW), {BY_REPOSITORY, OF_REPOSITORY, BY_ID}),
     "first run": (lambda store: store.ticks.take(grace_seconds=0.0), {BY_REPOSITORY, OF_REPOSITORY}),
-    "remove": (lambda store: store.repositories.remove("payments"), {BY_REPOSITORY, OVER, BY_ID}),
+    "remove": (lambda store: store.repositories.remove("payments"), {OF_REPOSITORY, BY_ID}),
     "finish": (lambda store: store.ended(), {BY_REPOSITORY, OVER, BY_ID, RUNNING, WAITING_IN_ORDER, ACTIVE}),
     "interrupt": (interrupted, {BY_REPOSITORY, BY_ID}),
-    "latest runs": (lambda store: store.history.latest(), {OF_ONE, BY_ID}),
+    "latest runs": (lambda store: store.history.latest(), {OF_REPOSITORY, BY_ID}),
     "purge": (lambda store: store.history.purge(NOW + timedelta(days=999)), {NEWEST, OF_REPOSITORY, BY_ID}),
     "get": (lambda store: looked_up(store, "0"), {BY_ID}),
 }

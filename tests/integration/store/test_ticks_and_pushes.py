@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event, text, update
 
 from reposync.config.schedule import Schedule
 from reposync.store.endings import Finish
-from reposync.store.repository import Repository, repository_id
+from reposync.store.repository import MissedTick, Repository, repository_id
 from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES
@@ -134,21 +134,31 @@ async def test_a_repository_whose_run_the_database_refuses_stops_no_schedule_of_
 
 
 async def test_a_tick_that_comes_too_late_is_not_run_and_is_recorded_as_missed(store: Store) -> None:
-    repository = await store.repository()
     await store.queued()
     synced = await store.ended()
 
     assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(missed=1)
 
-    (missed,) = await store.ticks.missed(repository.id)
+    (missed,) = await missed_ticks(store)
     assert missed.scheduled_for == TICK
     assert missed.late_seconds == (missed.noticed_at - TICK).total_seconds()
     assert await store.history.runs() == [synced], "it is no run"
     assert await store.runs.claim("worker-1", 60.0) is None
     assert await store.take(grace_seconds=300.0) == TickOutcome(), "noted once, by whichever pod"
-    await store.history.purge(datetime.now(UTC) + timedelta(days=1))
-    assert await store.ticks.missed(repository.id) == [], "it goes with the history"
-    assert await store.take(grace_seconds=300.0) == TickOutcome(), "and is not noticed again"
+
+
+async def test_the_latest_twenty_missed_ticks_are_listed_the_newest_first(store: Store) -> None:
+    await store.queued()
+    await store.ended()
+    days = [TICK - timedelta(days=back) for back in range(22)]
+    for day in reversed(days):
+        assert await store.tick(day, grace_seconds=300.0) == TickOutcome(missed=1)
+
+    assert [missed.scheduled_for for missed in await missed_ticks(store)] == days[:20]
+
+
+async def missed_ticks(store: Store) -> list[MissedTick]:
+    return [MissedTick.model_validate(tick) for tick in (await store.repositories.get("payments")).missed_ticks]
 
 
 # Whose ticks -------------------------------------------------------------------------------------------------------

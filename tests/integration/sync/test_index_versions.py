@@ -179,7 +179,7 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
 
         run = await sync(world.app, corrected, full=False, approved=False, watch=correct_once)
         assert run.status == "completed", run.error_message
-        first, *_ = await world.app.history.attempts(run.id)
+        first, *_ = (await world.app.history.get(run.id)).all_attempts
         assert (first.outcome, first.error_code) == ("released", "SUPERSEDED")
         assert (await world.app.repositories.get("project")).location == str(other.path)
     world.edit_registry(str(world.repository.path), str(other.path))

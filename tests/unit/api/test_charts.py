@@ -18,7 +18,6 @@ def run(seconds: float | None, files: int = 0, status: RunStatus = RunStatus.COM
         "attempt": attempt,
         "duration_seconds": seconds,
         "files_processed": files,
-        "earlier_seconds": 0.0,
     }
     told |= {"chunks_embedded": files, "chunks_reused": 0, "repository": "web"}
     return Run.model_construct(**every | told)
@@ -33,7 +32,7 @@ def test_success_rate_mean_and_p95_are_those_of_the_runs_that_ended() -> None:
     ended = [run(seconds, status=RunStatus.FAILED if seconds > 15 else RunStatus.COMPLETED) for seconds in durations]
     # One that goes on, one that waits, and a tick that was missed: it ended, and nobody executed it.
     others = [run(None, status=RunStatus.RUNNING), run(None, attempt=0, status=RunStatus.QUEUED)]
-    missed = run(0.0, attempt=0, status=RunStatus.CANCELLED)
+    missed = run(None, attempt=0, status=RunStatus.CANCELLED)
 
     chart = run_chart([*others, missed, *ended])
 

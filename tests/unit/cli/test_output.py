@@ -53,7 +53,7 @@ def run(**figures: Any) -> Run:
     every: dict[str, Any] = dict.fromkeys(Run.model_fields)
     counts = dict.fromkeys(COUNTS, 0)
     told = {"repository": "payments", "status": "completed", "commit_after": COMMIT, "duration_seconds": 2.0}
-    told |= {"attempt": 1, "earlier_seconds": 0.0}
+    told |= {"attempt": 1}
     return Run.model_construct(**every | counts | told | figures)
 
 

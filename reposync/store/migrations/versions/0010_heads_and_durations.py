@@ -1,4 +1,5 @@
-"""The schema of 0.2.1: the newest known head of each repository, and the time of all attempts of a run."""
+"""The schema of 0.2.1: the newest known head of each repository, and the time of all attempts of a run, which 0011 adds
+up."""
 
 from __future__ import annotations
 
@@ -7,11 +8,6 @@ from alembic import op
 
 revision = "0010"
 down_revision = "0007"
-
-_SECONDS = {
-    "postgresql": "extract(epoch FROM ended_at - started_at)",
-    "sqlite": "(julianday(ended_at) - julianday(started_at)) * 86400.0",
-}
 
 
 def upgrade() -> None:
@@ -33,12 +29,3 @@ def upgrade() -> None:
     op.execute("""
         UPDATE repositories SET live_version = id WHERE live_version IS NULL AND EXISTS (
             SELECT 1 FROM index_versions WHERE index_versions.id = repositories.id AND state = 'live')""")
-    # Rows that stand for several attempts span the pauses between them; those did nothing.
-    seconds = _SECONDS[op.get_context().dialect.name]
-    earlier = "run_id = sync_runs.id AND (attempt < sync_runs.attempt OR sync_runs.status IN ('queued', 'retrying'))"
-    op.execute(f"""
-        UPDATE sync_runs SET
-            first_started_at = (SELECT min(started_at) FROM run_attempts WHERE run_id = sync_runs.id),
-            earlier_seconds = COALESCE((SELECT sum({seconds}) FROM run_attempts
-                WHERE {earlier} AND times = 1 AND ended_at > started_at), 0)
-        WHERE attempt > 1 OR status IN ('queued', 'retrying')""")  # noqa: S608

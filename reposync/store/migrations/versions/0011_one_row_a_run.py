@@ -1,5 +1,6 @@
-"""A run is one row, which lists who asked for it; one registry document instead of several files; and the moment at
-which a repository, or the listing of a group, is due. Programs of 0.2 cannot work beside it."""
+"""A run is one row, which lists who asked for it, and its attempts; one registry document instead of several files; and
+the moment at which a repository, or the listing of a group, is due, with the ticks that a repository missed. Programs
+of 0.2 cannot work beside it."""
 
 from __future__ import annotations
 
@@ -17,13 +18,21 @@ log = logging.getLogger(__name__)
 
 _MOMENT = {"postgresql": "TIMESTAMP WITH TIME ZONE", "sqlite": "DATETIME"}
 _UNUSED = {
-    "sync_runs": ("approved",),
-    "run_attempts": ("times",),
+    "sync_runs": ("approved", "first_started_at", "earlier_seconds"),
     "project_groups": ("worker", "lease_until", "attempt", "checked_at", "projects", "error_code", "error_message"),
     "repositories": (
         *("index_hold", "attributes", "indexed_collection", "index_identity", "resolved_from"),
         *("content_fingerprint", "scheduled_since"),
     ),
+}
+_COUNTS = ("files_processed", "files_deleted", "files_skipped", "files_failed", "chunks_embedded", "chunks_reused")
+_SECONDS = {
+    "postgresql": "extract(epoch FROM ended_at - started_at)",
+    "sqlite": "(julianday(ended_at) - julianday(started_at)) * 86400.0",
+}
+_TOMORROW = {
+    "postgresql": "now() + interval '1 day'",
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 day')",
 }
 # SQLite prefers the index that was created last, if several fit.
 _PREFERRED = {
@@ -40,6 +49,9 @@ def upgrade() -> None:
     op.execute("ALTER TABLE sync_runs ADD COLUMN asked JSON DEFAULT '[]' NOT NULL")
     op.execute("ALTER TABLE sync_runs ADD COLUMN approval JSON")
     op.execute(f"ALTER TABLE sync_runs ADD COLUMN waits_since {moment}")
+    op.execute("ALTER TABLE sync_runs ADD COLUMN attempts JSON DEFAULT '[]' NOT NULL")
+    op.execute("ALTER TABLE sync_runs ADD COLUMN attempt_so_far JSON")
+    op.execute("ALTER TABLE repositories ADD COLUMN missed_ticks JSON DEFAULT '[]' NOT NULL")
     op.execute(f"""
         CREATE TABLE registry_documents (
             id TEXT NOT NULL, digest TEXT NOT NULL, document JSON NOT NULL, superseded JSON NOT NULL,
@@ -47,8 +59,10 @@ def upgrade() -> None:
             CONSTRAINT pk_registry_documents PRIMARY KEY (id))""")
     _make_repositories_due()
     _list_requests(is_sqlite=is_sqlite)
+    _list_attempts()
+    _list_missed_ticks()
     _merge_registry_files(op.get_bind())
-    for table in ("run_requests", "superseded_digests", "registry_files"):
+    for table in ("run_requests", "run_attempts", "missed_ticks", "superseded_digests", "registry_files"):
         op.execute(f"DROP TABLE {table}")
     op.execute("DROP INDEX uq_sync_runs_tick")
     op.execute("DROP INDEX ix_repositories_unversioned")
@@ -56,7 +70,7 @@ def upgrade() -> None:
         for column in columns:
             op.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     op.execute("CREATE INDEX ix_repositories_next_due_at ON repositories (next_due_at)")
-    op.execute("CREATE INDEX ix_sync_runs_repository_id ON sync_runs (repository_id)")
+    op.execute("CREATE INDEX ix_sync_runs_repository_id ON sync_runs (repository_id, queued_at DESC, id DESC)")
     for name, definition in _PREFERRED.items() if is_sqlite else ():
         op.execute(f"DROP INDEX {name}")
         op.execute(f"CREATE INDEX {name} ON sync_runs {definition} ('queued', 'retrying', 'running')")
@@ -73,18 +87,57 @@ def _make_repositories_due() -> None:
         UPDATE repositories SET next_due_at = created_at WHERE is_active AND cron_expression IS NOT NULL""")
 
 
+def _list_missed_ticks() -> None:
+    moments = {name: _moment(name) for name in ("scheduled_for", "noticed_at")}
+    op.execute(f"""
+        UPDATE repositories SET missed_ticks = COALESCE((
+            SELECT {_objects(moments | {"late_seconds": "late_seconds"})} FROM (
+                SELECT * FROM missed_ticks WHERE repository_id = repositories.id
+                ORDER BY scheduled_for DESC LIMIT 20) listed), '[]')""")  # noqa: S608
+
+
+def _list_attempts() -> None:
+    """Those that have ended. The duration of a run was that of the latest one; one that stands for several spans the
+    pauses between them, and did nothing. A pause of years, for which 0.2.0 believed a server, is over."""
+    dialect = op.get_context().dialect.name
+    columns = ("attempt", "times", "worker", "outcome", "error_code", "error_message", *_COUNTS)
+    pairs = {name: name for name in columns} | {"latest": "attempt"}
+    pairs |= {name: _moment(name) for name in ("started_at", "ended_at")}
+    op.execute(f"""
+        UPDATE sync_runs SET
+            attempts = COALESCE((
+                SELECT {_objects(pairs)} FROM (
+                    SELECT * FROM run_attempts WHERE run_id = sync_runs.id AND ended_at IS NOT NULL
+                    ORDER BY attempt) listed), '[]'),
+            duration_seconds = duration_seconds + COALESCE((
+                SELECT sum({_SECONDS[dialect]}) FROM run_attempts
+                WHERE run_id = sync_runs.id AND attempt < sync_runs.attempt AND times = 1), 0)""")  # noqa: S608
+    op.execute(f"""
+        UPDATE sync_runs SET not_before = queued_at
+        WHERE status IN ('queued', 'retrying') AND not_before > {_TOMORROW[dialect]}""")  # noqa: S608
+
+
+def _moment(column: str) -> str:
+    return f"{column} || '+00:00'" if op.get_context().dialect.name == "sqlite" else column
+
+
+def _objects(pairs: Mapping[str, str]) -> str:
+    """A list of JSON objects, one a row, with these keys."""
+    is_sqlite = op.get_context().dialect.name == "sqlite"
+    entry = ", ".join(f"'{key}', {value}" for key, value in pairs.items())
+    return f"json_group_array(json_object({entry}))" if is_sqlite else f"json_agg(json_build_object({entry}))"
+
+
 def _list_requests(*, is_sqlite: bool) -> None:
     """Who asked for a run; of one that is not over, without requests that were withdrawn. An approval counts if it is
     in advance, or of what the run stopped at last; `{}`, which 0.2.0 wrote for either, approves nothing."""
     pairs = {"trigger": '"trigger"', "asked_by": "asked_by", "approval": "json(approval)" if is_sqlite else "approval"}
-    pairs["asked_at"] = "asked_at || '+00:00'" if is_sqlite else "asked_at"
+    pairs["asked_at"] = _moment("asked_at")
     for flag in ("full", "repair", "removal"):
         pairs[flag] = f"""json(iif("{flag}", 'true', 'false'))""" if is_sqlite else f'"{flag}"'
-    entry = ", ".join(f"'{key}', {value}" for key, value in pairs.items())
-    entries = f"json_group_array(json_object({entry}))" if is_sqlite else f"json_agg(json_build_object({entry}))"
     op.execute(f"""
         UPDATE sync_runs SET asked = COALESCE((
-            SELECT {entries} FROM (
+            SELECT {_objects(pairs)} FROM (
                 SELECT * FROM run_requests WHERE run_id = sync_runs.id AND (
                     withdrawn_at IS NULL OR sync_runs.status NOT IN ('queued', 'retrying', 'running', 'blocked'))
                 ORDER BY asked_at, id) listed), '[]')""")  # noqa: S608
