@@ -105,7 +105,7 @@ async def test_a_commit_that_is_held_but_for_some_files_does_not_take_the_place_
     assert complete.live_at == first.live_at, "it is live since then"
 
 
-@pytest.mark.parametrize("change", [{"location": "https://example.com/x.git"}, {"definition": {"include": ["src"]}}])
+@pytest.mark.parametrize("change", [{"location": "https://example.com/x.git"}, {"resolved": {"include": ["src"]}}])
 async def test_a_run_that_read_another_definition_publishes_nothing(store: Store, change: dict[str, Any]) -> None:
     run = await store.running()
     await store.publishes(run)
