@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import ColumnElement, CursorResult, Executable, Row, Table, bindparam, func, literal, select, text
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.clock import Clock
+from reposync.clock import Clock, elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address
 from reposync.errors import StoreUnavailable
 from reposync.store.database_clock import DatabaseClock
-from reposync.store.database_errors import translated
+from reposync.store.database_errors import is_locked, translated
 from reposync.store.schema import WAIT_SECONDS, Schema, migrate_once, read_schema, upgrade_schema
 from reposync.store.sqlite import LOCK_SECONDS, make_private, sqlite_engine, turn_on_wal
 from reposync.supervision import in_thread, to_the_end
@@ -47,6 +48,8 @@ PROBE = """
     END $$"""
 # The channel of LISTEN and NOTIFY that says: a worker may have something to do.
 QUEUE = "reposync_queue"
+# How long a writer's connection waits inside SQLite, which delays cancellation.
+_TRY_SECONDS = 0.02
 POOL: dict[str, Any] = {"pool_size": 8, "max_overflow": 7, "pool_timeout": 30.0}
 
 
@@ -108,8 +111,8 @@ class Database:
         if isinstance(address, SqliteAddress):
             engine = partial(sqlite_engine, address.path)
             self._reader = engine(lock_seconds, **POOL)
-            # Writers queue for one connection: under load some of those that wait in SQLite never get its lock.
-            self._writer = engine(lock_seconds, writes=True, pool_size=1, max_overflow=0, pool_timeout=lock_seconds)
+            # Writers queue for one connection: under load some of those that poll never get SQLite's lock.
+            self._writer = engine(_TRY_SECONDS, writes=True, pool_size=1, max_overflow=0, pool_timeout=lock_seconds)
             self._migrator = self._writer
             self._prober = engine(PING_LOCK_SECONDS, writes=True, poolclass=NullPool)
         else:
@@ -124,6 +127,7 @@ class Database:
             self._prober = self._reader
             self._migrator = connector.engine(statement_seconds=None, poolclass=NullPool)
             self.connect, self._connections = connector.connect, connector.connections
+        self._lock_seconds = lock_seconds
         self._commits = 0
         self._subscribers: list[Callable[[], None]] = []
         self.where = address.where  # for people, without user and password
@@ -218,7 +222,7 @@ class Database:
         then on."""
         with translated(self.where):
             async with self._connected(self._writer) as begun:
-                await self.whole(begun.begin().start())
+                await self._begin(begun)
                 connection = Connection(self, begun)
                 if guard is not None:
                     await guard(connection)
@@ -227,6 +231,19 @@ class Database:
                 self._commits += 1
         if connection.is_announced:
             self.notify()
+
+    async def _begin(self, connection: AsyncConnection) -> None:
+        """SQLite waits for its lock in the driver's thread, where a cancelled caller would have to wait too. So it
+        waits only for a moment at a time, and the loop is here."""
+        deadline = elapsed_seconds() + self._lock_seconds
+        while True:
+            try:
+                await self.whole(connection.begin().start())
+                return
+            except DBAPIError as error:
+                if self.is_postgresql or not is_locked(error) or elapsed_seconds() > deadline:
+                    raise
+            await asyncio.sleep(_TRY_SECONDS / 4)
 
     async def ping(self) -> None:
         """Raises StoreUnavailable if the database does not answer or cannot be written, on SQLite also if a writer has

@@ -77,12 +77,14 @@ async def asked(
     client: Client, behaviour: Pieces, seconds: float = SECONDS, patience_seconds: float = PATIENCE_SECONDS
 ) -> RepoSyncError:
     """The error with which the client gives up. `seconds`: its time-out."""
+    calls = 0
     with BadServer(lambda: behaviour(client)) as server:
         async with asyncio.timeout(patience_seconds):
             while not server.taken:  # on a busy machine connecting may take the whole time-out
+                calls += 1
                 with pytest.raises(RepoSyncError) as given_up:
                     await client.ask(f"http://127.0.0.1:{server.port}", None, seconds)
-        assert server.taken == 1
+        assert server.taken <= calls, "each call asks once"
         assert SECRET not in str(given_up.value)
         return given_up.value
 
