@@ -177,6 +177,8 @@ class SearchableCommits:
 
     async def _later(self, indexed: Repository, began: datetime) -> Relation | None:
         """LATER if a run that began after `began` has completed. Raises StoreUnavailable."""
+        if indexed.last_sync_at is None or indexed.last_sync_at <= began:
+            return None
         runs = await self._application().history.runs(indexed.name, RunStatus.COMPLETED, limit=1)
         is_later = any(run.started_at is not None and run.started_at > began for run in runs)
         return Relation.LATER if is_later else None

@@ -24,12 +24,12 @@ from reposync.catalog.group_plan import (
 from reposync.catalog.targets import GROUP
 from reposync.config.registry import Group, Registry
 from reposync.config.schedule import Schedule
-from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.errors import RepositoryChanged, RepoSyncError, StoreUnavailable
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
-from reposync.store.database import Database
-from reposync.store.registry import DueGroups
+from reposync.store.database import Database, Guard
+from reposync.store.registry import DueGroup, DueGroups
 from reposync.store.repositories import Repositories
 from reposync.supervision import log_defect
 from reposync.telemetry.health import Trouble
@@ -95,8 +95,8 @@ class Discovery:
         groups = {group_key(registry, group): group for group in registry.groups}
         done = 0
         try:
-            while groups and (key := await self._groups.take(groups, RETRY_SECONDS)) is not None:
-                await self._discover_due(registry, groups[key], key)
+            while groups and (due := await self._groups.take(groups, RETRY_SECONDS)) is not None:
+                await self._discover_due(registry, groups[due.key], due)
                 done += 1
         except StoreUnavailable as error:
             self._waits.met("groups cannot be discovered", str(error))
@@ -104,19 +104,21 @@ class Discovery:
             self._waits.over()
         return done
 
-    async def _discover_due(self, registry: Registry, group: Group, key: str) -> None:
+    async def _discover_due(self, registry: Registry, group: Group, due: DueGroup) -> None:
         """Raises StoreUnavailable."""
+        key = due.key
         within: float | None = None
         retry_after: float | None = None
         problem: str | None
         try:
-            report = await self.discover(registry, group)
+            report = await self.discover(registry, group, guard=self._groups.guard(key))
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - a defect ends this try, never the daemon
             if not isinstance(error, RepoSyncError):
                 error = RepoSyncError(log_defect(f"a defect ended the discovery of group {key}", error))
-            within, retry_after = RETRY_SECONDS if error.retryable else None, error.retry_after_seconds
+            again = error.retryable or isinstance(error, RepositoryChanged)
+            within, retry_after = RETRY_SECONDS if again else None, error.retry_after_seconds
             problem = str(error)
             fields = {"group": key, "reason": problem, "code": error.code}
             log.warning("group could not be discovered", extra=fields)
@@ -125,10 +127,13 @@ class Discovery:
             _log_report(key, report)
         self.on_result("failed" if problem else "ok")
         schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
-        await self._groups.schedule(key, _due(schedule, within, retry_after, self._groups.now()))
+        await self._groups.schedule(due, _due(schedule, within, retry_after, self._groups.now()))
 
-    async def discover(self, registry: Registry, group: Group, *, approved: bool = False) -> DiscoveryReport:
+    async def discover(
+        self, registry: Registry, group: Group, *, approved: bool = False, guard: Guard | None = None
+    ) -> DiscoveryReport:
         """Discover this group now; nothing is logged. `approved`: a person confirms the listing, however much it lacks.
+        `guard`: of each transaction that registers projects.
 
         Safe to repeat, to abandon at any await, and to do twice at a time. Raises what a source raises (before any
         change), StoreUnavailable, and RepositoryChanged for a repository that was changed meanwhile.
@@ -137,14 +142,21 @@ class Discovery:
         source = GitLabGroup(gitlab, group.group)
         try:
             listing = await source.projects(archived=group.archived)
+            rows = await self._repositories.list()
+            listed = {project.id for project in listing.projects}
+            key = group_key(registry, group)
+            if not listing.faults and any(
+                row.is_active and row.group_key == key and row.project_id not in listed for row in rows
+            ):
+                # A project that is deleted between two pages hides the next one: a second listing has it.
+                listing = listing.joined(await source.projects(archived=group.archived))
         finally:
             await source.close()
-        rows = await self._repositories.list()
         # Takes a second for a thousand projects.
         plan = await asyncio.to_thread(plan_of, registry, group, rows, listing, approved=approved)
-        return await self._follow(plan)
+        return await self._follow(plan, guard)
 
-    async def _follow(self, plan: GroupPlan) -> DiscoveryReport:
+    async def _follow(self, plan: GroupPlan, guard: Guard | None) -> DiscoveryReport:
         listed = [member for member in plan.members if member.registration is not None]
         renamed = [(member.row, member.name) for member in listed if member.row and member.row.name != member.name]
         for former, name in renamed:
@@ -156,7 +168,7 @@ class Discovery:
         }
         registrations = list(changed.values())
         for start in range(0, len(registrations), _BATCH):
-            await self._repositories.register_all(registrations[start : start + _BATCH])
+            await self._repositories.register_all(registrations[start : start + _BATCH], guard=guard)
         rows = {row.name: row for row in await self._repositories.list()}
         paused, resumed = [], []
         for member in plan.members:

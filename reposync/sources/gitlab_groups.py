@@ -1,7 +1,7 @@
 """The projects of a GitLab group: a request for each hundred, whatever state they are in.
 
 The listing is ordered by ascending id, so that a project that is created while the pages are read comes last. One that
-is deleted meanwhile may hide the next one, until the next listing.
+is deleted meanwhile may hide the next one.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ class GroupListing:
 
     projects: tuple[ListedProject, ...]
     faults: tuple[str, ...] = ()
+
+    def joined(self, later: GroupListing) -> GroupListing:
+        """With what `later` has in addition, and as that describes it."""
+        projects = {project.id: project for project in (*self.projects, *later.projects)}
+        return GroupListing(tuple(projects[number] for number in sorted(projects)), later.faults)
 
 
 class GitLabGroup:

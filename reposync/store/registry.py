@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import case, delete, select, update
+from sqlalchemy import and_, case, delete, select, update
 
-from reposync.store.database import Connection, Stored
+from reposync.errors import RepositoryChanged
+from reposync.store.database import Connection, Guard, Stored
 from reposync.store.tables import GROUPS, REGISTRY_DOCUMENTS, RegistryDocument
 
 ContentState = Literal["new", "current", "superseded"]
@@ -61,6 +62,13 @@ class RegistryDocuments(Stored):
         await connection.execute(update(REGISTRY_DOCUMENTS).values(superseded=earlier[-_MOST_SUPERSEDED:], **new))
 
 
+class DueGroup(NamedTuple):
+    """A group that was taken. `again_at`: when it is due again if its worker dies."""
+
+    key: str
+    again_at: datetime
+
+
 class DueGroups(Stored):
     """The key of a group is `<server's address>/<path>`."""
 
@@ -73,7 +81,7 @@ class DueGroups(Stored):
             sooner = case((GROUPS.c.due_at > now, now), else_=GROUPS.c.due_at)
             await self._database.change(insert.on_conflict_do_update(index_elements=["key"], set_={"due_at": sooner}))
 
-    async def take(self, among: Collection[str], again_seconds: float) -> str | None:
+    async def take(self, among: Collection[str], again_seconds: float) -> DueGroup | None:
         """The group of `among` that has been due for longest, None if none is due. It is due again that much later,
         unless `schedule` sets a different time: the process that takes it may die."""
         due = select(GROUPS.c.key).where(GROUPS.c.key.in_(among), GROUPS.c.due_at <= self._database.moment())
@@ -83,8 +91,20 @@ class DueGroups(Stored):
         async with self._database.write() as connection:
             chosen = due.with_for_update(skip_locked=True).scalar_subquery()
             taken = update(GROUPS).where(GROUPS.c.key == chosen).values(due_at=self._database.moment(again_seconds))
-            key: str | None = await connection.scalar(taken.returning(GROUPS.c.key))
-            return key
+            row = await connection.one_or_none(taken.returning(GROUPS.c.key, GROUPS.c.due_at))
+            return None if row is None else DueGroup(row.key, row.due_at)
 
-    async def schedule(self, key: str, due_at: datetime) -> None:
-        await self._database.change(update(GROUPS).where(GROUPS.c.key == key).values(due_at=due_at))
+    def guard(self, key: str) -> Guard:
+        """Raises RepositoryChanged if the group has left the registry: its repositories are not activated again."""
+        query = select(GROUPS.c.key).where(GROUPS.c.key == key).with_for_update(read=True)
+
+        async def require_declared(connection: Connection) -> None:
+            if await connection.scalar(query) is None:
+                raise RepositoryChanged(f"The group {key} has left the registry meanwhile; nothing was written.")
+
+        return require_declared
+
+    async def schedule(self, group: DueGroup, due_at: datetime) -> None:
+        """Unless it was declared again since it was taken: its definition may be different."""
+        taken = and_(GROUPS.c.key == group.key, GROUPS.c.due_at == group.again_at)
+        await self._database.change(update(GROUPS).where(taken).values(due_at=due_at))

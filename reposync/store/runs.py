@@ -233,6 +233,7 @@ class Runs(Stored):
         if figures is not None:
             counts = counts_of(figures)
             columns |= {"attempt_so_far": counts, **total_counts([*run.attempts, counts])}
+            del columns["files_skipped"]  # attempts may meet the same ones: the listed ones are counted at the end
         query = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(lease_seconds), **columns)
         async with self._database.write() as connection:
             row = await connection.one_or_none(query.returning(RUNS.c.cancel_requested))

@@ -11,20 +11,24 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import IO
 
-from reposync.sync.prepare import PreparedFile
+from reposync.sync.prepare import ContentSettings, PreparedFile
 
 log = logging.getLogger(__name__)
+
+# Of the temporary file, which may be in memory (tmpfs). What does not fit is read and prepared again.
+MOST_BYTES = 1_000_000_000
 
 FileId = tuple[str, str]
 """Path and blob."""
 
 
 class PreparedFiles:
-    """In a temporary file without a name, so that memory does not grow with the repository. It is lost with the
-    process, or if the disk is full: whoever needs a file that is not in `known` reads it from the source. To be
-    closed."""
+    """Of one way to prepare them, `settings`. In a temporary file without a name, so that memory does not grow with the
+    repository. It is lost with the process, or if the disk is full: whoever needs a file that is not in `known` reads
+    it from the source. To be closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ContentSettings) -> None:
+        self.settings = settings
         self.known: set[FileId] = set()
         self._file: IO[bytes] | None = None
         self._takes_more = True
@@ -34,7 +38,7 @@ class PreparedFiles:
 
     def add(self, files: Sequence[PreparedFile]) -> None:
         """Blocks. Not of files that could not be read or processed."""
-        kept = [file for file in files if not file.is_failed]
+        kept, added = [file for file in files if not file.is_failed], list[FileId]()
         with self._lock:
             if not self._takes_more:
                 return
@@ -42,15 +46,19 @@ class PreparedFiles:
                 if self._file is None:
                     self._file = tempfile.TemporaryFile(prefix="reposync-prepared-")  # noqa: SIM115 - see `close`
                 for file in kept:
+                    if self._file.tell() > MOST_BYTES:
+                        self._takes_more = False
+                        break
                     pickle.dump(file, self._file, pickle.HIGHEST_PROTOCOL)
+                    added.append((file.path, file.sha))
                 self._file.flush()
             except OSError as error:
                 log.warning("prepared files cannot be kept in %s: %s", tempfile.gettempdir(), error)
-                self._takes_more = False
                 self.known.clear()
+                self._end()
                 return
-            self.known |= {(file.path, file.sha) for file in kept}
-            self._files += len(kept)
+            self.known.update(added)
+            self._files += len(added)
 
     async def batches(
         self, wanted: Collection[FileId], most_files: int, most_bytes: Callable[[], int]
@@ -79,7 +87,11 @@ class PreparedFiles:
 
     def close(self) -> None:
         with self._lock:
-            self._takes_more = False
-            if self._file is not None:
-                with contextlib.suppress(OSError):  # what a full disk did not take
-                    self._file.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._takes_more = False
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what a full disk did not take
+                self._file.close()
+            self._file = None

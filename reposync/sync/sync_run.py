@@ -51,7 +51,7 @@ class SyncRun:
         self._progress = progress
         self._choice = VersionChoice(self._parts, run)
         self._target: TargetTree | None = None
-        self._prepared = PreparedFiles()
+        self._prepared = PreparedFiles(parts.settings.content)
         self.figures = progress.figures
         """What was done so far; also reported if the run fails or is cancelled."""
 

@@ -126,7 +126,7 @@ class VersionUpdate:
         stored = {file.path: writer.row(file) for file in writer.deferred}
         if situation.builds:
             await self._keep_unreadable(writer, vectors)
-            stored = await parts.manifests.load(situation.working.id)
+            stored = await parts.manifests.load(situation.working.id) | stored
         await self._check_brake(await asyncio.to_thread(self._lost, stored))
         await writer.drop_deferred()
         await writer.delete(plan)
@@ -190,11 +190,16 @@ class VersionUpdate:
 
     async def _read(self, writer: Writer, vectors: DenseVectors) -> None:
         wanted = {(path_text(entry.path), entry.sha): entry for entry in self.work.plan.read}
-        if known := wanted.keys() & self.prepared.known:
+        if known := (wanted.keys() & self.prepared.known if self._as_prepared else frozenset()):
             batches = self.prepared.batches(known, BATCH_FILES, self._batch_bytes)
             await run_pipeline(batches, _unchanged, vectors, writer.store, self.progress)
         if entries := [entry for file, entry in wanted.items() if file not in known]:
             await self._read_source(entries, writer, vectors)
+
+    @property
+    def _as_prepared(self) -> bool:
+        """A live version of former settings has different chunks."""
+        return self.situation.wanted.content == self.prepared.settings
 
     async def _read_source(self, entries: Sequence[TreeEntry], writer: Writer, vectors: DenseVectors) -> None:
         settings = self.situation.wanted.content
@@ -205,7 +210,7 @@ class VersionUpdate:
 
         async def store(files: Sequence[PreparedFile]) -> None:
             await writer.store(files)
-            if self.situation.wanted.words_only:
+            if self.situation.wanted.words_only and self._as_prepared:
                 await asyncio.to_thread(self.prepared.add, files)
 
         source_batches = read_batches(source, entries, self.target, settings, self.progress, judge, self._batch_bytes)

@@ -26,7 +26,7 @@ from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
 from reposync.store.idempotency import RequestKey
 from reposync.store.manifest import ManifestRow
-from reposync.store.registry import DueGroups, RegistryDocuments, RegistryReplaced
+from reposync.store.registry import DueGroup, DueGroups, RegistryDocuments, RegistryReplaced
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
@@ -258,7 +258,9 @@ def _registry() -> dict[str, Call]:
         "RegistryDocuments.replace": lambda it: it.applied(document),
         "DueGroups.declare": lambda it: it.groups.declare(["gitlab.example.com/due", "gitlab.example.com/new"]),
         "DueGroups.take": lambda it: it.groups.take(["gitlab.example.com/due"], LEASE_SECONDS),
-        "DueGroups.schedule": lambda it: it.groups.schedule("gitlab.example.com/team", it.groups.now()),
+        "DueGroups.schedule": lambda it: it.groups.schedule(
+            DueGroup("gitlab.example.com/team", it.groups.now()), it.groups.now()
+        ),
     }
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from reposync.errors import DefinitionChanged, RepositoryChanged
-from reposync.store.registry import DueGroups
+from reposync.store.registry import DueGroup, DueGroups
 from tests.integration.store.conftest import COMMIT, Store, registration
 
 A, B = "https://gitlab.example.com/a", "https://gitlab.example.com/b"
@@ -20,16 +20,26 @@ def groups(store: Store) -> DueGroups:
     return DueGroups(store.database)
 
 
+def key_of(group: DueGroup | None) -> str | None:
+    return None if group is None else group.key
+
+
 async def test_a_declared_group_is_due_once_and_again_when_it_was_scheduled(groups: DueGroups) -> None:
     await groups.declare([A, B])
     taken = [await groups.take([A, B], LONG_SECONDS) for _ in range(3)]
-    assert taken == [A, B, None]
+    assert [key_of(group) for group in taken] == [A, B, None]
 
-    await groups.schedule(B, groups.now() - timedelta(seconds=1))
+    assert taken[1] is not None
+    await groups.schedule(taken[1], groups.now() - timedelta(seconds=1))
     assert await groups.take([A], LONG_SECONDS) is None
-    assert await groups.take([A, B], LONG_SECONDS) == B
+    assert key_of(await groups.take([A, B], LONG_SECONDS)) == B
     await groups.declare([A])
-    assert await groups.take([A, B], LONG_SECONDS) == A, "declared again it is due"
+    again = await groups.take([A, B], LONG_SECONDS)
+    assert key_of(again) == A, "declared again it is due"
+    await groups.declare([A])
+    assert again is not None
+    await groups.schedule(again, groups.now() + timedelta(days=1))
+    assert key_of(await groups.take([A], LONG_SECONDS)) == A, "it was declared again while it was listed"
     await groups.declare(["not asked for"])
     for among in ([A, B], []):
         assert await groups.take(among, LONG_SECONDS) is None
@@ -38,11 +48,21 @@ async def test_a_declared_group_is_due_once_and_again_when_it_was_scheduled(grou
 async def test_one_of_many_workers_gets_a_group_and_the_next_one_when_that_died(groups: DueGroups) -> None:
     await groups.declare([A])
     taken = await asyncio.gather(*(groups.take([A], LONG_SECONDS) for _ in range(8)))
-    assert sorted(taken, key=str) == [None] * 7 + [A]
+    assert sorted(map(key_of, taken), key=str) == [None] * 7 + [A]
 
     await groups.declare([A])
-    assert await groups.take([A], 0.0) == A
-    assert await groups.take([A], LONG_SECONDS) == A
+    assert key_of(await groups.take([A], 0.0)) == A
+    assert key_of(await groups.take([A], LONG_SECONDS)) == A
+
+
+async def test_repositories_of_a_group_that_left_the_registry_are_not_registered_again(store: Store) -> None:
+    groups = DueGroups(store.database)
+    await groups.declare([A])
+    await store.repositories.register_all([registration("payments")], guard=groups.guard(A))
+    await groups.declare([])
+    with pytest.raises(RepositoryChanged, match="left the registry"):
+        await store.repositories.register_all([registration("orders")], guard=groups.guard(A))
+    assert await store.repositories.names() == ["payments"]
 
 
 # Repositories ------------------------------------------------------------------------------------------------------

@@ -167,3 +167,18 @@ async def test_a_group_that_is_suddenly_empty_pauses_nothing(world: GroupWorld) 
     assert (await world.row_of(project)).is_active
     world.server.tokens[TOKEN].projects = None
     assert (await world.discover()).problem is None
+
+
+async def test_a_project_that_the_listing_missed_between_two_pages_is_not_paused(
+    world: GroupWorld, small_pages: int
+) -> None:
+    projects = [world.project(f"platform/service-{number}") for number in range(small_pages + 3)]
+    await world.discover()
+    world.server.faults.answer(405, "{}", path="keyset", times=None)
+    world.server.faults.call(lambda: setattr(projects[0], "deleted", True), path="page=2")
+
+    report = await world.discover()
+
+    # The first of the second page slipped onto the first one, which had been read.
+    assert (report.listed, report.paused) == (small_pages + 3, ())
+    assert len((await world.discover()).paused) == 1
