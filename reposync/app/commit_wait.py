@@ -126,7 +126,11 @@ class SearchableCommits:
                     relation = Relation.SAME if tip is not None and tip.startswith(commit) else None
                     if source is not None and tip != commit and time.monotonic() >= ask_after:
                         try:
-                            answer = await self._ancestry(row, source, commit, tip)
+                            # Others may ask about the repository first.
+                            async with asyncio.timeout(max(ASK_SECONDS, deadline - time.monotonic())):
+                                answer = await self._ancestry(row, source, commit, tip)
+                        except TimeoutError:
+                            trouble = "The source has not answered yet."
                         except SourceError as error:
                             trouble, ask_after = error.message, time.monotonic() + ASK_AGAIN_SECONDS
                         else:

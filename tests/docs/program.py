@@ -24,6 +24,8 @@ SOURCES = (
     "Makefile",
 )
 # Literals that look like the name of a variable or of an error, and are neither, or are nobody's business.
+# The names of its own errors, which no user sees.
+OF_SQLITE = "SQLITE_"
 NOT_FOR_READERS = {
     "CERTIFICATE_VERIFY_FAILED": "OpenSSL's word",
     "LC_ALL": "handed on to the engine's process",
@@ -99,7 +101,7 @@ def names() -> dict[str, str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
                 found.setdefault(node.value, f"{path.relative_to(ROOT)}:{node.lineno}")
-    return {name: place for name, place in found.items() if name not in NOT_FOR_READERS}
+    return {name: place for name, place in found.items() if not (name in NOT_FOR_READERS or name.startswith(OF_SQLITE))}
 
 
 @cache

@@ -76,7 +76,8 @@ async def test_a_first_sync_that_is_interrupted_goes_on_where_it_was(world: Worl
     assert (("building", True),) in phases
     assert (("building", False), ("live", True)) in phases
     assert run.files_processed == 300
-    assert len(world.embeddings.inputs) == run.chunks_embedded
+    # What is in flight when a turn is interrupted is embedded again.
+    assert len(set(world.embeddings.inputs)) == 300 <= run.chunks_embedded <= len(world.embeddings.inputs)
     await check_complete(world)
 
 
