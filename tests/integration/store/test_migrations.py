@@ -395,13 +395,16 @@ async def test_a_database_that_has_only_tables_of_an_extension_is_empty_and_gets
 ) -> None:
     extension = "CREATE TABLE spatial_ref_sys (srid INTEGER); ALTER EXTENSION plpgsql ADD TABLE spatial_ref_sys"
     await execute(empty_database_url, extension)
+    try:
+        assert (await empty.schema()).state == "empty"
+        assert await empty.upgrade() is True
 
-    assert (await empty.schema()).state == "empty"
-    assert await empty.upgrade() is True
-
-    # Only tables of the extension are ignored.
-    await execute(empty_database_url, f"DROP TABLE {VERSION_TABLE}")
-    assert "spatial_ref_sys" not in (others := (await empty.schema()).others) and "repositories" in others
+        # Only tables of the extension are ignored.
+        await execute(empty_database_url, f"DROP TABLE {VERSION_TABLE}")
+        assert "spatial_ref_sys" not in (others := (await empty.schema()).others) and "repositories" in others
+    finally:
+        # Whoever empties the database would drop the extension with its table.
+        await execute(empty_database_url, "ALTER EXTENSION plpgsql DROP TABLE spatial_ref_sys")
 
 
 async def test_a_database_of_an_earlier_version_is_taken_over_and_its_programs_see_the_new_schema(
