@@ -21,7 +21,8 @@ from tests.fixtures.tcp_proxy import TcpProxy
 pytestmark = pytest.mark.full
 
 FILES = 1_500
-SOME = 500
+# Three batches of the pipeline: one is stored, one waits, one is embedded.
+ON_ITS_WAY = 600
 
 
 class Cluster:
@@ -67,7 +68,7 @@ def app(repository: GitRepository, schedule: str = "yearly") -> str:
 
 def in_the_middle(cluster: Cluster) -> None:
     """The first sync of a large repository has stored some files, and has more to do."""
-    until(lambda: len(cluster.embeddings.inputs) > SOME)
+    until(lambda: len(cluster.embeddings.inputs) > ON_ITS_WAY)
 
 
 def test_a_pod_that_is_killed_is_replaced_by_another_which_goes_on_from_there(
@@ -91,7 +92,7 @@ def test_a_pod_that_is_killed_is_replaced_by_another_which_goes_on_from_there(
     # It lay there for no longer than a lease of 15 s, a poll, and the time that the second pod took to look.
     assert (attempts[1].started_at - attempts[0].started_at).total_seconds() < 60
     # What the first one had stored was not embedded again, but for what was on its way.
-    assert len(cluster.embeddings.inputs) < FILES + SOME
+    assert len(cluster.embeddings.inputs) <= FILES + ON_ITS_WAY
     assert attempts[1].files_processed < FILES
     assert {point["path"] for point in stored_points(cluster.environment["QDRANT_URL"]).values()} == {
         row.path.decode() for row in repository.ls_tree()
