@@ -161,7 +161,7 @@ class Blows:
             await asyncio.to_thread(place.volume.make_room)
 
     async def start_read_only(self, place: Place, seconds: float) -> None:
-        """Killed, and started where nothing may be written: it has to report that and end. Then it is undone."""
+        """Killed, and started where nothing may be written: it works without files of its own. Then it is undone."""
         async with place.pod.busy:
             assert place.volume is not None
             began = time.time()
@@ -170,11 +170,10 @@ class Blows:
                 place.rival.kill()
             await asyncio.to_thread(place.volume.protect)
             try:
-                await place.pod.refuses_to_start()
+                await self._start(place, began)
                 await asyncio.sleep(seconds)
             finally:
                 await asyncio.to_thread(place.volume.release)
-            await self._start(place, began)
 
     # Qdrant ---------------------------------------------------------------------------------------------------------
 
@@ -314,7 +313,7 @@ class Blows:
             "freeze past the lease": lambda: self.freeze(place, long),
             "clock steps": lambda: self.step_clock(place, ahead, long),
             "disk full": lambda: self.fill_disk(place, long),
-            "started read-only": lambda: self.start_read_only(place, down / 4),
+            "started read-only": lambda: self.start_read_only(place, long),
             "content workers: kill -9": lambda: self.kill_content_workers(),
             "Qdrant: kill -9": lambda: self.kill_engine(down / 2),
             "Redis: connections cut": lambda: self.cut_redis(some),

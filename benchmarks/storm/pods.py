@@ -119,21 +119,6 @@ class Pod:
                 await asyncio.sleep(0.05)
         raise RuntimeError(f"{life.name} is not ready:\n{life.log.read_text(errors='replace')[-4000:]}")
 
-    async def refuses_to_start(self) -> None:
-        """A process that has to end by itself, with a sentence and no traceback."""
-        life = self.start()
-        life.ended_by = "refusal"
-        deadline = time.monotonic() + READY_SECONDS
-        while life.returncode is None and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        if life.returncode is None:
-            self.complaints.append(f"{life.name} should have ended as nothing can be written")
-            self.kill()
-        elif life.returncode != 2 or "cannot be written" not in life.log.read_text(errors="replace"):
-            self.complaints.append(
-                f"{life.name} ended with exit code {life.returncode} although nothing can be written"
-            )
-
     def content_workers(self) -> list[psutil.Process]:
         """The processes that prepare files for it now."""
         found = []
@@ -237,12 +222,11 @@ def running(folder: Path, environment: Mapping[str, str], *options: str) -> Iter
 
 @dataclass
 class LogReport:
-    """What the daemons said: `tracebacks` are defects whatever their level; `refusals`, why they did not start."""
+    """What the daemons said: `tracebacks` are defects whatever their level."""
 
     tracebacks: list[str] = field(default_factory=list)
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
     not_json: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
 
 
 def read_logs(pods: Sequence[Pod]) -> LogReport:
@@ -256,9 +240,7 @@ def read_logs(pods: Sequence[Pod]) -> LogReport:
                     said: dict[str, Any] = json.loads(line)
                     report.events[(said["level"], _general(said["event"]))] += 1
                 except (ValueError, KeyError, TypeError):
-                    if life.ended_by == "refusal":
-                        report.refusals.append(line)
-                    elif not _ADDRESS.search(line):
+                    if not _ADDRESS.search(line):
                         report.not_json.append(f"{life.name}: {line[:300]}")
     return report
 
