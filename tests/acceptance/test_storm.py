@@ -61,6 +61,12 @@ async def be_a_day_ahead(blows: Blows) -> None:
     await blows.step_clock(blows.places[0], 86_400.0, 2 * PERIOD_SECONDS)
 
 
+async def start_another_read_only(blows: Blows) -> None:
+    place = blows.places[1]
+    if place.volume is not None:
+        await blows.start_read_only(place, PERIOD_SECONDS)
+
+
 SCRIPT: list[Blow] = [
     ("clock a day ahead", be_a_day_ahead),
     ("kill -9", kill_one),
@@ -69,6 +75,7 @@ SCRIPT: list[Blow] = [
     ("freeze past the lease", freeze_another),
     ("PostgreSQL backends terminated", lambda blows: blows.terminate_backends()),
     ("SIGTERM", stop_one),
+    ("started read-only", start_another_read_only),
     ("Qdrant: kill -9", lambda blows: blows.kill_engine(0.5)),
     ("PostgreSQL crash and recovery", lambda blows: blows.crash_database()),
 ]
