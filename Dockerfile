@@ -52,6 +52,7 @@ RUN --mount=type=bind,from=build,source=/src/.ci/image,target=/run/image \
 ENV PATH=/opt/reposync/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/var/lib/reposync \
     REPOSYNC_STATE_DIR=/var/lib/reposync \
+    REPOSYNC_HOST=0.0.0.0 \
     ORT_DISABLE_TELEMETRY=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
@@ -63,4 +64,4 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=60s CMD ["reposync-health
 # dumb-init passes signals on, to the program alone (its workers are its own affair), and buries orphans, such as an
 # embedded engine that was started by a command typed in the container.
 ENTRYPOINT ["dumb-init", "--single-child", "--", "reposync"]
-CMD ["serve", "--host", "0.0.0.0"]
+CMD ["serve"]

@@ -195,8 +195,8 @@ async def installation(folder: Path, url: str, qdrant: str, number: int, kind: s
     environment = {
         "REPOSYNC_STATE_DIR": str(folder / "state"),
         "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
-        "QDRANT_URL": qdrant,
-        "DATABASE_URL": url,
+        "REPOSYNC_QDRANT_URL": qdrant,
+        "REPOSYNC_DATABASE_URL": url,
     }
     async with open_applied(Settings.from_environment(environment)) as app:
         content = ContentSettings(7_000, 1_500, 1_000_000)

@@ -127,7 +127,7 @@ async def storm(options: argparse.Namespace) -> Report:
             report = Report(machine(), version, options.minutes, options.seed, options.replicas, options.confirmations)
             environment = {
                 "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
-                "QDRANT_URL": ",".join(cluster.urls),
+                "REPOSYNC_QDRANT_URL": ",".join(cluster.urls),
             }
             with running(folder, environment) as pod:
                 await pod.ready()

@@ -73,7 +73,7 @@ async def enqueue_to_start(url: str, folder: Path, requests: int) -> None:
     configure(folder, text + f'  - {{name: small, path: "{repository.path}", schedule: "{SCHEDULES["no tick"]}"}}\n')
     with (
         QdrantServer(folder / "qdrant") as qdrant,
-        running(folder, environment(folder, url, QDRANT_URL=qdrant.url)) as pod,
+        running(folder, environment(folder, url, REPOSYNC_QDRANT_URL=qdrant.url)) as pod,
     ):
         await pod.ready()
         async with await Database.open(url) as database:
@@ -205,7 +205,7 @@ def configure(folder: Path, text: str) -> None:
 
 
 def environment(folder: Path, url: str, **more: str) -> dict[str, str]:
-    return {"REPOSYNC_CONFIG": str(folder / "repositories.yaml"), "DATABASE_URL": url, **more}
+    return {"REPOSYNC_CONFIG": str(folder / "repositories.yaml"), "REPOSYNC_DATABASE_URL": url, **more}
 
 
 def show(what: str, value: str) -> None:

@@ -42,7 +42,8 @@ class State:
     @property
     def environment(self) -> dict[str, str]:
         """Of the product's commands. An empty variable is unset: SQLite and the embedded engine are used."""
-        unset = dict.fromkeys(("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "QDRANT_API_KEY"), "")
+        servers = ("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "QDRANT_API_KEY")
+        unset = dict.fromkeys((*servers, *(f"REPOSYNC_{name}" for name in servers)), "")
         return {"REPOSYNC_CONFIG": str(self.registry), "REPOSYNC_STATE_DIR": str(self.folder / "state"), **unset}
 
     def pin(self, repository: Repository, repositories: Path, *, newest: bool) -> str:

@@ -89,7 +89,7 @@ def daemon(folder: Path, at_once: int, files: int, dimension: int) -> None:
             f"daemon: {{concurrency: {at_once}, fair_share_seconds: 3600}}\nrepositories:\n{entries}"
         )
         log = ExecutionLog(sqlite_url(folder / "state" / "reposync.db"))
-        with Pod("pod", folder, {"QDRANT_URL": qdrant.url}) as pod:
+        with Pod("pod", folder, {"REPOSYNC_QDRANT_URL": qdrant.url}) as pod:
             root = psutil.Process(pod.pid)
 
             def done() -> bool:

@@ -98,9 +98,9 @@ async def compare(url: str, redis_url: str, folder: Path, options: argparse.Name
             embedding = f'{{provider: openai, url: "{embeddings.url}", model: "{embeddings.model}", dimensions: 384}}'
         (folder / "registry.yaml").write_text(f"embedding: {embedding}\nrepositories:\n{entries}")
         environment = {
-            "DATABASE_URL": url,
-            "REDIS_URL": redis_url,
-            "QDRANT_URL": qdrant.url,
+            "REPOSYNC_DATABASE_URL": url,
+            "REPOSYNC_REDIS_URL": redis_url,
+            "REPOSYNC_QDRANT_URL": qdrant.url,
             "REPOSYNC_CONFIG": str(folder / "registry.yaml"),
         }
         with running(folder, environment) as pod:

@@ -76,7 +76,7 @@ async def measure(url: str, folder: Path, options: argparse.Namespace) -> None:
     print(f"{options.history:,} runs of {options.repositories:,} repositories", end="; ")
     print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
     (folder / "registry.yaml").write_text("embedding: {provider: none}\n")
-    environment = {"DATABASE_URL": url, "REPOSYNC_CONFIG": str(folder / "registry.yaml")}
+    environment = {"REPOSYNC_DATABASE_URL": url, "REPOSYNC_CONFIG": str(folder / "registry.yaml")}
     with running(folder, environment, "--no-workers", "--no-scheduler") as pod:
         await pod.ready()
         at = httpx.URL(pod.life.address)

@@ -50,7 +50,12 @@ def main() -> None:
         QdrantServer(Path(name) / "qdrant") as qdrant,
         GitLabServer() as gitlab,
     ):
-        servers = {"DATABASE_URL": url, "REDIS_URL": redis.url, "QDRANT_URL": qdrant.url, "HOOK_SECRET": SECRET}
+        servers = {
+            "REPOSYNC_DATABASE_URL": url,
+            "REPOSYNC_REDIS_URL": redis.url,
+            "REPOSYNC_QDRANT_URL": qdrant.url,
+            "HOOK_SECRET": SECRET,
+        }
         asyncio.run(measure(Path(name), servers, gitlab, options))
 
 
@@ -70,7 +75,10 @@ async def measure(folder: Path, servers: dict[str, str], gitlab: GitLabServer, o
         life = pod.life
         gitlab.add_token(token_of(life.name), scopes=("read_api", "read_repository"))
         await pod.ready()
-        async with await Database.open(servers["DATABASE_URL"]) as database, httpx.AsyncClient(timeout=10) as client:
+        async with (
+            await Database.open(servers["REPOSYNC_DATABASE_URL"]) as database,
+            httpx.AsyncClient(timeout=10) as client,
+        ):
             await first_syncs(database, 1)
             for number in range(options.pushes):
                 after = repository.commit({f"file_{number % 200}.py": source(1_000 + number)})

@@ -140,9 +140,9 @@ async def deployed(options: Options, folder: Path) -> AsyncGenerator[Deployment,
             to_database = stack.enter_context(TcpProxy(postgresql.url))
             environment = {
                 "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
-                "DATABASE_URL": to_database.url,
-                "REDIS_URL": to_redis.url,
-                "QDRANT_URL": qdrant.url,
+                "REPOSYNC_DATABASE_URL": to_database.url,
+                "REPOSYNC_REDIS_URL": to_redis.url,
+                "REPOSYNC_QDRANT_URL": qdrant.url,
                 "TMPDIR": str(folder / f"pod-{number}" / "temporary"),
             }
             volume = _volume(folder / f"pod-{number}", stack)

@@ -74,7 +74,7 @@ async def sync_afresh(configuration: str, environment: Mapping[str, str], folder
     own = {
         "REPOSYNC_STATE_DIR": str(folder / "fresh"),
         "REPOSYNC_CONFIG": str(folder / "fresh.yaml"),
-        "QDRANT_URL": qdrant_url,
+        "REPOSYNC_QDRANT_URL": qdrant_url,
     }
     for command in ("apply", "sync"):
         done = await asyncio.to_thread(

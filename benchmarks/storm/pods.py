@@ -84,7 +84,7 @@ class Pod:
             "REPOSYNC_STATE_DIR": str(self._folder / self.name),
             "POD_NAME": self.name,
             "GITLAB_TOKEN": token_of(name),
-            "QDRANT_API_KEY": token_of(name),
+            "REPOSYNC_QDRANT_API_KEY": token_of(name),
             "REPOSYNC_LOG_FORMAT": "json",
         }
         with log.open("wb") as stream:

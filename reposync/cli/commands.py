@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import getpass
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,7 +20,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from reposync.cli.output import Result
-from reposync.errors import FAILED
+from reposync.errors import FAILED, ConfigError
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
@@ -106,16 +107,19 @@ def run_with_app(action: Callable[[Application], Awaitable[T]], *, with_engine: 
         environment = settings()
         opened = open_application(environment, with_engine=with_engine, migrates=environment.has_own_database)
         async with opened as app:
+            await _note_ignored_address(environment, app.database)
             return await action(app)
 
     return run_async(main())
 
 
-def run_with_database(action: Callable[[Database], Awaitable[T]], *, migrates: bool | None = None) -> T:
+def run_with_database(
+    action: Callable[[Database], Awaitable[T]], *, migrates: bool | None = None, bare_names: bool = False
+) -> T:
     """The result of `action` with the database, for commands that need neither registry nor index.
 
-    `migrates`: bring the schema up to date first; None: if it is our own, and else it has to be current: a command that
-    reads must not change what DATABASE_URL happens to name; False: take it as it is. Raises ConfigError,
+    `migrates`: bring the schema up to date first; None: if it is our own, and else it has to be current, because only
+    commands for that change a shared schema; False: take it as it is. `bare_names`: see `settings`. Raises ConfigError,
     StoreUnavailable.
     """
 
@@ -123,13 +127,15 @@ def run_with_database(action: Callable[[Database], Awaitable[T]], *, migrates: b
         from reposync.config.settings import make_state_dir
         from reposync.store.database import Database
 
-        environment = settings()
+        environment = settings(bare_names=bare_names)
         make_state_dir(environment)
         async with await Database.open(environment.database_url) as database:
             if migrates or (migrates is None and environment.has_own_database):
                 await database.upgrade()
             elif migrates is None:
                 (await database.schema()).require(database.where)
+            if migrates is None:
+                await _note_ignored_address(environment, database)
             return await action(database)
 
     return run_async(main())
@@ -160,11 +166,36 @@ def share_one_heap() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
-def settings() -> Settings:
-    """The settings from the environment. Raises ConfigError."""
+def settings(*, bare_names: bool = False) -> Settings:
+    """The settings from the environment. Raises ConfigError.
+
+    `bare_names`: DATABASE_URL and the like count too. Other programs read these variables, so that a command must not
+    use what they name, unless a running daemon of the same state folder uses it.
+    """
     from reposync.config.settings import Settings
 
-    return Settings.from_environment()
+    environment = Settings.from_environment(bare_names=bare_names)
+    with contextlib.suppress(ConfigError):  # the address of a different program, in a form that is unknown here
+        others = Settings.from_environment(bare_names=True)
+        if others != environment:
+            from reposync.cli.running_daemon import is_served
+
+            if is_served(others) and not is_served(environment):
+                return others
+    return environment
+
+
+async def _note_ignored_address(environment: Settings, database: Database) -> None:
+    """Tell the person who expected a different database why this one is empty."""
+    if environment.has_own_database and os.environ.get("DATABASE_URL"):
+        from reposync.store.repositories import Repositories
+
+        if not await Repositories(database).names():
+            click.echo(
+                f"note: nothing is registered in {environment.state_dir}. DATABASE_URL is used by `serve`, `apply` and "
+                "`db` only: set REPOSYNC_DATABASE_URL for all commands.",
+                err=True,
+            )
 
 
 def current_user() -> str:
@@ -178,4 +209,4 @@ def current_user() -> str:
 
 with_app = prints_from(run_with_app)
 with_database = prints_from(run_with_database)
-with_unchanged_database = prints_from(functools.partial(run_with_database, migrates=False))
+with_unchanged_database = prints_from(functools.partial(run_with_database, migrates=False, bare_names=True))

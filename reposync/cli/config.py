@@ -95,7 +95,7 @@ def apply(file: Path | None, dry_run: bool) -> Result:
     from reposync.config.loading import load_registry
 
     # Before the database: a file with errors changes nothing.
-    loaded = load_registry(file or settings().config_path)
+    loaded = load_registry(file or settings(bare_names=True).config_path)
 
     async def act(database: Database) -> Plan:
         from reposync.catalog.apply import Applying
@@ -103,7 +103,7 @@ def apply(file: Path | None, dry_run: bool) -> Result:
         applying = Applying(database, loaded, by=current_user())
         return await (applying.plan() if dry_run else applying.apply(on_request=True))
 
-    plan = run_with_database(act, migrates=None if dry_run else True)
+    plan = run_with_database(act, migrates=None if dry_run else True, bare_names=True)
     document = plan.as_json()
     conflict = plan.conflict()
     if conflict is not None:

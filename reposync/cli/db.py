@@ -70,7 +70,7 @@ def backup(file: Path) -> Result:
     from reposync.store.sqlite import back_up
 
     # Not by `open_database`, which creates a missing database.
-    made = run_async(back_up(parse_address(settings().database_url), file))
+    made = run_async(back_up(parse_address(settings(bare_names=True).database_url), file))
     path, revision = str(made.path), made.revision or "empty"
     return Result(
         {"file": path, "size_bytes": made.size_bytes, "revision": made.revision},

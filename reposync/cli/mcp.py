@@ -116,8 +116,8 @@ def install(client: str, url: str | None, token_variable: str, file: Path | None
 # Where the state is: the agent is started elsewhere. And variables whose values may hold a password.
 _PATHS = ("REPOSYNC_STATE_DIR", "REPOSYNC_CONFIG")
 _SECRETS = (
-    *("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "QDRANT_API_KEY", "REPOSYNC_API_TOKEN"),
     *("REPOSYNC_DATABASE_URL", "REPOSYNC_REDIS_URL", "REPOSYNC_QDRANT_URL", "REPOSYNC_QDRANT_API_KEY"),
+    "REPOSYNC_API_TOKEN",
     *("REPOSYNC_DATABASE_URL_FILE", "REPOSYNC_REDIS_URL_FILE", "REPOSYNC_QDRANT_URL_FILE"),
     *("REPOSYNC_QDRANT_API_KEY_FILE", "REPOSYNC_API_TOKEN_FILE"),
 )

@@ -114,19 +114,27 @@ def _error(found: Mapping[str, Any], exit_code: int) -> RepoSyncError:
 
 
 def daemon_url(settings: Settings) -> str | None:
-    """Of the daemon. None if its process is gone (the token must not be sent to whoever has the port now), if it has
-    other settings, or if it does not listen on the loopback address."""
+    """Of the daemon. None if there is none with these settings, or if it does not listen on the loopback address."""
+    url = _recorded_url(settings) or ""
+    for every, loopback in (("http://0.0.0.0:", "http://127.0.0.1:"), ("http://[::]:", "http://[::1]:")):
+        url = url.replace(every, loopback, 1)
+    return url if url.startswith(("http://127.0.0.1:", "http://[::1]:")) else None
+
+
+def is_served(settings: Settings) -> bool:
+    """Whether a daemon with these settings runs on this state folder."""
+    return _recorded_url(settings) is not None
+
+
+def _recorded_url(settings: Settings) -> str | None:
+    """None if the process is gone (the token must not be sent to whoever has the port now) or has other settings."""
     try:
         with Path(settings.state_dir / _RECORD).open("rb") as file:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return None
             record = json.loads(file.read(_MAX_RECORD_BYTES))
-        url = str(record["url"])
-        for every, loopback in (("http://0.0.0.0:", "http://127.0.0.1:"), ("http://[::]:", "http://[::1]:")):
-            url = url.replace(every, loopback, 1)
-        is_ours = record["settings"] == _digest(settings) and url.startswith(("http://127.0.0.1:", "http://[::1]:"))
-        return url if is_ours else None
+        return str(record["url"]) if record["settings"] == _digest(settings) else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

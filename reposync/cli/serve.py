@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+_DEFAULT_PORT = 8080
+
+
+class _Port(click.IntRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        # Kubernetes sets REPOSYNC_PORT=tcp://ADDRESS:PORT in pods beside a Service of the name `reposync`.
+        return super().convert(_DEFAULT_PORT if str(value).startswith("tcp://") else value, param, ctx)
 
 
 def _root_path(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -38,13 +46,35 @@ def _root_path(context: click.Context, option: click.Parameter, value: str | Non
         raise click.BadParameter(f"it {error}.") from error
 
 
+_option = functools.partial(click.option, show_envvar=True)
+
+
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="0: any free one.")
-@click.option("--root-path", callback=_root_path, metavar="PATH", help="Path prefix of a reverse proxy: /reposync.")
+@_option("--host", envvar="REPOSYNC_HOST", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@_option(
+    "--port",
+    envvar="REPOSYNC_PORT",
+    type=_Port(0, 65_535),
+    default=_DEFAULT_PORT,
+    show_default=True,
+    help="0: any free one.",
+)
+@_option(
+    "--root-path",
+    envvar="REPOSYNC_ROOT_PATH",
+    callback=_root_path,
+    metavar="PATH",
+    help="Path prefix of a reverse proxy: /reposync.",
+)
 @click.option("--no-workers", is_flag=True, help="Execute no runs: only schedule them and serve HTTP.")
 @click.option("--no-scheduler", is_flag=True, help="Queue no scheduled runs.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS, case_sensitive=False), default="INFO", show_default=True)
+@_option(
+    "--log-level",
+    envvar="REPOSYNC_LOG_LEVEL",
+    type=click.Choice(LOG_LEVELS, case_sensitive=False),
+    default="INFO",
+    show_default=True,
+)
 def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_scheduler: bool, log_level: str) -> None:
     """Keep every registered repository in sync on its schedule, until SIGTERM or Ctrl-C.
 
@@ -59,7 +89,7 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     from reposync.telemetry.logs import configure_logging
     from reposync.telemetry.redaction import Secrets
 
-    environment = settings()
+    environment = settings(bare_names=True)
     loaded = load_registry(environment.config_path)
     secrets = Secrets.of_environment()
     configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level=log_level.upper())
@@ -82,6 +112,7 @@ async def serve_until_stopped(
     from reposync import __version__
     from reposync.api.app import ApiParts, create_app
     from reposync.api.auth import Access
+    from reposync.api.limits import MAX_WAITING, ConcurrencyLimit
     from reposync.api.server import check_exposure, serve_http
     from reposync.app.daemon import Daemon
     from reposync.errors import first_error
@@ -111,6 +142,7 @@ async def serve_until_stopped(
         application=daemon.application,
         access=access,
         secrets=secrets,
+        searches=ConcurrencyLimit(MAX_WAITING, loaded.registry.searches),
     )
     try:
         # Requests in progress need the database, so the server ends before it is closed.

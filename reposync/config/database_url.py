@@ -1,4 +1,4 @@
-"""Parsing `DATABASE_URL`, and the parts of it that can be shown to people."""
+"""Parsing the address of the database, and the parts of it that can be shown to people."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ def parse_address(url: str) -> SqliteAddress | PostgresqlAddress:
     """Raises ConfigError for any other address, without any part of it that may be a password."""
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
-        raise ConfigError("DATABASE_URL is not a URL.", remedy=_FORMS)
+        raise ConfigError("The address of the database is not a URL.", remedy=_FORMS)
     kind = scheme.partition("+")[0].lower()
     if kind == "sqlite":
         return _sqlite(rest)
     if kind in ("postgresql", "postgres"):
         return _postgresql(rest)
-    raise ConfigError("DATABASE_URL must start with postgresql:// or sqlite:///.", remedy=_FORMS)
+    raise ConfigError("The address of the database must start with postgresql:// or sqlite:///.", remedy=_FORMS)
 
 
 def malformed_address(reason: str = "") -> ConfigError:
     return ConfigError(
-        "DATABASE_URL is malformed" + (f": {reason}." if reason else "."),
+        "The address of the database is malformed" + (f": {reason}." if reason else "."),
         remedy=f"{_FORMS} Special characters of user and password must be percent-encoded (%40 for @, %2F for /).",
     )
 
@@ -85,9 +85,13 @@ def malformed_address(reason: str = "") -> ConfigError:
 def _sqlite(rest: str) -> SqliteAddress:
     path = unquote(rest.partition("?")[0].removeprefix("/"))
     if not path or path == ":memory:":
-        raise ConfigError("DATABASE_URL must name a file, which the processes of reposync share: sqlite:///path.")
+        raise ConfigError(
+            "The address of the database must name a file, which the processes of reposync share: sqlite:///path."
+        )
     if rest[0] != "/":
-        raise ConfigError("DATABASE_URL names a host: SQLite needs three slashes and a path.", remedy=_FORMS)
+        raise ConfigError(
+            "The address of the database names a host: SQLite needs three slashes and a path.", remedy=_FORMS
+        )
     return SqliteAddress(Path(path))
 
 
@@ -102,7 +106,9 @@ def _postgresql(rest: str) -> PostgresqlAddress:
     options = parse_qsl(parts.query, keep_blank_values=True)
     size = dict(options).get(_CACHE_OPTION, str(_CACHE_SIZE))
     if not size.isdecimal():
-        raise ConfigError(f"{_CACHE_OPTION} in DATABASE_URL is not a number.", remedy="Use 0 behind PgBouncer.")
+        raise ConfigError(
+            f"{_CACHE_OPTION} in the address of the database is not a number.", remedy="Use 0 behind PgBouncer."
+        )
     # SQLAlchemy's name for `sslmode` is `ssl`, and people copy addresses between projects.
     kept = {"sslmode" if key == "ssl" else key: value for key, value in options if key != _CACHE_OPTION}
     return PostgresqlAddress(_dsn(parts.netloc, parts.path, kept), _shown(parts, dict(options)), int(size))

@@ -216,7 +216,7 @@ class _Reader:
                 self.document.keys[(*loc, key)] = place
                 found[key] = self.read(value, (*loc, key))
                 if found[key] == "" and isinstance(found[key], Interpolated):
-                    del found[key]  # `url: ${QDRANT_URL:-}` without the variable: as if it was left out
+                    del found[key]  # `url: ${REPOSYNC_QDRANT_URL:-}` without the variable: as if it was left out
             elif own:
                 self.report(place, f"`{key}` is there already, in line {self.document.keys[(*loc, key)].line}")
         return found

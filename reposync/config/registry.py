@@ -295,6 +295,11 @@ class Registry(ConfigModel):
             message = f"overlap must be below size: {chunk.overlap} is not below {size}"
             yield ("chunk", "overlap"), message + (" (which comes from the defaults)" if chunk.size is None else "")
 
+    @property
+    def searches(self) -> int:
+        """Searches at a time in one daemon. Eight share its connections to the database with the runs."""
+        return self.http.searches or (2 if self.embedding.provider == "local" else 8)
+
     def resolved(self) -> tuple[ResolvedRepository, ...]:
         """The repositories that are listed by name, in the order of the file, without the projects of `groups`."""
         return tuple(map(self.resolve, self.repositories))

@@ -92,7 +92,7 @@ class EmbeddingConfig(ConfigModel):
 
 
 class QdrantConfig(ConfigModel):
-    """Where the points are. QDRANT_URL and QDRANT_API_KEY of the environment override `url` and `api_key`."""
+    """Where the points are. REPOSYNC_QDRANT_URL and REPOSYNC_QDRANT_API_KEY override `url` and `api_key`."""
 
     url: fields.BaseUrls | None = key(None, "null: the embedded engine. The nodes of a cluster: separated by commas.")
     api_key: fields.HeaderSecret = None
@@ -220,6 +220,11 @@ class HttpConfig(ConfigModel):
     allowed_hosts: Listing[HostName] = key((), "Host names of requests; if empty: any with a token, loopback without.")
     secure_cookies: fields.Flag | None = key(
         None, "Send the cookie over https only; null: if the login came over https."
+    )
+    searches: fields.Count | None = key(
+        None,
+        "Searches at a time in one daemon; more of them wait. null: 2 with `embedding.provider: local`, whose model "
+        "uses all cores for a query, else 8.",
     )
     metrics: fields.Words[Literal["open", "token", "off"]] | None = key(
         None, "Who may read /metrics: everybody, holders of a token, nobody; null: `token` if there are tokens."

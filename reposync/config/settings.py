@@ -69,12 +69,19 @@ class Settings(BaseModel):
         return self.database_url == _own_database_url(self.state_dir)
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """Read the variables. Raises ConfigError that names every variable with an invalid value."""
+    def from_environment(cls, environ: Mapping[str, str] = os.environ, *, bare_names: bool = False) -> Settings:
+        """Read the variables. Raises ConfigError that names every variable with an invalid value.
+
+        `bare_names`: a server may also be named by a variable without REPOSYNC_, which other programs read too."""
         wrong: list[str] = []
         found: dict[str, Any] = {}
-        for shared, (field, parse) in _VARIABLES.items():
-            name = next((each for each in names_of(shared) if environ.get(each, "").strip()), shared)
+        for variable, (field, parse) in _VARIABLES.items():
+            names = [variable]
+            if variable in _IN_FILES:
+                names.append(f"{variable}_FILE")
+            if variable in _SERVERS and bare_names:
+                names.append(variable.removeprefix("REPOSYNC_"))
+            name = next((name for name in names if environ.get(name, "").strip()), variable)
             # Charts and compose files set a variable to nothing to unset it.
             text = environ.get(name, "").strip()
             if not text and not cls.model_fields[field].is_required():
@@ -82,7 +89,7 @@ class Settings(BaseModel):
             try:
                 found[field] = parse(_content(text) if name.endswith("_FILE") else text)
             except ConfigError as error:
-                wrong.append(str(error))
+                wrong.append(f"{name}: {error}")
             except ValueError as error:
                 wrong.append(f"{name} {error}.")
         if wrong:
@@ -216,17 +223,6 @@ def _log_format(name: str) -> str:
     return name.lower()
 
 
-SERVERS = ("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "QDRANT_API_KEY")
-"""Variables that other programs have, too."""
-
-
-def names_of(variable: str) -> tuple[str, ...]:
-    """Its names; the first that has a value counts. `..._FILE` is the path of a file with the value."""
-    if variable in SERVERS:
-        return f"REPOSYNC_{variable}", f"REPOSYNC_{variable}_FILE", variable
-    return (variable, f"{variable}_FILE") if variable == "REPOSYNC_API_TOKEN" else (variable,)
-
-
 def _content(path: str) -> str:
     try:
         return Path(path).expanduser().read_text("utf-8").strip()
@@ -238,11 +234,14 @@ def _content(path: str) -> str:
 _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "REPOSYNC_STATE_DIR": ("state_dir", _state_dir),
     "REPOSYNC_CONFIG": ("config_path", _config_path),
-    "DATABASE_URL": ("database_url", _database_url),
-    "REDIS_URL": ("redis_url", _redis_url),
-    "QDRANT_URL": ("qdrant_url", base_urls),
-    "QDRANT_API_KEY": ("qdrant_api_key", _qdrant_api_key),
+    "REPOSYNC_DATABASE_URL": ("database_url", _database_url),
+    "REPOSYNC_REDIS_URL": ("redis_url", _redis_url),
+    "REPOSYNC_QDRANT_URL": ("qdrant_url", base_urls),
+    "REPOSYNC_QDRANT_API_KEY": ("qdrant_api_key", _qdrant_api_key),
     "REPOSYNC_API_TOKEN": ("api_tokens", api_tokens),
     "POD_NAME": ("pod_name", _pod_name),
     "REPOSYNC_LOG_FORMAT": ("log_format", _log_format),
 }
+_SERVERS = frozenset({"REPOSYNC_DATABASE_URL", "REPOSYNC_REDIS_URL", "REPOSYNC_QDRANT_URL", "REPOSYNC_QDRANT_API_KEY"})
+_IN_FILES = _SERVERS | {"REPOSYNC_API_TOKEN"}
+"""They hold secrets: `..._FILE` may be the path of a file with the value."""

@@ -249,7 +249,7 @@ def _client(url: str) -> Redis:
     parts = urlsplit(url)
     if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
         raise ConfigError(
-            "REDIS_URL cannot be read as an address.",
+            "REPOSYNC_REDIS_URL cannot be read as an address.",
             remedy="Write the characters / ? # @ of a user name or password as %2F %3F %23 %40.",
         )
     try:
@@ -270,7 +270,9 @@ def _client(url: str) -> Redis:
         # Finds out whether the options are valid; it does not connect.
         redis.connection_pool.connection_class(**redis.connection_pool.connection_kwargs)
     except (TypeError, ValueError, AttributeError, exceptions.RedisError):
-        raise ConfigError("REDIS_URL is no address of a Redis server, or has an option that is not known.") from None
+        raise ConfigError(
+            "REPOSYNC_REDIS_URL is no address of a Redis server, or has an option that is not known."
+        ) from None
     return redis
 
 

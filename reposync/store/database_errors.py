@@ -17,7 +17,7 @@ from reposync.errors import Remedy, StatementRefused, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-_CHECK_ADDRESS = "Check that it runs and that DATABASE_URL names it."
+_CHECK_ADDRESS = "Check that it runs and that REPOSYNC_DATABASE_URL names it."
 _TRY_AGAIN = "Trying again later may help."
 _PROMOTE = "Work continues as soon as a writable server answers at that address."
 _DISK = "the disk is full, or it failed", "Make room, or check the disk."
@@ -37,8 +37,8 @@ _WORDS: dict[str, _Words] = {
     "08": ("the connection broke", _TRY_AGAIN),
     READ_ONLY: ("it is read-only (a standby, or a primary that was demoted)", _PROMOTE),
     "25P03": ("this process held a transaction open for too long", _TRY_AGAIN),
-    "28": ("it refused the user or the password", "Check both in DATABASE_URL."),
-    "3D000": ("there is no database of that name", "Create it, or name a different one in DATABASE_URL."),
+    "28": ("it refused the user or the password", "Check both in REPOSYNC_DATABASE_URL."),
+    "3D000": ("there is no database of that name", "Create it, or name a different one in REPOSYNC_DATABASE_URL."),
     "40": ("it aborted the transaction because of a conflicting one", _TRY_AGAIN),
     "42501": ("the user lacks a privilege", "Grant it the privileges on the schema."),
     "42703": _NO_TABLES,
@@ -50,7 +50,10 @@ _WORDS: dict[str, _Words] = {
     "SQLITE_LOCKED": _LOCKED,
     "SQLITE_CANTOPEN": ("the file cannot be opened", "Check that its folder exists and can be written."),
     "SQLITE_READONLY": ("the file cannot be written", "Check its permissions and those of its folder."),
-    "SQLITE_NOTADB": ("the file is not an SQLite database", "Move it away, or name a different one in DATABASE_URL."),
+    "SQLITE_NOTADB": (
+        "the file is not an SQLite database",
+        "Move it away, or name a different one in REPOSYNC_DATABASE_URL.",
+    ),
     "SQLITE_CORRUPT": ("the file is damaged", "Restore it from a backup, or move it away to start afresh."),
     "SQLITE_FULL": _DISK,
     "SQLITE_IOERR": _DISK,  # also if the disk is full, and its files cannot be extended

@@ -89,7 +89,7 @@ class Schema:
             raise DatabaseForeign(
                 f"The database {where} belongs to a different program: it has the tables "
                 f"{', '.join(self.others[:_NAMED_TABLES])}{more}, and none of reposync. Nothing was written.",
-                remedy="Name an empty database in DATABASE_URL, or unset it.",
+                remedy="Name an empty database in REPOSYNC_DATABASE_URL, which counts before DATABASE_URL.",
             )
         found = f"The database {where} has schema {self.revision}"
         if self.state == "incompatible" and str(self.revision) < HEAD:

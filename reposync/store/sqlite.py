@@ -99,7 +99,7 @@ async def back_up(address: SqliteAddress | PostgresqlAddress, target: Path) -> B
     if isinstance(address, PostgresqlAddress):
         raise UsageError(
             f"The database {address.where} is PostgreSQL, which has its own tool for this.",
-            remedy='pg_dump --format=custom --file=FILE "$DATABASE_URL"',
+            remedy='pg_dump --format=custom --file=FILE "$REPOSYNC_DATABASE_URL"',
         )
     if not address.path.is_file():
         raise UsageError(f"There is no database {address.where} yet.", remedy="A sync creates it.")

@@ -45,9 +45,9 @@ _MAX_MESSAGE_CHARS = 500
 _INDEX_MISSING = re.compile("index required|no appropriate index", re.IGNORECASE)
 _NO_SPACE = re.compile("no space left|available disk space", re.IGNORECASE)
 _ACCESS = (
-    "Check QDRANT_API_KEY and its permissions. Making a collection, its indexes and its alias needs a key with manage "
-    "access. A token for single collections works once they exist, if it names the collection and its alias with "
-    "access `rw`."
+    "Check REPOSYNC_QDRANT_API_KEY and its permissions. Making a collection, its indexes and its alias needs a "
+    "key with manage access. A token for single collections works once they exist, if it names the collection and its "
+    "alias with access `rw`."
 )
 
 

@@ -135,8 +135,8 @@ class EmbeddedEngine:
                 raise IndexUnavailable(
                     f"The embedded engine in {self.folder} runs on another machine ({record.get('host')}). "
                     "Machines cannot share it.",
-                    remedy="Set QDRANT_URL to a Qdrant server for all machines, or REPOSYNC_STATE_DIR to a folder of "
-                    "this machine only.",
+                    remedy="Set REPOSYNC_QDRANT_URL to a Qdrant server for all machines, or REPOSYNC_STATE_DIR to a "
+                    "folder of this machine only.",
                 )
             time.sleep(_ELSEWHERE_POLL_SECONDS)
 

@@ -34,7 +34,7 @@ class Installation:
         self._folder = folder
         self._stack = stack
         self.log = ExecutionLog(database_url)
-        self._variables = {"DATABASE_URL": database_url, "REPOSYNC_CONFIG": str(folder / "repositories.yaml")}
+        self._variables = {"REPOSYNC_DATABASE_URL": database_url, "REPOSYNC_CONFIG": str(folder / "repositories.yaml")}
         (folder / "repositories.yaml").write_text(
             "embedding: {provider: none}\n"
             f"repositories:\n  - {{name: app, path: '{repository.path}', schedule: '@every 2s'}}\n"

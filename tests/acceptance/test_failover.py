@@ -83,7 +83,7 @@ def test_daemons_go_on_at_the_standby_once_it_is_promoted(
         hosts = f"host={primary.home},{standby.home}&target_session_attrs=read-write"
         before, after = clusters(primary.url), clusters(standby.url)
         after.configures(app(repository, "every second"))
-        both = after.pod("both", DATABASE_URL=f"postgresql://postgres@/postgres?{hosts}")
+        both = after.pod("both", REPOSYNC_DATABASE_URL=f"postgresql://postgres@/postgres?{hosts}")
         until(lambda: before.log.ended("app"), LONG_SECONDS, both.log_tail)
         # This one knows the standby alone, and came before its promotion.
         alone = after.pod("alone")

@@ -60,13 +60,13 @@ class Scene:
 def scene(person: Person, tmp_path: Path, upgraded_sqlite_file: Path) -> Scene:  # noqa: F811
     path = tmp_path / "reposync.db"
     shutil.copyfile(upgraded_sqlite_file, path)
-    person.environment["DATABASE_URL"] = f"sqlite:///{path}"
+    person.environment["REPOSYNC_DATABASE_URL"] = f"sqlite:///{path}"
     return Scene(path)
 
 
 @pytest.fixture
 def server(person: Person, redis_server: RedisServer) -> Iterator[redis.Redis]:  # noqa: F811
-    person.environment["REDIS_URL"] = redis_server.url
+    person.environment["REPOSYNC_REDIS_URL"] = redis_server.url
     with redis_server.client() as client:
         yield client
 
@@ -139,15 +139,15 @@ def test_any_value_is_displayed_without_control_characters_and_can_be_removed(
 
 def test_an_unreachable_redis_is_reported_without_its_password(person: Person, scene: Scene):
     scene.running("payments")
-    person.environment["REDIS_URL"] = f"redis://:geheimnis@127.0.0.1:{free_port()}"
+    person.environment["REPOSYNC_REDIS_URL"] = f"redis://:geheimnis@127.0.0.1:{free_port()}"
     for words in (("list",), ("release", "payments")):
         reported = person.types("locks", *words, exit_code=1)
         assert "refused" in reported.stderr
         assert "geheimnis" not in reported.stderr
         assert reported.stdout == ""
-    person.environment["REDIS_URL"] = "redis://127.0.0.1?geheimnis=1"
+    person.environment["REPOSYNC_REDIS_URL"] = "redis://127.0.0.1?geheimnis=1"
     reported = person.types("locks", "list", exit_code=2)
-    assert "REDIS_URL" in reported.stderr
+    assert "REPOSYNC_REDIS_URL" in reported.stderr
     assert "geheimnis" not in reported.stderr
 
 

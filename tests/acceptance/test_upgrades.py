@@ -98,7 +98,7 @@ async def test_the_first_sync_after_the_upgrade_from_0_2_embeds_nothing(
         "PYTHONPATH": str(before),
         "REPOSYNC_CONFIG": str(person.home / "repositories.yaml"),
         "REPOSYNC_STATE_DIR": str(person.home / "state"),
-        "QDRANT_URL": qdrant_url,
+        "QDRANT_URL": qdrant_url,  # of these names, the release knows only those without REPOSYNC_
         "DATABASE_URL": empty_database_url,
     }
     person.types("apply")

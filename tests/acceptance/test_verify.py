@@ -106,10 +106,10 @@ def test_leftovers_of_a_removed_repository_are_listed_and_removed(
     more = f"  - {{name: old, path: '{repository.path}', schedule: yearly}}\n"
     # Of an installation that is no more, in the same collection: nobody here ever knew the one, and knows the other.
     for name, keep in (("theirs", False), ("old", True)):
-        configured.environment["DATABASE_URL"] = "" if keep else sqlite_url(tmp_path / "theirs.db")
+        configured.environment["REPOSYNC_DATABASE_URL"] = "" if keep else sqlite_url(tmp_path / "theirs.db")
         configured.applies(REGISTRY.format(path=repository.path, more=more.replace("old", name)))
         configured.types("sync", name)
-    configured.environment["DATABASE_URL"] = ""
+    configured.environment["REPOSYNC_DATABASE_URL"] = ""
     configured.applies(REGISTRY.format(path=repository.path, more=""))
     with sqlite3.connect(database) as connection:  # as after a back-up from before it was registered
         connection.execute("PRAGMA foreign_keys=ON")

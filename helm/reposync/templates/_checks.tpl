@@ -38,8 +38,8 @@
 {{- if not .Values.envFrom -}}
   {{- $set := concat (keys .Values.secretEnv) (list "POD_NAME" "REPOSYNC_API_TOKEN" "REPOSYNC_STATE_DIR" "REPOSYNC_CONFIG") -}}
   {{- range .Values.extraEnv -}}{{- $set = append $set .name -}}{{- end -}}
-  {{- if .Values.qdrant.url -}}{{- $set = append $set "QDRANT_URL" -}}{{- end -}}
-  {{- if .Values.qdrant.apiKey.existingSecret -}}{{- $set = append $set "QDRANT_API_KEY" -}}{{- end -}}
+  {{- if .Values.qdrant.url -}}{{- $set = append $set "REPOSYNC_QDRANT_URL" -}}{{- end -}}
+  {{- if .Values.qdrant.apiKey.existingSecret -}}{{- $set = append $set "REPOSYNC_QDRANT_API_KEY" -}}{{- end -}}
   {{- range $name := fromYamlArray (include "reposync.variablesNeeded" $registry) -}}
     {{- if not (has $name $set) -}}
       {{- $problems = append $problems (printf "The registry names ${%s}, and nothing sets it: the program would not start. Set secretEnv.%s to {secret: ..., key: ...}, or write ${%s:-default}." $name $name $name) -}}
@@ -53,6 +53,8 @@
   "REPOSYNC_DATABASE_URL" "database.existingSecret" "REPOSYNC_REDIS_URL" "redis.existingSecret"
   "REPOSYNC_QDRANT_URL" "qdrant.url" "REPOSYNC_QDRANT_API_KEY" "qdrant.apiKey.existingSecret"
   "QDRANT_API_KEY" "qdrant.apiKey.existingSecret" "REPOSYNC_API_TOKEN" "auth.existingSecret"
+  "REPOSYNC_HOST" "server.host" "REPOSYNC_PORT" "server.port" "REPOSYNC_LOG_LEVEL" "server.logLevel"
+  "REPOSYNC_ROOT_PATH" "registry.http.root_path"
   "REPOSYNC_CONFIG" "existingRegistry" "REPOSYNC_STATE_DIR" "persistence" "REPOSYNC_LOG_FORMAT" "server.logFormat"
   "POD_NAME" "" "SSL_CERT_FILE" "ca.configMap"
   "HTTP_PROXY" "proxy.http" "HTTPS_PROXY" "proxy.https" "NO_PROXY" "proxy.noProxy"

@@ -18,7 +18,7 @@
     fieldRef:
       fieldPath: metadata.name
 {{- if .Values.database.existingSecret }}
-{{ include "reposync.secretVariable" (dict "name" "DATABASE_URL" "secret" .Values.database.existingSecret "key" .Values.database.key) }}
+{{ include "reposync.secretVariable" (dict "name" "REPOSYNC_DATABASE_URL" "secret" .Values.database.existingSecret "key" .Values.database.key) }}
 {{- end }}
 {{- if include "reposync.hasCa" . }}
 - name: SSL_CERT_FILE
@@ -35,17 +35,17 @@
   value: /etc/reposync/registry/repositories.yaml
 {{ include "reposync.secretVariable" (dict "name" "REPOSYNC_API_TOKEN" "secret" (include "reposync.tokenSecret" .) "key" (empty .Values.auth.existingSecret | ternary "REPOSYNC_API_TOKEN" .Values.auth.key)) }}
 {{- if .Values.redis.existingSecret }}
-{{ include "reposync.secretVariable" (dict "name" "REDIS_URL" "secret" .Values.redis.existingSecret "key" .Values.redis.key) }}
+{{ include "reposync.secretVariable" (dict "name" "REPOSYNC_REDIS_URL" "secret" .Values.redis.existingSecret "key" .Values.redis.key) }}
 {{- else if .Values.redis.url }}
-- name: REDIS_URL
+- name: REPOSYNC_REDIS_URL
   value: {{ .Values.redis.url | quote }}
 {{- end }}
 {{- with .Values.qdrant.url }}
-- name: QDRANT_URL
+- name: REPOSYNC_QDRANT_URL
   value: {{ . | quote }}
 {{- end }}
 {{- if .Values.qdrant.apiKey.existingSecret }}
-{{ include "reposync.secretVariable" (dict "name" "QDRANT_API_KEY" "secret" .Values.qdrant.apiKey.existingSecret "key" .Values.qdrant.apiKey.key) }}
+{{ include "reposync.secretVariable" (dict "name" "REPOSYNC_QDRANT_API_KEY" "secret" .Values.qdrant.apiKey.existingSecret "key" .Values.qdrant.apiKey.key) }}
 {{- end }}
 {{- range $name, $from := .Values.secretEnv }}
 {{ include "reposync.secretVariable" (dict "name" $name "secret" $from.secret "key" $from.key) }}

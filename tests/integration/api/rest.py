@@ -100,7 +100,7 @@ async def opened(folder: Path, registry: str = REGISTRY, **variables: str) -> As
 @pytest.fixture
 async def rest(tmp_path: Path, database_url: str) -> AsyncIterator[Rest]:
     async with (
-        opened(tmp_path, DATABASE_URL=database_url) as app,
+        opened(tmp_path, REPOSYNC_DATABASE_URL=database_url) as app,
         await Database.open(database_url) as database,
         client_of(parts_of(app)) as client,
     ):

@@ -104,7 +104,7 @@ async def test_with_nothing_configured_database_embedded_index_and_local_model_a
 
 async def test_a_qdrant_server_that_goes_is_down_while_the_pod_is_degraded_and_ok_when_it_is_back(folder: Path) -> None:
     with QdrantServer(folder / "qdrant") as qdrant:
-        async with watching(folder, "embedding: {provider: none}", QDRANT_URL=qdrant.url) as watched:
+        async with watching(folder, "embedding: {provider: none}", REPOSYNC_QDRANT_URL=qdrant.url) as watched:
             await watched.is_("qdrant", "ok")
             qdrant.kill()
             said = await watched.is_("qdrant", "down")
@@ -117,7 +117,7 @@ async def test_a_qdrant_server_that_goes_is_down_while_the_pod_is_degraded_and_o
 
 
 async def test_redis_that_goes_leaves_the_pod_degraded(folder: Path, redis_server: RedisServer) -> None:
-    async with watching(folder, "embedding: {provider: none}", REDIS_URL=redis_server.url) as watched:
+    async with watching(folder, "embedding: {provider: none}", REPOSYNC_REDIS_URL=redis_server.url) as watched:
         await watched.is_("redis", "ok")
         redis_server.kill()
         said = await watched.is_("redis", "degraded")

@@ -24,7 +24,7 @@ def test_a_daemon_reports_starting_and_then_its_missing_database(tmp_path: Path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]
-        waiting = pod(tmp_path, DATABASE_URL=f"postgresql://reposync@127.0.0.1:{port}/reposync")
+        waiting = pod(tmp_path, REPOSYNC_DATABASE_URL=f"postgresql://reposync@127.0.0.1:{port}/reposync")
         with waiting as started, httpx.Client(base_url=str(started.url), timeout=60) as client:
             answers: list[httpx.Response] = []
 

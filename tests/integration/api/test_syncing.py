@@ -122,7 +122,7 @@ async def test_a_key_is_of_the_token_or_session_that_sent_it_also_when_tokens_ch
 
 async def test_the_same_key_on_two_pods_at_once_is_one_run(rest: Rest, database_url: str) -> None:
     """Every run that is queued is begun at once by somebody: without the key each request would be another run."""
-    async with opened(rest.folder, DATABASE_URL=database_url) as app, client_of(parts_of(app)) as second:
+    async with opened(rest.folder, REPOSYNC_DATABASE_URL=database_url) as app, client_of(parts_of(app)) as second:
         stop = asyncio.Event()
 
         async def execute() -> None:

@@ -63,7 +63,7 @@ def configured(qdrant: QdrantServer, embeddings: EmbeddingServer) -> Iterator[Se
         repository.commit({"a.py": b"x = 1\n"})
         (folder / "repositories.yaml").write_text(REGISTRY.format(url=embeddings.url, path=repository.path))
         config, state = str(folder / "repositories.yaml"), str(folder / "state")
-        variables = {"REPOSYNC_STATE_DIR": state, "REPOSYNC_CONFIG": config, "QDRANT_URL": qdrant.url}
+        variables = {"REPOSYNC_STATE_DIR": state, "REPOSYNC_CONFIG": config, "REPOSYNC_QDRANT_URL": qdrant.url}
         yield Settings.from_environment(variables)
 
 

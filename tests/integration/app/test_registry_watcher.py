@@ -89,7 +89,7 @@ async def daemon(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPa
         {
             "REPOSYNC_STATE_DIR": str(tmp_path / "state"),
             "REPOSYNC_CONFIG": str(tmp_path / "repositories.yaml"),
-            "DATABASE_URL": database_url,
+            "REPOSYNC_DATABASE_URL": database_url,
         }
     )
     async with open_applied(settings) as app:

@@ -19,10 +19,10 @@ def types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     for name, value in {
         "REPOSYNC_STATE_DIR": str(tmp_path / "state"),
         "XDG_CONFIG_HOME": str(tmp_path),
-        "QDRANT_URL": "http://127.0.0.1:9",
+        "REPOSYNC_QDRANT_URL": "http://127.0.0.1:9",
     }.items():
         monkeypatch.setenv(name, value)
-    for name in ("REPOSYNC_CONFIG", "DATABASE_URL", "REDIS_URL", "REPOSYNC_DEBUG"):
+    for name in ("REPOSYNC_CONFIG", "REPOSYNC_DATABASE_URL", "DATABASE_URL", "REPOSYNC_REDIS_URL", "REPOSYNC_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 

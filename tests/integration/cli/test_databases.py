@@ -1,4 +1,4 @@
-"""Which commands change the schema of the database that DATABASE_URL happens to name."""
+"""Which commands use the database that a variable names, and which change its schema."""
 
 from __future__ import annotations
 
@@ -30,10 +30,18 @@ WRITE_COMMANDS = ("apply repositories.yaml", "db upgrade")
 
 @pytest.fixture
 def named(tmp_path: Path, types: Types, monkeypatch: pytest.MonkeyPatch, empty_database_url: str) -> str:
-    """The address of an empty database, which DATABASE_URL names."""
+    """The address of an empty database, which REPOSYNC_DATABASE_URL names."""
     (tmp_path / "repositories.yaml").write_text(REGISTRY)
-    monkeypatch.setenv("DATABASE_URL", empty_database_url)
+    monkeypatch.setenv("REPOSYNC_DATABASE_URL", empty_database_url)
     return empty_database_url
+
+
+@pytest.fixture
+def bare(named: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same, which DATABASE_URL names, as in the shell of a different program."""
+    monkeypatch.delenv("REPOSYNC_DATABASE_URL")
+    monkeypatch.setenv("DATABASE_URL", named)
+    return named
 
 
 async def state(url: str) -> str:
@@ -65,6 +73,34 @@ def test_the_database_of_a_different_program_is_refused_by_every_command(named: 
     assert "belongs to a different program: it has the tables users, and none of reposync" in err
     assert set(asyncio.run(rows(named))) == {"users"}
     assert "foreign (tables of a different program: users)" in types("db", "current")[1]
+
+
+@pytest.mark.parametrize("words", ["history", "repos list", "runs show 1", "locks list", "search word", "sync"])
+def test_a_command_leaves_the_database_of_a_different_program_alone_and_says_why_it_finds_nothing(
+    bare: str, types: Types, words: str
+) -> None:
+    asyncio.run(execute(bare, "CREATE TABLE users (id INTEGER PRIMARY KEY)"))
+
+    _, _, err = types(*words.split())
+
+    assert set(asyncio.run(rows(bare))) == {"users"}
+    assert "different program" not in err
+    assert "set REPOSYNC_DATABASE_URL for all commands" in err
+
+
+def test_the_address_of_a_different_program_may_have_any_form(types: Types, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "mysql://there")
+
+    assert types("history")[0] == 0
+    code, _, err = types("db", "current")
+    assert code == 2 and "DATABASE_URL: The address of the database must start with" in err
+
+
+@pytest.mark.parametrize("words", WRITE_COMMANDS)
+def test_apply_and_db_use_a_variable_without_a_prefix(bare: str, types: Types, words: str) -> None:
+    assert types(*words.split())[0] == 0
+
+    assert asyncio.run(state(bare)) == "current"
 
 
 @pytest.mark.parametrize("words", WRITE_COMMANDS)

@@ -81,7 +81,7 @@ def test_a_command_ends_alike_if_it_is_mistyped(types: Types, words: tuple[str, 
 def test_a_command_ends_alike_without_its_database(
     types: Types, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ):
-    monkeypatch.setenv("DATABASE_URL", "postgresql://127.0.0.1:9/reposync")
+    monkeypatch.setenv("REPOSYNC_DATABASE_URL", "postgresql://127.0.0.1:9/reposync")
 
     code, document = ends_alike(types, *words)
 
@@ -93,7 +93,7 @@ def test_a_command_ends_alike_without_its_database(
 def test_a_command_ends_alike_with_a_wrong_setting(
     types: Types, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ):
-    monkeypatch.setenv("DATABASE_URL", "mysql://there")
+    monkeypatch.setenv("REPOSYNC_DATABASE_URL", "mysql://there")
 
     code, document = ends_alike(types, *words)
 

@@ -190,7 +190,7 @@ async def test_postgresql_proves_itself_where_that_is_asked_for(
 
         async def opened(mode: str) -> str:
             url = f"{encrypted.url.replace(encrypted.host, 'localhost')}?sslmode={mode}"
-            settings = Settings.from_environment({"DATABASE_URL": url, "HOME": str(tmp_path)})
+            settings = Settings.from_environment({"REPOSYNC_DATABASE_URL": url, "HOME": str(tmp_path)})
             async with await Database.open(settings.database_url) as database:
                 return database.where
 

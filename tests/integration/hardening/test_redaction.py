@@ -83,7 +83,7 @@ def test_no_secret_is_in_logs_history_pages_answers_or_files(
         "GITLAB_TOKEN": GITLAB_TOKEN,
         "WEBHOOK_SECRET": WEBHOOK_SECRET,
         "EMBEDDING_KEY": EMBEDDING_KEY,
-        "QDRANT_API_KEY": QDRANT_KEY,
+        "REPOSYNC_QDRANT_API_KEY": QDRANT_KEY,
         "REPOSYNC_API_TOKEN": API_TOKEN,
         "GIT_PASSWORD": GIT_PASSWORD,
         "REPOSYNC_STATE_DIR": str(tmp_path / "pod" / "state"),

@@ -201,7 +201,7 @@ async def test_a_file_whose_writers_take_turns_is_healthy(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("address", ["db:port/x", f"sync:{SECRET}@db/x?sslmode=perhaps", f"sync:{SECRET}@db:x/x"])
 async def test_an_address_that_postgresql_does_not_understand_is_a_mistake_in_the_configuration(address: str) -> None:
-    with pytest.raises(ConfigError, match="DATABASE_URL") as caught:
+    with pytest.raises(ConfigError, match="address of the database") as caught:
         await Database.open(f"postgresql://{address}")
 
     assert SECRET not in "".join(traceback.format_exception(caught.value))

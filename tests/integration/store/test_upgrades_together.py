@@ -66,7 +66,7 @@ def upgrades(tmp_path: Path) -> Iterator[Upgrades]:
 
     def begin(url: str) -> Upgrading:
         errors = tmp_path / f"errors-{len(under_way)}"
-        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DATABASE_URL": url}
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "REPOSYNC_DATABASE_URL": url}
         with errors.open("w") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "reposync", "db", "upgrade"],
@@ -163,7 +163,7 @@ async def test_readyz_says_that_a_daemon_waits_for_the_schema(empty_postgresql: 
     with ExitStack() as stack:
         async with connected(empty_postgresql) as migrating, migrating.transaction():
             await migrating.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-            daemon = stack.enter_context(Pod("laptop", tmp_path, {"DATABASE_URL": empty_postgresql}))
+            daemon = stack.enter_context(Pod("laptop", tmp_path, {"REPOSYNC_DATABASE_URL": empty_postgresql}))
             pods.until(lambda: "a different process, which upgrades it" in database()[1], details=daemon.log_tail)
             assert database()[0] == "down"
         pods.until(lambda: database()[0] == "ok", details=daemon.log_tail)

@@ -100,8 +100,8 @@ class Catalogue(RuleBasedStateMachine):
         self.stack = contextlib.AsyncExitStack()
         environment = {
             "REPOSYNC_STATE_DIR": str(self.home / "state"),
-            "DATABASE_URL": sqlite_url(self.home / "reposync.db"),
-            "QDRANT_URL": self.qdrant.url,
+            "REPOSYNC_DATABASE_URL": sqlite_url(self.home / "reposync.db"),
+            "REPOSYNC_QDRANT_URL": self.qdrant.url,
         }
         self.app: Application = self.do(
             self.stack.enter_async_context(open_application(Settings.from_environment(environment)))

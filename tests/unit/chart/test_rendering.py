@@ -132,7 +132,7 @@ def test_with_nothing_set_there_is_one_pod_with_a_volume_that_outlives_the_relea
     assert {each["kind"] for each in rendered.documents} == {
         *("ConfigMap", "Deployment", "PersistentVolumeClaim", "Pod", "Secret", "Service", "ServiceAccount")
     }
-    assert not {"DATABASE_URL", "REDIS_URL", "QDRANT_URL"} & rendered.environment().keys()
+    assert not {"REPOSYNC_DATABASE_URL", "REPOSYNC_REDIS_URL", "REPOSYNC_QDRANT_URL"} & rendered.environment().keys()
     assert not rendered.has("Job"), "the program creates its own database"
     assert rendered.environment()["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
     context = rendered.pod["securityContext"]
@@ -157,9 +157,9 @@ def test_with_servers_there_are_pods_that_are_replaced_one_by_one_and_spread():
     for each in rendered.pod["topologySpreadConstraints"]:
         assert each["labelSelector"]["matchLabels"].items() <= labels
     assert rendered.one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-    assert rendered.environment()["DATABASE_URL"] == {"secretKeyRef": {"name": "postgresql", "key": "uri"}}
-    assert rendered.environment()["REDIS_URL"] == {"secretKeyRef": {"name": "redis", "key": "REDIS_URL"}}
-    assert rendered.environment()["QDRANT_URL"] == QDRANT["qdrant"]["url"]
+    assert rendered.environment()["REPOSYNC_DATABASE_URL"] == {"secretKeyRef": {"name": "postgresql", "key": "uri"}}
+    assert rendered.environment()["REPOSYNC_REDIS_URL"] == {"secretKeyRef": {"name": "redis", "key": "REDIS_URL"}}
+    assert rendered.environment()["REPOSYNC_QDRANT_URL"] == QDRANT["qdrant"]["url"]
 
 
 @pytest.mark.parametrize("values", [DATABASE, QDRANT], ids=["database", "index"])
@@ -408,7 +408,8 @@ def test_secrets_are_named_and_never_written_down():
     rendered = render(together(SERVERS, GITLAB))
 
     environment = rendered.environment()
-    for name in ("DATABASE_URL", "REDIS_URL", "QDRANT_API_KEY", "GITLAB_TOKEN", "REPOSYNC_API_TOKEN"):
+    servers = ("REPOSYNC_DATABASE_URL", "REPOSYNC_REDIS_URL", "REPOSYNC_QDRANT_API_KEY")
+    for name in (*servers, "GITLAB_TOKEN", "REPOSYNC_API_TOKEN"):
         assert "secretKeyRef" in environment[name]
     assert "${GITLAB_TOKEN}" in rendered.registry
     assert not any("TOKEN" in word or "://" in word for word in rendered.container["args"])

@@ -59,7 +59,7 @@ def test_a_search_a_reader_and_a_sync_without_work_import_no_sources_and_no_mode
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     # With a server's address no embedded engine is started; nothing is indexed, so the server is not asked.
-    assert heavy_modules(tmp_path, *arguments, QDRANT_URL="http://127.0.0.1:9") <= DATABASE | {"httpx", "rich"}
+    assert heavy_modules(tmp_path, *arguments, REPOSYNC_QDRANT_URL="http://127.0.0.1:9") <= DATABASE | {"httpx", "rich"}
 
 
 def test_a_sync_without_changes_imports_nothing_that_embeds_or_changes_the_index(tmp_path: Path) -> None:

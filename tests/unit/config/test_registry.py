@@ -128,7 +128,7 @@ def test_the_environments_qdrant_wins_over_the_file(load: Load) -> None:
     text = "qdrant: {url: 'http://file:6333', api_key: '${K:-}', replication_factor: 3}\n"
 
     registry = load(text, K="file-key").registry
-    settings = Settings.from_environment({"QDRANT_URL": "https://env/", "QDRANT_API_KEY": "env-key"})
+    settings = Settings.from_environment({"REPOSYNC_QDRANT_URL": "https://env/", "REPOSYNC_QDRANT_API_KEY": "env-key"})
     from_file = Configuration(Settings.from_environment({}), registry).qdrant
     from_environment = Configuration(settings, registry).qdrant
 
@@ -137,6 +137,19 @@ def test_the_environments_qdrant_wins_over_the_file(load: Load) -> None:
     assert from_environment.api_key is not None
     assert from_environment.api_key.get_secret_value() == "env-key"
     assert from_environment.replication_factor == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "searches"),
+    [
+        ("{}", 2),
+        ("embedding: {provider: none}", 8),
+        ("embedding: {provider: tei, url: 'http://localhost'}", 8),
+        ("http: {searches: 5}", 5),
+    ],
+)
+def test_a_local_model_does_few_searches_at_a_time(text: str, searches: int, load: Load) -> None:
+    assert load(text).registry.searches == searches
 
 
 def test_a_file_that_is_missing_or_a_folder_is_an_error_and_a_pipe_is_not(tmp_path: Path) -> None:

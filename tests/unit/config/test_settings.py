@@ -24,8 +24,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_configured_means_one_process_with_its_state_in_the_users_folder(tmp_path: Path) -> None:
-    names = "REPOSYNC_CONFIG REPOSYNC_STATE_DIR DATABASE_URL REDIS_URL QDRANT_URL QDRANT_API_KEY REPOSYNC_API_TOKEN"
-    names += " POD_NAME REPOSYNC_LOG_FORMAT"
+    names = "CONFIG STATE_DIR DATABASE_URL REDIS_URL QDRANT_URL QDRANT_API_KEY API_TOKEN LOG_FORMAT"
+    empty = {"POD_NAME": ""} | {f"REPOSYNC_{name}": "" for name in names.split()}
     settings = Settings.from_environment({})
 
     state = tmp_path / "home/.local/state/reposync"
@@ -34,7 +34,7 @@ def test_nothing_configured_means_one_process_with_its_state_in_the_users_folder
     assert (settings.redis_url, settings.qdrant_url, settings.api_tokens) == (None, None, ())
     assert settings.log_format == "console"
     assert not state.exists()
-    assert Settings.from_environment(dict.fromkeys(names.split(), "")) == settings
+    assert Settings.from_environment(empty) == settings
 
 
 def test_every_variable_is_read(tmp_path: Path) -> None:
@@ -43,10 +43,10 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
     environ = {
         "REPOSYNC_CONFIG": str(tmp_path / "r.yaml"),
         "REPOSYNC_STATE_DIR": str(tmp_path / "state"),
-        "DATABASE_URL": "postgresql://u:hush@db/reposync",
-        "REDIS_URL": "redis://:hush@redis:6379/1",
-        "QDRANT_URL": "https://qdrant:6333/",
-        "QDRANT_API_KEY": "hush-key",
+        "REPOSYNC_DATABASE_URL": "postgresql://u:hush@db/reposync",
+        "REPOSYNC_REDIS_URL": "redis://:hush@redis:6379/1",
+        "REPOSYNC_QDRANT_URL": "https://qdrant:6333/",
+        "REPOSYNC_QDRANT_API_KEY": "hush-key",
         "REPOSYNC_API_TOKEN": f"read:hush-for-one-1234, {twice},hush-for-three-12,{twice},",
         "POD_NAME": "pod-1",
         "REPOSYNC_LOG_FORMAT": "json",
@@ -54,7 +54,8 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
     settings = Settings.from_environment(environ)
 
     assert (settings.config_path, settings.state_dir) == (tmp_path / "r.yaml", tmp_path / "state")
-    assert (settings.database_url, settings.redis_url) == (environ["DATABASE_URL"], environ["REDIS_URL"])
+    assert settings.database_url == environ["REPOSYNC_DATABASE_URL"]
+    assert settings.redis_url == environ["REPOSYNC_REDIS_URL"]
     assert settings.qdrant_url == "https://qdrant:6333"
     assert settings.qdrant_api_key is not None
     assert settings.qdrant_api_key.get_secret_value() == "hush-key"
@@ -80,7 +81,7 @@ def test_the_registry_is_looked_for_here_and_then_in_the_users_configuration(tmp
 @pytest.mark.parametrize("folder", ["state", "what? 100% [ü]"])
 def test_a_sqlite_file_is_found_again_from_every_folder(folder: str, tmp_path: Path) -> None:
     state = Settings.from_environment({"REPOSYNC_STATE_DIR": str(tmp_path / folder)})
-    relative = Settings.from_environment({"DATABASE_URL": "sqlite:///x.db"})
+    relative = Settings.from_environment({"REPOSYNC_DATABASE_URL": "sqlite:///x.db"})
 
     assert parse_address(state.database_url) == SqliteAddress(tmp_path / folder / "reposync.db")
     assert parse_address(relative.database_url) == SqliteAddress(tmp_path / "work/x.db")
@@ -92,13 +93,13 @@ def test_a_sqlite_file_is_found_again_from_every_folder(folder: str, tmp_path: P
         ("REPOSYNC_CONFIG", "gone.yaml", "names gone.yaml, which is no file"),
         ("REPOSYNC_CONFIG", ".", "names ., which is no file"),
         ("REPOSYNC_STATE_DIR", "/dev/null", "is /dev/null, which is not a folder"),
-        ("DATABASE_URL", "mysql://u:hush@h/d", "must start with postgresql:// or sqlite://"),
-        ("REDIS_URL", "redis+sentinel://h:26379/mymaster", "of a Sentinel or Cluster name a service"),
-        ("REDIS_URL", "http://h", "must be redis://, rediss:// or unix://"),
-        ("REDIS_URL", "redis://:hush@h:port", "must be redis://"),
-        ("QDRANT_URL", "qdrant:6333", "must start with https:// (or http://)"),
-        ("QDRANT_URL", "https://u:hush@h", "must not hold credentials"),
-        ("QDRANT_API_KEY", "hu sh", "must be printable ASCII without spaces"),
+        ("REPOSYNC_DATABASE_URL", "mysql://u:hush@h/d", "must start with postgresql:// or sqlite://"),
+        ("REPOSYNC_REDIS_URL", "redis+sentinel://h:26379/mymaster", "of a Sentinel or Cluster name a service"),
+        ("REPOSYNC_REDIS_URL", "http://h", "must be redis://, rediss:// or unix://"),
+        ("REPOSYNC_REDIS_URL", "redis://:hush@h:port", "must be redis://"),
+        ("REPOSYNC_QDRANT_URL", "qdrant:6333", "must start with https:// (or http://)"),
+        ("REPOSYNC_QDRANT_URL", "https://u:hush@h", "must not hold credentials"),
+        ("REPOSYNC_QDRANT_API_KEY", "hu sh", "must be printable ASCII without spaces"),
         ("REPOSYNC_API_TOKEN", "a-token-that-is-long-enough,hush b", "has a wrong token (number 2)"),
         ("REPOSYNC_API_TOKEN", f"hush{'x' * 2_000}", "16 to 1024 characters"),
         ("REPOSYNC_API_TOKEN", "reed:hush-hush-hush-hush", "has an unknown role in token 1: write read:"),
@@ -118,14 +119,14 @@ def test_a_wrong_value_is_an_error_that_names_the_variable_and_no_secret(name: s
 
 
 def test_all_wrong_variables_are_named_at_once() -> None:
+    names = ["REPOSYNC_DATABASE_URL", "REPOSYNC_REDIS_URL", "REPOSYNC_LOG_FORMAT"]
     with pytest.raises(ConfigError) as caught:
-        Settings.from_environment({"DATABASE_URL": "x", "REDIS_URL": "x", "REPOSYNC_LOG_FORMAT": "x"})
+        Settings.from_environment(dict.fromkeys(names, "x"))
 
-    lines = str(caught.value).splitlines()
-    assert [line.split()[0] for line in lines] == ["DATABASE_URL", "REDIS_URL", "REPOSYNC_LOG_FORMAT"]
+    assert [line.split()[0].rstrip(":") for line in str(caught.value).splitlines()] == names
 
 
-# DATABASE_URL ----------------------------------------------------------------------------------------------------
+# The address of the database -----------------------------------------------------------------------------------------
 
 SECRET = "s3cr3t-pa55word"
 
@@ -217,7 +218,7 @@ def test_the_option_for_pgbouncer_is_ours_and_the_others_are_the_drivers() -> No
     ],
 )
 def test_any_other_address_is_a_mistake_that_is_named_without_its_password(url: str) -> None:
-    with pytest.raises(ConfigError, match="DATABASE_URL") as caught:
+    with pytest.raises(ConfigError, match="address of the database") as caught:
         parse_address(url)
 
     assert SECRET not in f"{caught.value}{caught.value.__cause__}"
@@ -236,7 +237,7 @@ def test_a_name_of_reposync_counts_before_one_that_other_programs_have_and_a_fil
         "REPOSYNC_REDIS_URL": "redis://reposync",
         "REPOSYNC_API_TOKEN_FILE": str(secret),
     }
-    settings = Settings.from_environment(environ)
+    settings = Settings.from_environment(environ, bare_names=True)
 
     assert settings.database_url == "postgresql://u:hush@db/reposync"
     assert settings.redis_url == "redis://reposync"
