@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -37,7 +40,7 @@ _CLOSE_SECONDS = 5.0
 def mcp(context: click.Context) -> None:
     """Serve the tools for agents on stdin and stdout, by the Model Context Protocol, until stdin ends.
 
-    An agent starts this command by itself: `reposync mcp install` writes its configuration. A daemon with the same
+    An agent starts this command by itself: `reposync mcp install` adds it to its configuration. A daemon with the same
     state folder answers the calls if one is running; a daemon also serves the same tools to other machines, at /mcp.
     """
     if context.invoked_subcommand is not None:
@@ -65,52 +68,50 @@ def mcp(context: click.Context) -> None:
     metavar="NAME",
     help="With --http: the variable that holds the token in the environment of the client; empty for no token.",
 )
-@click.option("--file", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file of the client.")
-@click.option("--print", "only_print", is_flag=True, help="Print the entry, and write nothing.")
+@click.option("--print", "only_print", is_flag=True, help="Print the command or the entry, and run nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
-def install(client: str, url: str | None, token_variable: str, file: Path | None, only_print: bool, yes: bool) -> None:
-    """Add reposync to the configuration of the agent CLIENT, after showing the difference.
+@click.pass_context
+def install(
+    context: click.Context, client: str, url: str | None, token_variable: str, only_print: bool, yes: bool
+) -> None:
+    """Add reposync to the configuration of the agent CLIENT, by the command of its vendor, after showing that command.
 
-    claude: .mcp.json, and vscode: .vscode/mcp.json in this folder; codex: ~/.codex/config.toml, cursor:
-    ~/.cursor/mcp.json, gemini: ~/.gemini/settings.json. All other entries stay. A token is never written: the entry
-    refers to a variable (VS Code asks for it). Afterwards it prints what to add to the agent's instructions.
+    These commands change: claude: .mcp.json in this folder; vscode: the user's profile; codex: ~/.codex/config.toml;
+    gemini: ~/.gemini/settings.json. Cursor has no such command: its entry is printed for ~/.cursor/mcp.json. A token is
+    never written: the entry refers to a variable. It also prints what to add to the agent's instructions.
     """
     from reposync.errors import ConfigError
-    from reposync.mcp.clients import CLIENTS, GUIDE, address, command_entry, difference, http_entry, with_entry, write
+    from reposync.mcp.clients import GUIDE, Server, address, vendor_command
 
     if url is not None:
-        entry = http_entry(client, address(url), token_variable or None)
+        server = Server(address(url), secret_variables=[token_variable] if token_variable else [])
     else:
-        paths = {each: str(Path(os.environ[each]).expanduser().absolute()) for each in _PATHS if os.environ.get(each)}
+        paths = {name: str(Path(os.environ[name]).expanduser().absolute()) for name in _PATHS if os.environ.get(name)}
         if (config := settings().config_path) is not None:  # also one that was found by this folder
             paths["REPOSYNC_CONFIG"] = str(config)
-        entry = command_entry(client, _own_command(), paths, (each for each in _SECRETS if os.environ.get(each)))
-    path = file or CLIENTS[client].path(Path.home(), Path.cwd())
-    guide = f"For the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}"
-    if only_print:
-        click.echo(f"For {path}:", err=True)
-        click.echo(with_entry(client, "", entry), nl=False)
-        click.echo(f"\n{guide}", nl=False, err=True)
-        return
-    try:
-        before = path.read_text("utf-8-sig") if path.exists() else ""
-        after = with_entry(client, before, entry)
-        if after == before:
-            click.echo(f"{path} has this entry already.")
-            return
-        click.echo(f"{path}:\n{difference(client, before, entry)}")
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("There is no terminal for the question. --yes writes it.")
-            click.confirm("Write it?", abort=True, err=True)
-        write(path, after)
-    except ConfigError as error:
-        raise ConfigError(f"{path} was not changed. {error.message}", remedy=error.remedy) from None
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{path} was not changed: {error}.") from None
-    if url is not None and token_variable and client != "vscode":
-        click.echo(f"Set {token_variable} in the environment of {CLIENTS[client].title} to a token that may read.")
-    click.echo(f"Written. {guide}", nl=False)
+        secrets = [name for name in _SECRETS if os.environ.get(name)]
+        server = Server(command=_own_command(), settings=paths, secret_variables=secrets)
+    if client == "cursor":
+        click.echo("For ~/.cursor/mcp.json:", err=True)
+        click.echo(json.dumps({"mcpServers": {"reposync": server.entry("${env:%s}")}}, indent=2))
+    else:
+        program, *arguments = vendor_command(client, server)
+        click.echo(shlex.join([program, *arguments]))
+        if not only_print:
+            if (path := shutil.which(program)) is None:
+                raise ConfigError(f"There is no program `{program}` here.", remedy="Run the command where it is.")
+            if not yes:
+                if not sys.stdin.isatty():
+                    raise click.UsageError("There is no terminal for the question. --yes runs the command.")
+                click.confirm("Run it?", abort=True, err=True)
+            if code := subprocess.run([path, *arguments], check=False).returncode:  # noqa: S603 - shown and confirmed
+                context.exit(code)
+    if url is not None and token_variable:
+        click.echo(f"\nSet {token_variable} in the environment of the client to a token that may read.", err=True)
+    elif client == "codex" and server.secret_variables:  # `codex mcp add` has no option for them
+        names = json.dumps(server.secret_variables)
+        click.echo(f"\nBelow [mcp_servers.reposync] in ~/.codex/config.toml, add: env_vars = {names}", err=True)
+    click.echo(f"\nFor the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}", nl=False, err=True)
 
 
 # Where the state is: the agent is started elsewhere. And variables whose values may hold a password.

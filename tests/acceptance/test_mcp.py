@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
 import signal
 import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -101,19 +104,65 @@ async def test_a_running_daemon_answers_in_its_place(indexed: Person) -> None:
     assert beside.structured_content["files"] == alone.structured_content["files"]
 
 
-async def test_an_agent_is_configured_by_a_command_that_then_works(indexed: Person) -> None:
-    shown, again = (indexed.types("mcp", "install", "claude", "--yes").stdout for _ in range(2))
-    assert '+    "reposync": {' in shown and "has this entry already" in again
-    refused = indexed.types("mcp", "install", "cursor", exit_code=2)
+def vendor(person: Person, name: str, exit_code: int = 0) -> Path:
+    """A program of a vendor in the person's PATH; the file to which it writes each of its arguments as a line."""
+    folder, called = person.home / "bin", person.home / f"{name}.arguments"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {called}\nexit {exit_code}\n")
+    (folder / name).chmod(0o755)
+    person.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
+    return called
 
-    (entry,) = json.loads((indexed.home / ".mcp.json").read_text())["mcpServers"].values()
-    assert "--yes" in refused.stderr
-    assert not (indexed.home / ".cursor").exists()
+
+async def test_the_vendors_command_gets_an_entry_that_works_and_holds_no_secret(indexed: Person) -> None:
+    called = vendor(indexed, "claude")
+
+    shown = indexed.types("mcp", "install", "claude", "--yes")
+
+    arguments = called.read_text().splitlines()
+    assert shlex.split(shown.stdout) == ["claude", *arguments]
+    assert "Code search with reposync" in shown.stderr
+    assert indexed.environment["REPOSYNC_API_TOKEN"] not in shown.stdout
+    entry = json.loads(arguments[-1])
     # As Claude Code starts it, which replaces references by the values of its own environment.
     env = {key: indexed.environment[key] if value == f"${{{key}}}" else value for key, value in entry["env"].items()}
     server = StdioServerParameters(command=entry["command"], args=entry["args"], env=env, cwd="/")
     async with Client(stdio_client(server)) as client:
         assert not (await client.call_tool("search_code", QUESTION)).is_error
+
+
+def test_the_vendors_exit_code_passes_through_and_without_consent_it_does_not_run(person: Person) -> None:
+    called = vendor(person, "codex", exit_code=7)
+
+    refused = person.types("mcp", "install", "codex", exit_code=2)
+    printed = person.types("mcp", "install", "codex", "--print")
+    assert "--yes" in refused.stderr and refused.stdout == printed.stdout
+    assert not called.exists()
+
+    failed = person.types("mcp", "install", "codex", "--yes", exit_code=7)
+    assert called.exists() and "Code search with reposync" not in failed.stderr
+
+
+def test_what_to_paste_is_printed_for_cursor_and_for_a_program_that_is_not_here(person: Person) -> None:
+    person.environment["PATH"] = str(person.home)
+
+    entry = json.loads(person.types("mcp", "install", "cursor", "--http", "https://sync.example.com").stdout)
+    absent = person.types("mcp", "install", "vscode", "--http", "https://sync.example.com", "--yes", exit_code=2)
+
+    headers = {"Authorization": "Bearer ${env:REPOSYNC_TOKEN}"}
+    expected = {"type": "http", "url": "https://sync.example.com/mcp", "headers": headers}
+    assert entry == {"mcpServers": {"reposync": expected}}
+    assert json.loads(shlex.split(absent.stdout)[-1]) == {"name": "reposync", **expected}
+    assert "no program `code` here" in absent.stderr
+
+
+def test_codex_which_has_no_option_for_them_is_told_the_variables_by_hand(person: Person) -> None:
+    person.environment["REPOSYNC_API_TOKEN"] = "s3cret-of-32-characters-012345678"
+
+    shown = person.types("mcp", "install", "codex", "--print")
+
+    assert 'env_vars = ["REPOSYNC_API_TOKEN"]' in shown.stderr
+    assert "s3cret" not in shown.stdout + shown.stderr
 
 
 def test_stdout_has_the_protocol_alone_and_the_end_of_stdin_ends_it(indexed: Person) -> None:

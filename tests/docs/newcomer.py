@@ -53,6 +53,7 @@ def programs_in(folder: Path, warm_program: str) -> Path:
     # An HTTP error is a command that failed.
     _script(folder / "curl", f'#!/bin/sh\nexec {shutil.which("curl")} --fail-with-body --silent --show-error "$@"\n')
     _script(folder / "rm", REMOVE)
+    _script(folder / "claude", "#!/bin/sh\n")  # what it is called with is tested elsewhere
     return folder
 
 

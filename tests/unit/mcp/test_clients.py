@@ -1,113 +1,67 @@
-"""Entries in the configuration of agents."""
+"""The commands that add reposync to the configuration of agents."""
 
 from __future__ import annotations
 
 import json
-import stat
-import tomllib
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from reposync.errors import ConfigError, UsageError
-from reposync.mcp.clients import CLIENTS, address, command_entry, difference, http_entry, with_entry, write
+from reposync.errors import UsageError
+from reposync.mcp.clients import Server, address, vendor_command
 
-PATHS = {"REPOSYNC_STATE_DIR": "/var/lib/reposync"}
-every_client = pytest.mark.parametrize("name", CLIENTS)
-
-
-def server(name: str) -> dict[str, Any]:
-    return http_entry(name, "https://sync.example.com/mcp", "REPOSYNC_TOKEN")
-
-
-def command(name: str) -> dict[str, Any]:
-    return command_entry(name, ["/opt/reposync/bin/reposync", "mcp"], PATHS, ["DATABASE_URL"])
+URL = "https://sync.example.com/mcp"
+COMMAND = ["/opt/reposync/bin/reposync", "mcp"]
+BY_HTTP = Server(URL, secret_variables=["REPOSYNC_TOKEN"])
+BY_COMMAND = Server(
+    command=COMMAND, settings={"REPOSYNC_STATE_DIR": "/srv"}, secret_variables=["REPOSYNC_DATABASE_URL"]
+)
 
 
-@every_client
-@pytest.mark.parametrize(("made", "secret"), [(server, "REPOSYNC_TOKEN"), (command, "DATABASE_URL")])
-def test_a_new_file_has_the_entry_which_refers_to_secrets_and_installing_twice_changes_nothing(
-    name: str, made: Any, secret: str
-) -> None:
-    entry = made(name)
-    written = with_entry(name, "", entry)
+@pytest.mark.parametrize("client", ["claude", "vscode"])
+def test_an_entry_as_json_refers_to_secrets_in_the_syntax_of_the_client(client: str) -> None:
+    reference = {"claude": "${%s}", "vscode": "${env:%s}"}[client]
 
-    servers = (tomllib.loads(written) if name == "codex" else json.loads(written))[CLIENTS[name].key]
-    assert servers == {"reposync": entry}
-    assert secret in written or "${input:reposync-token}" in written
-    assert with_entry(name, written, entry) == written
+    *words, by_http = vendor_command(client, BY_HTTP)
+    *_, by_command = vendor_command(client, BY_COMMAND)
 
-
-def test_a_server_without_tokens_needs_no_header() -> None:
-    url = "http://127.0.0.1:8080/mcp"
-    assert http_entry("claude", url, None) == {"type": "http", "url": url}
-
-
-def test_all_other_entries_of_a_json_file_stay() -> None:
-    before = {"theme": "ümlaut", "mcpServers": {"other": {"url": "x"}, "reposync": {"url": "old"}}, "n": [1, None, {}]}
-    after = json.loads(with_entry("cursor", json.dumps(before), server("cursor")))
-    assert after == {**before, "mcpServers": {"other": {"url": "x"}, "reposync": server("cursor")}}
-
-
-def test_the_difference_shows_our_entry_alone_and_no_secret_of_it() -> None:
-    before: dict[str, Any] = {
-        "reposync": {"url": "https://old", "headers": {"Authorization": "Bearer s3cret", "a": "b$"}}
-    }
-    before["other"] = {"url": "x", "headers": {"Authorization": "other-s3cret"}}
-
-    shown = difference("cursor", json.dumps({"mcpServers": before}), server("cursor"))
-
-    assert '-      "url": "https://old",' in shown
-    assert '+      "url": "https://sync.example.com/mcp",' in shown
-    assert "s3cret" not in shown and "b$" not in shown and "other" not in shown
-
-
-@every_client
-def test_the_difference_of_a_new_entry_is_the_entry(name: str) -> None:
-    shown = difference(name, "", server(name))
-    assert [line[1:] for line in shown.splitlines()] == with_entry(name, "", server(name)).splitlines()
-    assert {line[0] for line in shown.splitlines()} == {"+"}
-
-
-def test_all_lines_of_a_toml_file_stay() -> None:
-    before = '# mine\n[mcp_servers.other]\ncommand = "x" # why\n'
-    after = with_entry("codex", before, command("codex"))
-
-    assert after.startswith(before)
-    assert tomllib.loads(after)["mcp_servers"] == {"other": {"command": "x"}, "reposync": command("codex")}
+    name = {"name": "reposync"} if client == "vscode" else {}
+    assert words == {
+        "claude": ["claude", "mcp", "add-json", "--scope", "project", "reposync"],
+        "vscode": ["code", "--add-mcp"],
+    }[client]  # fmt: skip
+    headers = {"Authorization": f"Bearer {reference % 'REPOSYNC_TOKEN'}"}
+    assert json.loads(by_http) == {**name, "type": "http", "url": URL, "headers": headers}
+    env = {"REPOSYNC_STATE_DIR": "/srv", "REPOSYNC_DATABASE_URL": reference % "REPOSYNC_DATABASE_URL"}
+    assert json.loads(by_command) == {**name, "type": "stdio", "command": COMMAND[0], "args": ["mcp"], "env": env}
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("client", "server", "options"),
     [
-        ("vscode", '{"servers": {} // mine\n}'),
-        ("vscode", '{"inputs": {}}'),
-        ("cursor", "[]"),
-        ("cursor", '{"mcpServers": []}'),
-        ("codex", "model = "),
-        ("codex", 'mcp_servers = {other = {command = "x"}}'),
-        ("codex", '[mcp_servers.reposync]\ncommand = "/old"'),
+        ("codex", BY_HTTP, f"reposync --url={URL} --bearer-token-env-var=REPOSYNC_TOKEN"),
+        ("codex", BY_COMMAND, "reposync --env=REPOSYNC_STATE_DIR=/srv -- /opt/reposync/bin/reposync mcp"),
+        (
+            "gemini",
+            BY_HTTP,
+            f"--scope=user --transport=http --header=Authorization:_Bearer_${{REPOSYNC_TOKEN}} reposync {URL}",
+        ),
+        (
+            "gemini",
+            BY_COMMAND,
+            "--scope=user --transport=stdio --env=REPOSYNC_STATE_DIR=/srv"
+            " --env=REPOSYNC_DATABASE_URL=${REPOSYNC_DATABASE_URL} reposync /opt/reposync/bin/reposync mcp",
+        ),
     ],
 )
-def test_a_file_that_cannot_be_changed_without_a_loss_is_refused(name: str, text: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        with_entry(name, text, server(name))
-    assert refused.value.remedy
+def test_options_refer_to_secrets_in_the_syntax_of_the_client(client: str, server: Server, options: str) -> None:
+    words = [word.replace("_Bearer_", " Bearer ") for word in options.split()]
+    assert vendor_command(client, server) == [client, "mcp", "add", *words]
 
 
-def test_a_file_keeps_its_mode_and_stays_a_link_and_a_new_one_is_private(tmp_path: Path) -> None:
-    target, link, new = tmp_path / "dotfiles.json", tmp_path / "mcp.json", tmp_path / "below" / "mcp.json"
-    target.write_text("{}")
-    target.chmod(0o644)
-    link.symlink_to(target)
-
-    write(link, "[1]")
-    write(new, "[2]")
-
-    assert (link.is_symlink(), target.read_text(), stat.S_IMODE(target.stat().st_mode)) == (True, "[1]", 0o644)
-    assert (new.read_text(), stat.S_IMODE(new.stat().st_mode)) == ("[2]", 0o600)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["below", "dotfiles.json", "mcp.json"]
+@pytest.mark.parametrize("client", ["claude", "codex", "gemini", "vscode"])
+def test_a_server_without_tokens_needs_no_header(client: str) -> None:
+    shown = " ".join(vendor_command(client, Server("http://127.0.0.1:8080/mcp")))
+    assert "earer" not in shown
 
 
 @pytest.mark.parametrize(
