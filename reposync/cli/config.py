@@ -23,9 +23,7 @@ _SIGNS = {"added": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "re
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 
 
-@click.group(cls=Group)
-def config() -> None:
-    """The registry file: check it, or print its schema."""
+config = Group("config")
 
 
 @config.command()

@@ -22,9 +22,7 @@ DEPENDENCIES = (
 )
 
 
-@click.group(cls=Group)
-def db() -> None:
-    """The database: its schema, and a backup of it."""
+db = Group("db")
 
 
 @db.command()
@@ -81,7 +79,6 @@ def backup(file: Path) -> Result:
 @click.command()
 @prints
 def version() -> Result:
-    """Versions of reposync and of its main dependencies."""
     from importlib import metadata
 
     versions = {"reposync": __version__, "python": platform.python_version()}

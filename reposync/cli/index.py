@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from reposync.app.index_overview import BuildProgress, CollectionChange, IndexOverview, VersionOverview
 
 
-@click.group(cls=Group)
-def index() -> None:
-    """The versions of each repository's index, and the progress of a change."""
+index = Group("index")
 
 
 @index.command()

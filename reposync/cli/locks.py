@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from reposync.store.repositories import Repositories
 
 
-@click.group(cls=Group)
-def locks() -> None:
-    """The locks of running syncs: list them, or release one."""
+locks = Group("locks")
 
 
 @locks.command("list")

@@ -23,7 +23,8 @@ from reposync.cli.output import print_error
 from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError, UsageError
 from reposync.garbage import collect_rarely
 
-# Name -> (module, attribute, help). A module is imported when its command runs: `--help` must not import all of them.
+# Name -> (module, attribute, line of `--help`). A module is imported when its command runs: `--help` must not import
+# all of them. The line is also the help of a command that has no docstring.
 COMMANDS = {
     "sync": ("reposync.cli.sync", "sync", "Bring the index to the head of one, several or all repositories."),
     "search": ("reposync.cli.search", "search", "Search the indexed code, in words or by identifiers."),
@@ -67,9 +68,10 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, attribute, _ = COMMANDS[cmd_name]
+        module, attribute, text = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)  # noqa: S101 - for the type checker
+        command.help = command.help or text
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from reposync.store.repository import Repository
 
 
-@click.group(cls=Group)
-def repos() -> None:
-    """The registered repositories: list, show, add, adopt, remove, pause, resume."""
+repos = Group("repos")
 
 
 @repos.command("list")

@@ -87,9 +87,7 @@ def _history(found: list[Run]) -> Iterator[str | Table]:
         yield f"{click.style(run.id[:8], bold=True)} {': '.join(filter(None, (pause, why)))}"
 
 
-@click.group(cls=Group)
-def runs() -> None:
-    """One run: show it with its problems, watch it, cancel, retry or approve it. `reposync history` lists runs."""
+runs = Group("runs")
 
 
 @runs.command()
