@@ -26,13 +26,11 @@ from sqlalchemy import (
 from reposync.errors import CANNOT_HERE, LOCKED, Remedy, RunAmbiguous, RunNotFound
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Stored
-from reposync.store.idempotency import KEY_SECONDS
 from reposync.store.repositories import unknown_repository
 from reposync.store.run import QueueFigures, Run, RunCount, RunProblem, parse_cursor
 from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
     CLAIM_ORDER,
-    IDEMPOTENCY_KEYS,
     PROBLEMS,
     REPOSITORIES,
     RUNS,
@@ -197,13 +195,11 @@ class RunHistory(Stored):
         return {row[0]: row[1] for row in await self._database.rows(mine.order_by(RUNS.c.queued_at))}
 
     async def purge(self, before: datetime, *, batch: int = PURGE_BATCH) -> int:
-        """Delete the runs that ended before that time, with their problems and idempotency keys, and idempotency keys
-        that expired. Blocked runs stay. Returns how many runs. `batch`: runs in one transaction."""
+        """Delete the runs that ended before that time, with their problems. Blocked runs stay. Returns how many runs.
+        `batch`: runs in one transaction."""
         count = 0
         async with self._database.write() as connection:
             await self._correct_future_times(connection)
-            expired = IDEMPOTENCY_KEYS.c.created_at < self._database.moment(-KEY_SECONDS)
-            await connection.execute(delete(IDEMPOTENCY_KEYS).where(expired))
         ended = select(RUNS.c.id).where(
             RUNS.c.queued_at < before,  # implied by the next condition; it has the index
             RUNS.c.completed_at < before,
@@ -214,9 +210,6 @@ class RunHistory(Stored):
             began = time.monotonic()
             async with self._database.write() as connection:
                 ids = await connection.scalars(first)
-                # `daemon.history_days` may be less than one: a key without its run would be taken for one of a
-                # different run.
-                await connection.execute(delete(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.run_id.in_(ids)))
                 await connection.execute(delete(RUNS).where(RUNS.c.id.in_(ids)))
             count += len(ids)
             if len(ids) < batch:

@@ -17,7 +17,6 @@ from reposync.store.tables import (
     CLAIM_ORDER,
     ENDED_SESSIONS,
     HAS_LEFT,
-    IDEMPOTENCY_KEYS,
     REPOSITORIES,
     RUNS,
     VERSIONS,
@@ -63,7 +62,6 @@ INDEXES = (
     # For combined filters: if few runs match both, a query would otherwise pass over all runs that match one.
     _over("ix_sync_runs_repository_over_newest", RUNS.c.repository),
     _over("ix_sync_runs_trigger_over_newest", RUNS.c.trigger),
-    Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at),
     # For searches: few entries or one, however many repositories there are.
     Index("ix_repositories_inactive", REPOSITORIES.c.id, **_only(HAS_LEFT)),
     # For pushes.

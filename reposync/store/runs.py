@@ -15,7 +15,6 @@ from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, sanitize_text, t
 from reposync.store.database import Connection, Database, Stored
 from reposync.store.endings import Ending, Step, is_same_wait, step_of
 from reposync.store.history import find_run, no_such_run
-from reposync.store.idempotency import RequestKey, remember, repeated
 from reposync.store.repositories import change_repository, lock_repositories, lock_repository
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
@@ -57,21 +56,17 @@ class Runs(Stored):
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
-    async def enqueue(self, repository: str, ask: Ask, *, key: RequestKey | None = None) -> tuple[Run, bool]:
+    async def enqueue(self, repository: str, ask: Ask) -> tuple[Run, bool]:
         """Ask for a run of the repository with this name. Returns the run, and whether it is new. One that waits is
-        joined; a removal pauses the repository and cancels its other runs. `key`: the run of an earlier request with it
-        is returned. As part of a transaction: `queue_runs`. Raises RepositoryNotFound, IdempotencyKeyReused."""
+        joined; a removal pauses the repository and cancels its other runs. As part of a transaction: `queue_runs`.
+        Raises RepositoryNotFound."""
         async with self._database.write() as connection:
             row = await lock_repository(connection, repository)
-            if key is not None and (before := await repeated(connection, key)) is not None:
-                return before, False
             if ask.approval == IN_ADVANCE:
                 ask = replace(ask, approval=await self._approval(connection, row.id))
             if ask.removal:
                 await self._clear(connection, row)
             ((run, is_new),) = await queue_runs(connection, {row.id: row.name}, ask)
-            if key is not None:
-                await remember(connection, self._database, key, run)
             return run, is_new
 
     async def _clear(self, connection: Connection, repository: Row[Any]) -> None:
@@ -133,11 +128,6 @@ class Runs(Stored):
                 return await take(connection, worker, lease_seconds, run["id"])
         except IntegrityError:
             return None  # it was registered, and a sync was requested, at the same time
-
-    async def repeated(self, key: RequestKey) -> Run | None:
-        """See the function."""
-        async with self._database.read() as connection:
-            return await repeated(connection, key)
 
     # Cancelling ------------------------------------------------------------------------------------------------------
 

@@ -141,16 +141,6 @@ class _Problems(Record, table=True):
     detail: str = Field(sa_type=SafeText)
 
 
-class _IdempotencyKeys(Record, table=True):
-    """`fingerprint`: of the request that was sent with the key; `run_id`: the run that it led to."""
-
-    __tablename__ = "idempotency_keys"
-    key: str = Field(primary_key=True, sa_type=SafeText)
-    fingerprint: str = Field(sa_type=SafeText)
-    run_id: str = Field(sa_type=SafeText)
-    created_at: datetime = Field(sa_type=UTCDateTime)
-
-
 class _Groups(Record, table=True):
     """GitLab groups whose projects register themselves, and when each is listed next."""
 
@@ -211,7 +201,6 @@ REPOSITORIES = _table(_Repositories)
 VERSIONS = _table(_Versions)
 RUNS = _table(_Runs)
 PROBLEMS = _table(_Problems)
-IDEMPOTENCY_KEYS = _table(_IdempotencyKeys)
 GROUPS = _table(_Groups)
 REGISTRY_DOCUMENTS = _table(_RegistryDocuments)
 ENDED_SESSIONS = _table(_EndedSessions)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -42,7 +40,6 @@ from reposync.catalog.overview import RepositoryDetail, overviews, repository_de
 from reposync.catalog.targets import add_repository, change_repository, request_removal, syncable
 from reposync.config.loading import checked_repository
 from reposync.errors import ConfigError, RepositoryChanged
-from reposync.store.idempotency import RequestKey
 from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run
@@ -53,17 +50,6 @@ HTTP = "http"
 """The origin of repositories that are registered here."""
 MAX_KEY_CHARS = 200
 
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=MAX_KEY_CHARS,
-        pattern=r"^[\x21-\x7e]+$",
-        description="The same key with the same request gets the same run for 24 hours, on every pod, and "
-        "requests one run only. `wait` may differ.",
-    ),
-]
 IfMatch = Annotated[
     str | None,
     Header(
@@ -173,24 +159,15 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         name: RepositoryName,
         waiting: Annotated[Waiting, Query()],
         options: Annotated[SyncRequest | None, Body()] = None,
-        key: IdempotencyKey = None,
     ) -> dict[str, Any]:
         app = parts.application()
         options = options or SyncRequest()
-        client = admitted(request)
-        run = sent = None
-        if key is not None:
-            request_parts = json.dumps(("sync", name, options.full, options.allow_mass_delete))
-            fingerprint = hashlib.sha256(request_parts.encode()).hexdigest()
-            sent = RequestKey.of(client.name, client.credential, key, fingerprint)
-            if (run := await app.runs.repeated(sent)) is not None:
-                response.headers["Idempotency-Replayed"] = "true"
-        if run is None:
-            row = await syncable(app.repositories, name)
-            approval = IN_ADVANCE if options.allow_mass_delete else None
-            attempts = app.configuration.registry.daemon.max_attempts
-            ask = Ask(RunTrigger.HTTP, client.name, full=options.full, approval=approval, max_attempts=attempts)
-            run, _ = await app.runs.enqueue(row.name, ask, key=sent)
+        row = await syncable(app.repositories, name)
+        approval = IN_ADVANCE if options.allow_mass_delete else None
+        attempts = app.configuration.registry.daemon.max_attempts
+        by = admitted(request).name
+        ask = Ask(RunTrigger.HTTP, by, full=options.full, approval=approval, max_attempts=attempts)
+        run, _ = await app.runs.enqueue(row.name, ask)
         return await run_response(request, response, run_document(app.history, run), waiting.wait)
 
     @routes.get(

@@ -415,7 +415,7 @@ def test_the_api_is_described_route_by_route(open_url: str) -> None:
     routes = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     headings = re.findall(r"<h2 id=.*?</h2>", page)
     assert {" ".join(re.sub("<[^>]+>", "", each).split()) for each in headings} == routes
-    for words in ("REPOSITORY_NOT_FOUND", "Idempotency-Key", "SyncRequest"):
+    for words in ("REPOSITORY_NOT_FOUND", "If-Match", "SyncRequest"):
         assert words in page
 
 

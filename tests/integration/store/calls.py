@@ -24,7 +24,6 @@ import reposync.store
 from reposync.store import index_queries
 from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
-from reposync.store.idempotency import RequestKey
 from reposync.store.manifest import ManifestRow
 from reposync.store.registry import DueGroup, DueGroups, RegistryDocuments, RegistryReplaced
 from reposync.store.repository import Repository
@@ -37,7 +36,6 @@ from tests.integration.store.conftest import COMMIT, TICK, Store, registration
 
 LEASE_SECONDS = 3_000.0
 FILE, DIGEST = "/etc/reposync/repositories.yaml", "digest-1"
-KEY = RequestKey.of("token 1", "credential", "key-1", "fingerprint")
 BRAKE = {"commit": COMMIT, "planned": {"vanished": 9}, "losses": {"vanished": 9}, "indexed": 10}
 
 
@@ -89,7 +87,7 @@ class Installation:
         building = await store.building(running, settings_key="settings-3")
         await store.runs.add_problems(running, [RunProblem("a.py", "failed", "It is empty.")])
         await store.manifests.record(running, live.id, [row_of("a.py"), row_of("folder/b.py")])
-        await store.runs.enqueue("payments", Ask(RunTrigger.HTTP), key=KEY)
+        await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
         await store.due(TICK, "payments", "other")
         await store.repository("new", cron_expression="0 3 * * *")
         ahead = update(REPOSITORIES).where(REPOSITORIES.c.name.in_(["new", "other"]))
@@ -154,7 +152,6 @@ def _queue() -> dict[str, Call]:
     return {
         "enqueue": lambda it: it.store.runs.enqueue("payments", Ask(RunTrigger.COMMAND, full=True)),
         "enqueue of the other": lambda it: it.store.runs.enqueue("other", Ask(RunTrigger.COMMAND)),
-        "enqueue with a key": lambda it: it.store.runs.enqueue("payments", Ask(RunTrigger.HTTP), key=KEY),
         "enqueue of a removal": lambda it: it.store.runs.enqueue("payments", Ask(RunTrigger.HTTP, removal=True)),
         "enqueue_for_push": lambda it: it.store.runs.enqueue_for_push(
             it.row, HEAD, Ask(RunTrigger.WEBHOOK, max_attempts=3)
@@ -162,7 +159,6 @@ def _queue() -> dict[str, Call]:
         "claim_orphan_removal": lambda it: it.store.runs.claim_orphan_removal(
             "orphan", "gone", "worker-1", LEASE_SECONDS
         ),
-        "repeated": lambda it: it.store.runs.repeated(KEY),
         "interrupt": lambda it: it.store.runs.interrupt(it.running.id),
         "cancel": lambda it: it.store.runs.cancel(it.running.id),
         "cancel of a blocked run": lambda it: it.store.runs.cancel(it.blocked.id),

@@ -56,7 +56,7 @@ FILLED = {
     "repositories": {"next_due_at", "missed_ticks"},
     "sync_runs": {"asked", "attempts"},
 }
-# Who asked for a run, and what was approved, is in other columns; keys of requests are kept for a day; several registry
+# Who asked for a run, and what was approved, is in other columns; requests have no keys any more; several registry
 # files are one document; the result of a listing is in the log; attempts and missed ticks are lists in the rows that
 # they belong to.
 GONE = {
@@ -230,8 +230,6 @@ async def test_what_was_asked_of_a_program_with_requests_is_in_the_row_of_the_ru
         await database.upgrade()
         store = Store(database)
         (queued,) = await store.history.runs(status=RunStatus.QUEUED)
-        repeated = await store.history.by_ids(["9de87a3e-cb6c-5a4b-8492-2929bf2c0fe9"])
-        keys = (await rows(empty_database_url))["idempotency_keys"]
 
     assert [(request.asked_by, request.full) for request in queued.requests] == [
         ("schedule", False),
@@ -239,7 +237,6 @@ async def test_what_was_asked_of_a_program_with_requests_is_in_the_row_of_the_ru
     ], "eve@laptop withdrew hers"
     assert queued.requests[1].asked_at == datetime(2026, 3, 1, 13, 0, 1, 500_000, tzinfo=UTC)
     assert (queued.full, queued.repair, queued.approval) == (True, False, queued.brake)
-    assert [key["run_id"] for key in keys] == list(repeated), "the key still leads to its run"
 
 
 async def test_attempts_and_missed_ticks_are_in_the_rows_that_they_belong_to(empty_database_url: str) -> None:

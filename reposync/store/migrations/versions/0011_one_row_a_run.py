@@ -17,6 +17,10 @@ down_revision = "0010"
 log = logging.getLogger(__name__)
 
 _MOMENT = {"postgresql": "TIMESTAMP WITH TIME ZONE", "sqlite": "DATETIME"}
+_UNUSED_TABLES = (
+    *("run_requests", "run_attempts", "missed_ticks", "superseded_digests", "registry_files"),
+    "idempotency_keys",  # requests are not repeated by key any more: one for a queued run joins it
+)
 _UNUSED = {
     "sync_runs": ("approved", "first_started_at", "earlier_seconds"),
     "project_groups": ("worker", "lease_until", "attempt", "checked_at", "projects", "error_code", "error_message"),
@@ -62,7 +66,7 @@ def upgrade() -> None:
     _list_attempts()
     _list_missed_ticks()
     _merge_registry_files(op.get_bind())
-    for table in ("run_requests", "run_attempts", "missed_ticks", "superseded_digests", "registry_files"):
+    for table in _UNUSED_TABLES:
         op.execute(f"DROP TABLE {table}")
     op.execute("DROP INDEX uq_sync_runs_tick")
     op.execute("DROP INDEX ix_repositories_unversioned")
@@ -148,11 +152,6 @@ def _list_requests(*, is_sqlite: bool) -> None:
                     '{"in_advance": true}', CAST(COALESCE(sync_runs.brake, run_requests.approval) AS TEXT))
             ORDER BY asked_at DESC, id DESC LIMIT 1)
         WHERE approved""")
-    op.execute("DELETE FROM idempotency_keys")
-    op.execute("ALTER TABLE idempotency_keys DROP COLUMN answer")
-    op.execute("""
-        INSERT INTO idempotency_keys ("key", fingerprint, run_id, created_at)
-        SELECT id, fingerprint, run_id, asked_at FROM run_requests WHERE fingerprint IS NOT NULL""")
 
 
 def _merge_registry_files(connection: sa.Connection) -> None:
