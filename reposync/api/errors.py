@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -52,16 +51,6 @@ class LoginNeeded(AccessDenied):
 
 class RoleMissing(ApiError, code="FORBIDDEN", status=403):
     """The token is known, but its role does not allow this."""
-
-
-class TooManyAttempts(ApiError, code="TOO_MANY_ATTEMPTS", status=429):
-    """Too many wrong tokens from this address."""
-
-    def __init__(self, wait_seconds: float) -> None:
-        self.wait_seconds = math.ceil(wait_seconds)
-        super().__init__("Too many wrong tokens from this address.", remedy=f"Try again in {self.wait_seconds} s.")
-        self.headers = {"Retry-After": str(self.wait_seconds)}
-        self.details = {"wait_seconds": self.wait_seconds}
 
 
 class CrossSiteRefused(ApiError, code="CROSS_SITE_REFUSED", status=403):

@@ -12,7 +12,7 @@ from starlette.datastructures import URL
 
 from reposync.api.auth import ANONYMOUS, Principal, Role, admitted, local_address, login_address
 from reposync.api.description import Description
-from reposync.api.errors import AccessDenied, TooManyAttempts
+from reposync.api.errors import AccessDenied
 from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import FILE, ApiParts, BodyLimits, Router, UnreadRoute, with_body
 from reposync.api.web.code_pages import show_file, show_search
@@ -149,10 +149,8 @@ def _type_of(schema: Mapping[str, Any]) -> str:
 def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
     """`GET /login`, `POST /login` with the form fields `token` and `next`, and `POST /logout`.
 
-    A failed login leads back to the form. The query gives the reason, `failed`: `token` or `attempts` (with `wait`, in
-    seconds).
+    A failed login leads back to the form, with `failed=token` in the query.
     """
-    # The handler reads the form, if the client may still try a token.
     routes = Router(route_class=UnreadRoute, include_in_schema=False)
     access, root = parts.access, renderer.root
 
@@ -161,13 +159,12 @@ def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         if not access.has_tokens:
             return _redirect(f"{root}/")
         query = request.query_params
-        return renderer.page(request, "login.html", None, problem=_problem(query), next=query.get("next", ""))
+        return renderer.page(request, "login.html", None, failed="failed" in query, next=query.get("next", ""))
 
     @routes.post("/login")
     async def log_in(request: Request) -> Response:
         onward = f"{root}/"
         try:
-            access.check_attempts(request)
             form = _fields(await (await with_body(request, FORM)).form())
             onward = local_address(form.get("next", ""), root)
             response = _redirect(onward)
@@ -175,8 +172,6 @@ def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
                 access.log_in(request, response, form.get("token", "").strip())
         except AccessDenied:
             return _redirect(login_address(root, onward, failed="token"))
-        except TooManyAttempts as error:
-            return _redirect(login_address(root, onward, failed="attempts", wait=str(error.wait_seconds)))
         return response
 
     @routes.post("/logout")
@@ -186,15 +181,6 @@ def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         return response
 
     return routes
-
-
-def _problem(query: Mapping[str, str]) -> str | None:
-    wait = query.get("wait", "")
-    wait = f"{wait} s" if wait.isdecimal() and len(wait) < 5 else "a minute"
-    return {
-        "token": "This token is unknown.",
-        "attempts": f"Too many wrong tokens came from your address. Please wait {wait}.",
-    }.get(query.get("failed", ""))
 
 
 def _fields(form: Mapping[str, object]) -> dict[str, str]:

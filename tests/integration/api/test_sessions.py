@@ -9,13 +9,12 @@ import httpx
 import pytest
 
 from reposync.api.auth import Access
-from reposync.api.limits import Throttle
 from reposync.config.sections import HttpConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.workers import StoredEndedSessions
 from tests.fixtures.databases import database_kind  # noqa: F401
-from tests.integration.api.serving import OPERATOR, READER, TOKENS, code, log_in, server, status_of
+from tests.integration.api.serving import OPERATOR, READER, TOKENS, code, log_in, server
 
 WRONG = "this-token-nobody-has"
 BEHIND_TLS = {"X-Forwarded-Proto": "https"}
@@ -86,23 +85,6 @@ async def test_a_wrong_token_leads_back_to_the_form_that_says_so(browser: httpx.
         assert "reposync-session" not in cookies_set(answer)
     assert (await browser.get("/test/page")).status_code == 303
     assert code(await log_in(browser, "x" * 20_000)) == (413, "BODY_TOO_LARGE")
-
-
-async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
-    throttle = Throttle(max_failures=2, monotonic=lambda: 1_000.0)
-    async with server(Access(TOKENS, throttle=throttle)) as browser:
-        await log_in(browser, READER)
-        for number in range(2):
-            await log_in(browser, f"{WRONG}{number}")
-        answer = await log_in(browser, OPERATOR)
-        assert (await browser.get("/test/page")).json()["who"][:2] == ["READ", "session"], "who is in stays in"
-
-        assert answer.headers["location"] == "/login?failed=attempts&wait=60"
-        head = "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
-        assert await status_of(browser.base_url, head) == 303, "the form is not even read"
-        assert "reposync-session" not in cookies_set(answer)
-        shown = await browser.get(answer.headers["location"])
-        assert shown.status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
-"""Searches that take too long: answered in time, and counted until their threads are done. Wrong credentials."""
+"""Searches that take too long: answered in time, and counted until their threads are done."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from itertools import count
 
 import pytest
 
 from reposync.api import limits
-from reposync.api.errors import SearchBusy, SearchTimeout, TooManyAttempts
-from reposync.api.limits import ConcurrencyLimit, Throttle
+from reposync.api.errors import SearchBusy, SearchTimeout
+from reposync.api.limits import ConcurrencyLimit
 from reposync.supervision import in_thread
 from reposync.vectors.port import SearchHit
 
@@ -91,40 +90,3 @@ async def test_what_a_search_raises_comes_out_and_its_place_is_free() -> None:
     for _ in range(3):
         with pytest.raises(SearchBusy, match="elsewhere"):
             await limit.search(failing)
-
-
-HERE, THERE = "192.0.2.1", "192.0.2.2"
-GUESSES = (str(number).encode() for number in count())
-
-
-def guess(limit: Throttle, client: str, times: int = 1) -> None:
-    for _ in range(times):
-        limit.admit(client)
-        limit.failed(client, next(GUESSES))
-
-
-def test_a_repeated_wrong_credential_counts_once() -> None:
-    limit = Throttle(max_failures=3)
-    for client in (HERE, THERE) * 50:
-        limit.admit(client)
-        limit.failed(client, b"an outdated token")
-
-
-def test_a_network_that_one_ipv6_host_owns_is_one_client_and_so_is_ipv4_in_ipv6() -> None:
-    limit = Throttle(max_failures=3)
-    for host in range(3):
-        guess(limit, f"2001:db8::{host:x}")
-        guess(limit, "::ffff:192.0.2.1")
-
-    for client in ("2001:db8::ffff:1", HERE):
-        with pytest.raises(TooManyAttempts):
-            limit.admit(client)
-    limit.admit("2001:db8:0:1::1")
-
-
-def test_many_addresses_cost_no_more_memory_than_a_few_thousand() -> None:
-    limit = Throttle()
-    for number in range(10_000):
-        guess(limit, f"10.0.{number >> 8}.{number & 255}")
-
-    assert {len(each) for each in vars(limit).values() if hasattr(each, "__len__")} == {4_096}
