@@ -56,13 +56,9 @@ class RoleMissing(ApiError, code="FORBIDDEN", status=403):
 class CrossSiteRefused(ApiError, code="CROSS_SITE_REFUSED", status=403):
     """A page of another site made the browser send this request."""
 
-    headers: Mapping[str, str] = {"Connection": "close"}
-
 
 class HostNotAllowed(ApiError, code="HOST_NOT_ALLOWED", status=421):
     """The Host header names another server, which may be DNS rebinding."""
-
-    headers: Mapping[str, str] = {"Connection": "close"}
 
 
 class BodyTooLarge(ApiError, code="BODY_TOO_LARGE", status=413):
@@ -72,9 +68,13 @@ class BodyTooLarge(ApiError, code="BODY_TOO_LARGE", status=413):
 class BodyTooSlow(ApiError, code="BODY_TOO_SLOW", status=408):
     """The request body was not complete in time."""
 
+    headers: Mapping[str, str] = {"Connection": "close"}
+
 
 class BodyUnreadable(ApiError, code="BAD_REQUEST", status=400):
-    """The body does not match its Content-Type."""
+    """The body does not match its Content-Type, or its end is not certain."""
+
+    headers: Mapping[str, str] = {"Connection": "close"}
 
 
 class BodiesBusy(ApiError, code="BUSY", status=503):
@@ -119,6 +119,8 @@ class NotSearchableYet(ApiError, code="NOT_SEARCHABLE_YET", status=504):
 
 class TooManyConnections(ApiError, code="TOO_MANY_CONNECTIONS", status=503, retryable=True):
     """All connections of this pod are in use."""
+
+    headers: Mapping[str, str] = {"Connection": "close"}
 
 
 class ShuttingDown(ApiError, code="SHUTTING_DOWN", status=503):

@@ -66,14 +66,6 @@ def original_host(scope: Scope) -> str:
     return str(scope.get(_ORIGINAL_HOST) or Headers(scope=scope).get("host", ""))
 
 
-def client_network(client: str) -> str:
-    """The network that counts as one client: an IPv6 host owns 2**64 addresses."""
-    address = _address(client)
-    if address is None or address.version == 4:
-        return client if address is None else str(address)
-    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
-
-
 class AllowedHosts:
     """The host names that the server accepts, against DNS rebinding: a page whose name was made to resolve to this
     machine sends its own name.

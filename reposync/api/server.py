@@ -8,7 +8,6 @@ import errno
 import os
 import socket
 import struct
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from uvicorn.server import ServerState
 
 from reposync.api.auth import ADMITTED
 from reposync.api.errors import envelope
-from reposync.api.hosts import client_network
 from reposync.api.middleware import PROBES_ONLY
 from reposync.errors import ConfigError, UsageError
 from reposync.outgoing import is_loopback
@@ -35,8 +33,6 @@ _ABORT_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 _DRAIN_POLLS = 100
 _BACKLOG = 512
-# Of the loop: accept, make the transport, connection_made, the first step of the task that it may start.
-_ACCEPTING_TURNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +86,9 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
 class Connection(H11Protocol):
     """Uvicorn's protocol within `limits`, with our JSON for its own error.
 
-    If there are too many connections, the client that has most of those without an admitted request in progress loses
-    one of them: its oldest idle one, which HTTP allows at any time, or else its oldest. So a request with a valid token
-    is answered whatever strangers hold, and a stranger takes from others only what is more than their share. If all
-    connections have an admitted request in progress, a few more may be used for probes.
+    If there are too many connections, the oldest one without an admitted request in progress is closed: a request with
+    a valid token is answered whatever strangers hold. If all connections have an admitted request in progress, a few
+    more may be used for probes. `limit_concurrency` of uvicorn would refuse probes and tokens as well.
     """
 
     def __init__(
@@ -113,10 +108,9 @@ class Connection(H11Protocol):
             return
         strangers = [each for each in connections_of(self.server_state) if not each.is_admitted and each is not self]
         if strangers:
-            held = Counter(each.address for each in strangers)
-            victim = min(strangers, key=lambda each: (-held[each.address], not each.is_idle, each._made_at))
-            self.connections.discard(victim)
-            victim.drop()
+            oldest = min(strangers, key=lambda each: each._made_at)
+            self.connections.discard(oldest)
+            oldest.drop()
         elif surplus > RESERVED_CONNECTIONS:
             self.transport.abort()
         else:
@@ -130,12 +124,6 @@ class Connection(H11Protocol):
     def resume_writing(self) -> None:
         self._times_drained += 1
         super().resume_writing()
-
-    @property
-    def address(self) -> str:
-        """The network of the client. Behind a trusted proxy: of the last request, once `Proxies` has seen its head."""
-        client = self.scope["client"] if self.scope else self.client
-        return client_network(client[0]) if client else ""
 
     @property
     def is_idle(self) -> bool:
@@ -222,20 +210,8 @@ async def serve_http(
         yield HttpAddress(bound[0], bound[1])
     finally:
         stopping.set()
-        await stop_accepting(server)
-        await _shut_down(state, limits.grace_seconds)
-
-
-async def stop_accepting(server: asyncio.Server) -> None:
-    """Close `server` once the connections it has accepted exist: asyncio (Python 3.11) forgets those that it accepts
-    in the same turn, with their sockets open, and the others would not be known to whoever closes them all."""
-    for listener in server.sockets:
-        asyncio.get_running_loop().remove_reader(listener)
-    try:
-        for _ in range(_ACCEPTING_TURNS):
-            await asyncio.sleep(0)
-    finally:
         server.close()
+        await _shut_down(state, limits.grace_seconds)
 
 
 async def _shut_down(state: ServerState, grace_seconds: float) -> None:

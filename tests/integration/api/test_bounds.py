@@ -13,7 +13,7 @@ import structlog
 from fastapi import FastAPI, Request
 
 from reposync.api.errors import add_error_handlers
-from reposync.api.middleware import MAX_QUERY_BYTES, Gate
+from reposync.api.middleware import MAX_QUERY_BYTES, add_middleware
 from reposync.api.routing import BodyLimits, Route
 from reposync.api.server import HttpAddress, serve_http
 from reposync.config.sections import HttpConfig
@@ -28,7 +28,7 @@ async def address() -> AsyncIterator[HttpAddress]:
     app = FastAPI()
     app.router.route_class = SmallRoute
     add_error_handlers(app, str)
-    app.add_middleware(Gate, config=HttpConfig(), has_tokens=True)
+    add_middleware(app, HttpConfig(), has_tokens=True)
 
     @app.post("/length")
     async def length(request: Request) -> int:

@@ -97,19 +97,6 @@ async def test_a_slow_reader_gets_every_response_whole(daemon: Daemon) -> None:
     assert received.endswith(b"}")
 
 
-async def test_behind_a_trusted_proxy_a_stranger_takes_only_what_is_theirs(daemon: Daemon) -> None:
-    def from_client(client: str) -> bytes:
-        return SLOW.replace(b"\r\n", f"\r\nX-Forwarded-For: {client}\r\n".encode(), 1)
-
-    async with (
-        serving(daemon, trusted_proxies=["127.0.0.1"]) as address,
-        holding(address, from_client("192.0.2.1"), 1) as (honest,),
-        holding(address, from_client("192.0.2.66"), CONNECTIONS * 2),
-    ):
-        assert await status(address, "/test/read") == 200
-        assert is_open(honest), "the one that has most of them loses its oldest"
-
-
 async def test_a_login_form_must_arrive_within_three_seconds(daemon: Daemon) -> None:
     async with serving(daemon) as address:
         reader, writer = await asyncio.open_connection(address.host, address.port)
