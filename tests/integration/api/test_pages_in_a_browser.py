@@ -370,7 +370,7 @@ def test_an_error_page_reloads_when_the_error_is_over(page: Page, showcase: Show
     with showcase.served(application=application) as url:
         page.clock.install()
         page.goto(f"{url}/locks")
-        expect(page.get_by_role("heading")).to_have_text("The database does not respond")
+        expect(page.get_by_role("heading")).to_have_text("This did not work")
         is_over = True
         page.clock.run_for(5_000)
         expect(page.get_by_role("heading")).to_have_text("Locks")

@@ -69,12 +69,12 @@ def heading(answer: httpx.Response) -> str:
     return found[1]
 
 
-def check(answer: httpx.Response, status: int, title: str, *words: str) -> None:
+def check(answer: httpx.Response, status: int, *words: str) -> None:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["cache-control"] == "no-store"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert heading(answer) == title
+    assert heading(answer) == "This did not work"
     assert '<header class="top">' in answer.text
     for each in words:
         assert each in answer.text, answer.text
@@ -83,27 +83,25 @@ def check(answer: httpx.Response, status: int, title: str, *words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "title", "words"),
+    ("method", "path", "status", "words"),
     [
-        ("GET", "/nothing/here", 404, "Not found", "There is nothing at /nothing/here."),
-        ("GET", "/<script>alert(1)</script>", 404, "Not found", "&lt;script&gt;alert(1)&lt;/script&gt;"),
-        ("GET", "/runs/none-of-this", 404, "Not found", "none-of-this"),
-        ("GET", "/actions/sync", 405, "This address is for a button", "GET is not possible"),
-        ("GET", "/logout", 405, "This address is for a button", "GET is not possible"),
-        ("POST", "/", 405, "This address is for a button", "POST is not possible"),
-        ("GET", "/runs?before=rubbish", 422, "This is not valid", "cursor is not valid"),
-        ("GET", "/?after=***", 422, "This is not valid", "cursor is not valid"),
-        ("GET", "/search?q=%00", 422, "This is not valid", "NUL"),
-        ("GET", "/search?q=" + "a" * 9_000, 414, "This address is too long", "the limit is 8,192"),
-        ("GET", "/test/unforeseen", 500, "Something went wrong", "under incident"),
+        ("GET", "/nothing/here", 404, "There is nothing at /nothing/here."),
+        ("GET", "/<script>alert(1)</script>", 404, "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        ("GET", "/runs/none-of-this", 404, "none-of-this"),
+        ("GET", "/actions/sync", 405, "GET is not possible"),
+        ("GET", "/logout", 405, "GET is not possible"),
+        ("POST", "/", 405, "POST is not possible"),
+        ("GET", "/runs?before=rubbish", 422, "cursor is not valid"),
+        ("GET", "/?after=***", 422, "cursor is not valid"),
+        ("GET", "/search?q=%00", 422, "NUL"),
+        ("GET", "/search?q=" + "a" * 9_000, 414, "the limit is 8,192"),
+        ("GET", "/test/unforeseen", 500, "under incident"),
     ],
 )
-def test_an_error_page_says_what_happened_and_what_to_do(
-    open_url: str, method: str, path: str, status: int, title: str, words: str
-) -> None:
+def test_an_error_page_says_what_happened(open_url: str, method: str, path: str, status: int, words: str) -> None:
     answer = ask(method, open_url + path, headers=BROWSER)
 
-    check(answer, status, title, words, 'href="/"')
+    check(answer, status, words, 'href="/"')
     assert "hunter22" not in answer.text
     assert ("allow" in answer.headers) == (status == 405)
 
@@ -113,23 +111,23 @@ def test_a_button_that_comes_too_late_or_names_nothing_says_so(open_url: str, sh
         return ask("POST", f"{open_url}/actions/{what}", data=fields, headers=BROWSER)
 
     ended = showcase.run_of(LIVE, RunStatus.COMPLETED)
-    check(press("approve", run=ended.id), 409, "This is not possible now", "only a blocked run can be approved")
+    check(press("approve", run=ended.id), 409, "only a blocked run can be approved")
     near = "Did you mean &#39;platform/web&#39;?"
-    check(press("sync", name="paltform/web"), 404, "Not found", near)
-    check(press("sync", name="zzzzzzzz"), 404, "Not found", "zzzzzzzz")
-    check(press("sync"), 404, "Not found")
-    check(press("cancel", run=ended.id[:8]), 404, "Not found")
-    check(press("release", name=PAUSED), 404, "Not found")
-    check(press("explode"), 422, "This is not valid", "no action")
-    check(press("sync", name="x" * 1_100_000), 413, "This was too large")
+    check(press("sync", name="paltform/web"), 404, near)
+    check(press("sync", name="zzzzzzzz"), 404, "zzzzzzzz")
+    check(press("sync"), 404)
+    check(press("cancel", run=ended.id[:8]), 404)
+    check(press("release", name=PAUSED), 404)
+    check(press("explode"), 422, "no action")
+    check(press("sync", name="x" * 1_100_000), 413)
 
 
 def test_another_sites_page_and_a_name_that_is_not_ours_get_nothing_but_a_page(open_url: str) -> None:
     foreign = {**BROWSER, "Origin": "http://evil.example"}
-    check(ask("POST", f"{open_url}/actions/sync", headers=foreign), 403, "This came from another site", "Nothing was")
+    check(ask("POST", f"{open_url}/actions/sync", headers=foreign), 403, "A page of another site")
 
     rebound = ask("GET", open_url, headers={**BROWSER, "Host": "rebound.example"})
-    check(rebound, 421, "This server has a different name", "rebound.example")
+    check(rebound, 421, "rebound.example")
     assert LIVE not in rebound.text and 'href="/runs"' not in rebound.text
     # It can be read, though: what it looks like is no secret.
     (stylesheet,) = re.findall(r'<link rel="stylesheet" href="(.*?)">', rebound.text)
@@ -140,11 +138,11 @@ def test_a_reader_cannot_change_anything_and_no_other_site_can(guarded_url: str)
     with logged_in(guarded_url, READER) as reader:
         page = reader.get("/")
         assert LIVE in page.text and "/actions/" not in page.text
-        check(reader.post("/actions/sync", data={"name": LIVE}), 403, "You may read, but not change this", "Log out")
+        check(reader.post("/actions/sync", data={"name": LIVE}), 403, "may read, but not operate")
     with logged_in(guarded_url, OPERATOR) as operator:
         for action in ("/actions/sync", "/logout"):
             answer = operator.post(action, data={"name": LIVE}, headers={"Origin": "http://evil.example"})
-            check(answer, 403, "This came from another site", "Nothing was done")
+            check(answer, 403, "A page of another site")
         assert operator.get("/").status_code == 200
 
 
@@ -154,7 +152,7 @@ def test_without_a_session_there_is_the_login_and_no_error(guarded_url: str) -> 
         answer = ask("GET", guarded_url + path, headers=BROWSER)
         assert (answer.status_code, answer.headers["location"][:6]) == (303, "/login"), path
     # What is in nobody's way tells nothing about what there is.
-    check(ask("GET", f"{guarded_url}/nothing", headers=BROWSER), 404, "Not found")
+    check(ask("GET", f"{guarded_url}/nothing", headers=BROWSER), 404)
     wrong = {**BROWSER, "Authorization": "Bearer of-nobody-at-all"}
     assert ask("GET", guarded_url, headers=wrong).headers["location"] == "/login"
 
@@ -171,12 +169,12 @@ def test_a_filter_by_a_misspelt_repository_names_the_nearest(open_url: str) -> N
 def test_while_the_database_is_away_pages_say_so_and_try_again_by_themselves(showcase: Showcase) -> None:
     with showcase.served(application=starting) as url:
         answer = ask("GET", f"{url}/runs", headers=BROWSER)
-        check(answer, 503, "reposync is starting", 'data-retry="5"', "reloads by itself")
+        check(answer, 503, "The daemon is starting", 'data-retry="5"', "reloads by itself")
         assert "database" not in answer.text
     with showcase.served(application=away) as url:
         for path in ("/", "/runs", f"/runs/{'a' * 36}", "/locks", "/search?q=x"):
             answer = ask("GET", url + path, headers=BROWSER)
-            check(answer, 503, "The database does not respond", "db.example.com", 'data-retry="5"', "reloads by itself")
+            check(answer, 503, "db.example.com", 'data-retry="5"', "reloads by itself")
             assert answer.headers["retry-after"] == "5"
         # A button is not pressed again by itself.
         pressed = ask("POST", f"{url}/actions/sync", data={"name": LIVE}, headers=BROWSER)
