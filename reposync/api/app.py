@@ -10,7 +10,7 @@ from starlette.routing import Route as AnyRoute
 from reposync.api.description import DescribedApplication, Description, description_routes
 from reposync.api.errors import add_error_handlers
 from reposync.api.hosts import Proxies
-from reposync.api.middleware import Gate
+from reposync.api.middleware import add_middleware
 from reposync.api.routes.events import event_routes
 from reposync.api.routes.index import index_routes
 from reposync.api.routes.locks import lock_routes
@@ -21,7 +21,8 @@ from reposync.api.routes.runs import run_routes
 from reposync.api.routes.search import search_routes
 from reposync.api.routes.webhooks import webhook_routes
 from reposync.api.routing import ApiParts, Route
-from reposync.api.web.pages import page_routes
+from reposync.api.web.help_page import help_page
+from reposync.api.web.pages import login_page, page_routes
 from reposync.api.web.rendering import Renderer, StaticContent, error_pages
 from reposync.errors import ConfigError
 
@@ -45,10 +46,16 @@ ROUTES = (
 
 def create_app(parts: ApiParts) -> FastAPI:
     """Has no state but `parts`, and opens nothing. Raises ConfigError for a root path that is one of its own paths."""
+    renderer = Renderer(parts)
+    description = Description(lambda: app.openapi(), parts.access.config.root_path)
+    routers = [routes(parts) for routes in ROUTES]
+    routers += [description_routes(description), help_page(parts, renderer), login_page(parts, renderer)]
+    routers += [page_routes(parts, renderer, description)]
     app = DescribedApplication(
         title="reposync",
         summary="Keeps source code from GitLab searchable in Qdrant.",
         version=parts.version,
+        routes=[*(route for router in routers for route in router.routes), Mount("/static", StaticContent())],
         # FastAPI's pages load scripts from a third-party server.
         docs_url=None,
         redoc_url=None,
@@ -57,21 +64,14 @@ def create_app(parts: ApiParts) -> FastAPI:
         # A redirect to the path without the slash would contain the wrong host behind most proxies.
         redirect_slashes=False,
     )
+    # Routes that are added later admit requests by their head, too.
     app.router.route_class = Route
     add_error_handlers(app, parts.secrets.redact)
-    for routes in ROUTES:
-        app.router.routes += routes(parts).routes
-    description = Description(app.openapi, parts.access.config.root_path)
-    app.router.routes += description_routes(description).routes
-    renderer = Renderer(parts)
     app.state.error_page = error_pages(renderer, parts.access)
-    app.router.routes += page_routes(parts, renderer, description).routes
-    app.mount("/static", StaticContent(), name="static")
     _check_root_path(app, parts.access.config.root_path)
-    # The last one is the outermost. HEAD has to get the headers of the compressed response. Level 9 takes two to three
-    # times as long as 5, and saves at most a tenth more.
+    # The last one is the outermost. Level 9 takes two to three times as long as 5, and saves at most a tenth more.
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=5)
-    app.add_middleware(Gate, config=parts.access.config, has_tokens=parts.access.has_tokens)
+    add_middleware(app, parts.access.config, has_tokens=parts.access.has_tokens)
     app.add_middleware(Proxies, config=parts.access.config)
     return app
 

@@ -193,8 +193,8 @@ def _unique_id(route: APIRoute) -> str:
 
 
 class Router(APIRouter):
-    """An APIRouter of such routes. The application takes them as they are: `include_router` would build each of them a
-    second time, at the first request, which takes 100 ms."""
+    """An APIRouter of such routes. The application is made with these: `include_router` builds each of them a second
+    time, at the first requests, in 100 ms (FastAPI 0.165)."""
 
     def __init__(self, *, route_class: type[Route] = Route, **options: Any) -> None:
         super().__init__(

@@ -16,7 +16,6 @@ from reposync.api.errors import AccessDenied
 from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import FILE, ApiParts, BodyLimits, Router, UnreadRoute, with_body
 from reposync.api.web.code_pages import show_file, show_search
-from reposync.api.web.help_page import help_page
 from reposync.api.web.rendering import Page, Renderer
 from reposync.api.web.repository_pages import show_repositories, show_repository
 from reposync.api.web.runs_page import show_run, show_runs
@@ -35,8 +34,6 @@ FORM = BodyLimits(max_bytes=16_384, seconds=3.0)
 def page_routes(parts: ApiParts, renderer: Renderer, description: Description) -> APIRouter:
     routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
-    for pages in (help_page, _login_page):
-        routes.routes += pages(parts, renderer).routes
 
     def add(path: str, show: Callable[[Page], Awaitable[Response]]) -> None:
         @routes.get(path)
@@ -146,7 +143,7 @@ def _type_of(schema: Mapping[str, Any]) -> str:
 # Login ----------------------------------------------------------------------------------------------------------------
 
 
-def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
+def login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
     """`GET /login`, `POST /login` with the form fields `token` and `next`, and `POST /logout`.
 
     A failed login leads back to the form, with `failed=token` in the query.
