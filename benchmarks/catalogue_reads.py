@@ -53,7 +53,7 @@ from tests.integration.api.conftest import Daemon
 GITLAB = "https://gitlab.example.com"
 REGISTRY = f"""
 gitlab:
-  - {{name: main, url: "{GITLAB}", token: "${{TOKEN:-none}}"}}
+  - {{name: main, url: "{GITLAB}", token: "${{TOKEN:-}}"}}
 embedding: {{provider: none}}
 defaults: {{collection: COLLECTION}}
 """

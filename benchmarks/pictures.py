@@ -220,7 +220,7 @@ def served(folder: Path, embeddings: EmbeddingServer, gitlab: GitLabServer) -> I
     repositories = {name: GitRepository.create(folder / f"{name}.git") for name in names}
     lines = [
         f"embedding: {{provider: openai, url: '{embeddings.url}', model: '{MODEL}', dimensions: 64}}",
-        f"gitlab: [{{name: main, url: '{gitlab.url}', token: {GITLAB_TOKEN}}}]",
+        f"gitlab: [{{name: main, url: '{gitlab.url}', token: \"${{GITLAB_TOKEN}}\"}}]",
         "repositories:",
         *(
             f"  - {{name: platform/{name}, gitlab: main, project: platform/{name}, schedule: every 30 minutes}}"
@@ -234,7 +234,8 @@ def served(folder: Path, embeddings: EmbeddingServer, gitlab: GitLabServer) -> I
         gitlab.add_project(f"platform/{name}", repository.path)
     (folder / "repositories.yaml").write_text("\n".join(lines) + "\n")
     log = ExecutionLog(sqlite_url(folder / "state" / "reposync.db"))
-    with Pod("laptop", folder, {"REPOSYNC_API_TOKEN": f"operate:{TOKEN}"}) as pod, api(pod) as client:
+    tokens = {"REPOSYNC_API_TOKEN": f"operate:{TOKEN}", "GITLAB_TOKEN": GITLAB_TOKEN}
+    with Pod("laptop", folder, tokens) as pod, api(pod) as client:
 
         def syncs(name: str, status: str = "completed") -> None:
             before = len(log.ended(f"platform/{name}", status))

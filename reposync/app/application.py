@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, SyncTarget
 from reposync.clock import Clock
-from reposync.config.loading import Clear
-from reposync.config.references import known_text
 from reposync.config.registry import Registry
+from reposync.config.secret_fields import known_text
 from reposync.config.sections import EmbeddingConfig
 from reposync.config.settings import Configuration, Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
@@ -111,11 +110,11 @@ class Application:
             self.resources.push_async_callback(index.close)
         return self.indexes[collection]
 
-    def adopt(self, registry: Registry, clear: Clear) -> None:
+    def adopt(self, registry: Registry) -> None:
         """Use a new registry from now on; active runs keep the one that they began with."""
         self.configuration = replace(self.configuration, registry=registry)
         self.secrets.know(self.configuration.secrets())
-        self.catalog = Catalog(registry, self.repositories, clear)
+        self.catalog = Catalog(registry, self.repositories)
 
     @contextlib.asynccontextmanager
     async def parts(self, target: SyncTarget, *, repair: bool = False) -> AsyncGenerator[SyncParts, None]:
@@ -262,7 +261,6 @@ async def open_application(
     settings: Settings,
     observer: Observer | None = None,
     *,
-    clear: Clear | None = None,
     secrets: Secrets | None = None,
     prepare: Callable[[Database], Awaitable[None]] | None = None,
     with_engine: bool = False,
@@ -270,7 +268,7 @@ async def open_application(
     migrates: bool = True,
 ) -> AsyncGenerator[Application, None]:
     """Open the database, upgrade its schema (if it `migrates`; else it has to be current), call `prepare`, and read the
-    current registry. `clear`: secrets that this process read from the registry file. `secrets`: collects all secrets of
+    current registry. `secrets`: collects all secrets of
     this process; they are redacted from errors that leave the block. `with_engine`: start the embedded engine, if it is
     configured, during the imports. `clock`: this machine's.
 
@@ -288,7 +286,7 @@ async def open_application(
             (await database.schema()).require(database.where)
         if prepare is not None:
             await prepare(database)
-        registry = await registry_in_force(database, clear or {})
+        registry = await registry_in_force(database)
         configuration = Configuration(settings, registry)
         secrets.know(configuration.secrets())
         if with_engine:
@@ -300,7 +298,7 @@ async def open_application(
         locks = _open_locks(configuration, history, observer)
         if locks is not None:
             resources.push_async_callback(locks.close)
-        catalog = Catalog(registry, repositories, clear or {}, await _unapplied(database, settings))
+        catalog = Catalog(registry, repositories, await _unapplied(database, settings))
         stores = (database, repositories, Manifests(database), Versions(database), runs, history, catalog)
         yield Application(configuration, *stores, worker, locks, observer, secrets, resources)
 

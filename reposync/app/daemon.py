@@ -126,7 +126,6 @@ class Daemon:
                 opening = open_application(
                     self._settings,
                     observer,
-                    clear=self._watcher.loaded.clear,
                     secrets=self._secrets,
                     prepare=self._watcher.apply,
                     with_engine=True,

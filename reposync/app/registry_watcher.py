@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -71,15 +72,19 @@ class RegistryWatcher:
     async def run(self, app: Application, on_registry: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled. `on_registry` is called at the start and whenever a different registry is in force."""
         stamp: Any = None
+        files: list[Signature] = []
         backoff = Backoff(0.5, _LONGEST_PAUSE_SECONDS)
         while True:
             try:
-                # Secrets in the file are not in the database: a file with only a different secret is read too.
                 was_read = await self._look(app.database)
                 now = await RegistryDocuments(app.database).current()
-                if was_read or stamp != now:
-                    stamp = now
+                # Secrets are not in the database: the files that hold them are looked at too.
+                before, files = files, await asyncio.to_thread(_files_of_variables)
+                if was_read or stamp != now or files != before:
+                    is_first, stamp = stamp is None, now
                     await self._adopt(app)
+                    if files != before and not is_first:
+                        log.info("files of secrets read again")
                     await on_registry()
                     if self._unusable:
                         self._unusable, self._said = False, ""
@@ -120,8 +125,7 @@ class RegistryWatcher:
 
     async def _adopt(self, app: Application) -> None:
         """Use the registry in force, except for sections from which objects were built at the start."""
-        clear = self.loaded.clear
-        registry = await registry_in_force(app.database, clear)
+        registry = await registry_in_force(app.database)
         before = app.configuration.registry
         allowed = {"allow_local_sources": registry.http.allow_local_sources}
         http = before.http.model_copy(update=allowed)
@@ -130,7 +134,7 @@ class RegistryWatcher:
             self._restart.met("a change takes effect after a restart of the daemon", " and ".join(changed))
         else:
             self._restart.over()
-        app.adopt(registry.model_copy(update=kept), clear)
+        app.adopt(registry.model_copy(update=kept))
 
     def _report(self, plan: Plan) -> None:
         if not plan.applied and plan.standing != "current":
@@ -157,6 +161,12 @@ class RegistryWatcher:
             self._said = message
             self._on_reload(result)
             log.error(message, **more)
+
+
+def _files_of_variables() -> list[Signature]:
+    """Signatures of the files that variables `..._FILE` name."""
+    paths = [Path(value) for name, value in sorted(os.environ.items()) if name.endswith("_FILE") and value]
+    return [signature_of(path) for path in paths]
 
 
 def signature_of(path: Path | None) -> Signature:

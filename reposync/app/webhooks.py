@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reposync.app.application import Application
 from reposync.catalog.targets import server_at
-from reposync.config.references import known_text
 from reposync.config.registry import GitLabInstance, signing_key
+from reposync.config.secret_fields import known_text
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.store.repository import Repository
 from reposync.store.run import Ask

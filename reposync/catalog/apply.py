@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from reposync.catalog.targets import CONFIG, redefined, registration_of
-from reposync.config.loading import Clear, LoadedRegistry, checked_repository, registry_of, sentences
+from reposync.config.loading import LoadedRegistry, checked_repository, registry_of, sentences
 from reposync.config.registry import Registry
 from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
@@ -166,12 +166,12 @@ def _standing(before: RegistryDocument | None, digest: str) -> ContentState:
     return "superseded" if digest in before.superseded or not before.digest else "new"
 
 
-async def registry_in_force(database: Database, clear: Clear) -> Registry:
+async def registry_in_force(database: Database) -> Registry:
     """The sections of the applied document, with secrets from this process's environment. Raises ConfigError if this
     version cannot read what a newer one wrote."""
     current = await RegistryDocuments(database).current()
     try:
-        return registry_of({} if current is None else current.document, os.environ, clear)
+        return registry_of({} if current is None else current.document, os.environ)
     except ValidationError as error:
         raise ConfigError(f"The applied registry cannot be used here: {'; '.join(sentences(error))}.") from None
 

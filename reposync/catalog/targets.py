@@ -9,12 +9,12 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from reposync.config.loading import Clear, checked_repository, repository_of
+from reposync.config.loading import checked_repository, repository_of
 from reposync.config.registry import Registry, ResolvedRepository
 from reposync.config.schedule import NEVER
 from reposync.errors import (
@@ -115,12 +115,10 @@ class SyncTarget:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The registered repositories. `registry`: the sections of the applied document; `clear`: plain-text secrets
-    that this process read from its own file."""
+    """The registered repositories. `registry`: the sections of the applied document."""
 
     registry: Registry
     repositories: Repositories
-    clear: Clear = field(default_factory=dict)
     unapplied: Path | None = None
     """This process's registry file, if a different one, or none, was applied."""
 
@@ -152,7 +150,7 @@ class Catalog:
             )
         definition = definition or _place(row.name, row.location, row.source)
         try:
-            return SyncTarget(repository_of(self.registry, definition, os.environ, self.clear), row)
+            return SyncTarget(repository_of(self.registry, definition, os.environ), row)
         except ValueError as error:  # pydantic's: a newer version of the program may have written more into it
             raise ConfigError(f"The definition of {row.name!r} cannot be read by this version.") from error
 

@@ -133,7 +133,7 @@ def _shown(value: Any) -> str:
     match value:
         case {"variable": str(raw)} | {"address": str(raw)}:
             return escape_unprintable(raw)
-        case {"file": str(path)}:
+        case {"file": str(path)}:  # of an earlier version
             return f"(in the clear in {escape_unprintable(path)})"
         case dict():
             return ", ".join(f"{escape_unprintable(str(key))} {_shown(each)}" for key, each in value.items())

@@ -154,7 +154,7 @@ async def _changed(database: Database, run_id: str, action: str) -> tuple[Run, d
     if action == "cancel":
         run = await runs.cancel(found.id, by=current_user())
     else:
-        attempts = (await registry_in_force(database, {})).daemon.max_attempts
+        attempts = (await registry_in_force(database)).daemon.max_attempts
         ask = Ask(RunTrigger.COMMAND, current_user(), max_attempts=attempts)
         run = await (runs.approve if action == "approve" else runs.retry)(found.id, ask)
     return run, await run_detail(log, run)

@@ -10,6 +10,7 @@ import json
 import os.path
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -22,22 +23,13 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     PlainSerializer,
-    SecretStr,
     ValidationInfo,
     WithJsonSchema,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from reposync.config.references import (
-    Interpolated,
-    MissingSecret,
-    ReferencedSecret,
-    SecretText,
-    known_text,
-    reference_to,
-    resolve_reference,
-)
+from reposync.config.references import Interpolated, has_clear_credentials
 from reposync.config.schedule import NEVER, Schedule, is_never, zone
 from reposync.wildmatch import check_pattern
 
@@ -52,9 +44,8 @@ MAX_PATTERNS, MAX_PATTERNS_CHARS, MAX_PATTERN_CHARS = 1_000, 50_000, 1_000
 limits take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 0.06 ms."""
 
 # And halves of surrogate pairs, which JSON can hold and no database can.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_EMPTY_WORDS = "must not be empty; leave it out if none is needed"
-_CONTROL_WORDS = "must not contain a line break or another control character"
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+CONTROL_WORDS = "must not contain a line break or another control character"
 _NAME = r"[A-Za-z0-9._/][A-Za-z0-9._/-]{0,199}"
 _EMPTY_OR_DOTS = r"(?:.*/)?\.{0,2}(?:/.*)?"  # as a part of a path
 _COLLECTION = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}"
@@ -65,6 +56,20 @@ _BRANCH = r"(?!refs/)(?![-/])(?!.*(?:\.\.|@\{|//))[^\x00-\x20\x7f~^:?*\[\\]*[^\x
 _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_DURATION_SECONDS = 366 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryFile:
+    """The context of a validation: values are from a file in `folder`."""
+
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedDocument:
+    """The context of a validation: values are from the database, and `environ` resolves references to secrets."""
+
+    environ: Mapping[str, str]
 
 
 class ConfigModel(BaseModel):
@@ -125,6 +130,17 @@ def _gitlab_url(value: str) -> str:
     return value
 
 
+def _without_clear_credentials(value: Any, info: ValidationInfo) -> Any:
+    raw = value.raw if isinstance(value, Interpolated) else value
+    is_http = isinstance(value, str) and value.startswith(("http://", "https://"))
+    if isinstance(info.context, RegistryFile) and is_http and has_clear_credentials(raw):
+        raise InvalidValue(
+            "holds credentials in the clear: write https://user:${GIT_PASSWORD}@..., and set GIT_PASSWORD in the "
+            "environment"
+        )
+    return value
+
+
 def git_url(value: str) -> str:
     """The address of a git repository over http(s), without credentials. Raises InvalidValue."""
     if not re.match(r"https?://", value):
@@ -140,8 +156,8 @@ def git_url(value: str) -> str:
 
 
 def _text(value: str) -> str:
-    if _CONTROL.search(value):
-        raise InvalidValue(_CONTROL_WORDS)
+    if CONTROL.search(value):
+        raise InvalidValue(CONTROL_WORDS)
     return str(value)  # not `Interpolated`
 
 
@@ -154,61 +170,6 @@ def _prefix(value: str) -> str:
 def _not_empty(value: str) -> str:
     if not value.strip():
         raise InvalidValue("must not be empty")
-    return value
-
-
-def _secret(value: Any, info: ValidationInfo) -> SecretStr | None:
-    """From a file, with the reference to it, or from the reference in the database. The validation context has `file`
-    and `clear`, to which every secret of the file is added, or `environ` and `clear`, which resolve references."""
-    context, name = info.context or {}, _secret_name(info)
-    reference = value if isinstance(value, Mapping) and "environ" in context else None
-    if reference is not None:
-        value = resolve_reference(reference, name, context["environ"], context["clear"])
-    if value is None or isinstance(value, SecretStr):
-        return value
-    if not isinstance(value, str):
-        raise InvalidValue("must be text")
-    # A secret from a mounted file ends in the line break of the file.
-    text = value.rstrip("\r\n")
-    if problem := _text_problem(text):
-        return refused_secret(None if reference is None else ReferencedSecret("", reference), info, problem)
-    if reference is None and "file" in context:
-        raw = value.raw if isinstance(value, Interpolated) else value
-        reference = value.reference if isinstance(value, SecretText) else reference_to(raw, context["file"])
-        context["clear"][name] = SecretStr(text)
-    return SecretStr(text) if reference is None else ReferencedSecret(text, reference)
-
-
-def _text_problem(text: str) -> str | None:
-    return _CONTROL_WORDS if _CONTROL.search(text) else None if text else _EMPTY_WORDS
-
-
-def refused_secret(secret: SecretStr | None, info: ValidationInfo, problem: str) -> SecretStr:
-    """Raises InvalidValue for the secret of a file. One from the environment of this process does not make the applied
-    registry unusable: it is a `MissingSecret`, which whoever needs it reports."""
-    if "environ" not in (info.context or {}):
-        raise InvalidValue(problem)
-    reference = getattr(secret, "reference", {})
-    written = f" ({reference['variable']})" if "variable" in reference else ""
-    return MissingSecret(f"This process cannot use {_secret_name(info)}{written}: it {problem}.", reference)
-
-
-def _secret_name(info: ValidationInfo) -> str:
-    owner = _SECRET_OWNERS.get((info.config or {}).get("title") or "", "{!r}").format(info.data.get("name"))
-    return f"`{info.field_name}` of {owner}"
-
-
-_SECRET_OWNERS = {
-    "GitLabInstance": "GitLab server {!r}",
-    "EmbeddingConfig": "`embedding`",
-    "QdrantConfig": "`qdrant`",
-    "Repository": "repository {!r}",
-}
-
-
-def _header_secret(value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-    if not re.fullmatch(r"[\x21-\x7e]+", known_text(value) or "unknown"):
-        return refused_secret(value, info, "must be printable ASCII without spaces")
     return value
 
 
@@ -234,7 +195,7 @@ def _globs(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _local_path(value: Any, info: ValidationInfo) -> Path:
-    """Absolute; a relative path starts at `base` of the validation context, or at the current folder."""
+    """Absolute; a relative path starts at the folder of the registry file, or at the current folder."""
     if not isinstance(value, str | Path) or not str(value):
         raise InvalidValue("must be a path; write . for the folder of this file")
     text = _text(str(value))
@@ -244,7 +205,7 @@ def _local_path(value: Any, info: ValidationInfo) -> Path:
         path = Path(text).expanduser()
     except RuntimeError:
         raise InvalidValue("names a home folder that is not known") from None
-    base = (info.context or {}).get("base") or Path.cwd()
+    base = info.context.folder if isinstance(info.context, RegistryFile) else Path.cwd()
     # Not resolve(): a symlink keeps the name that its owner gave it.
     return Path(os.path.normpath(base / path))
 
@@ -330,14 +291,6 @@ AnyText = Annotated[str, _TEXT]
 Text = Annotated[str, _TEXT, AfterValidator(_not_empty)]
 Prefix = Annotated[str, Field(max_length=MAX_PREFIX_CHARS), AfterValidator(_prefix)]
 """May be empty, begin or end with a blank, and contain line breaks."""
-Secret = Annotated[
-    SecretStr | None,
-    BeforeValidator(_secret),
-    PlainSerializer(lambda secret: getattr(secret, "reference", None), when_used="json"),
-]
-"""Null, or a secret. JSON for the database holds the reference to it."""
-HeaderSecret = Annotated[Secret, AfterValidator(_header_secret)]
-"""A secret that is sent in an HTTP header."""
 _NAME_WORDS = (
     "must be 1 to 200 letters (a-z), digits and . _ - /, must not start with -, and must have no empty, . or .. part "
     "between its slashes"
@@ -361,7 +314,7 @@ ListedGlobs = Annotated[Globs, BeforeValidator(lambda value: () if value is None
 BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url)]
 BaseUrls = Annotated[str, _TEXT, AfterValidator(base_urls)]
 GitLabUrl = Annotated[BaseUrl, AfterValidator(_gitlab_url)]
-GitUrl = Annotated[str, _TEXT, AfterValidator(git_url)]
+GitUrl = Annotated[str, BeforeValidator(_without_clear_credentials), _TEXT, AfterValidator(git_url)]
 LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json")]
 ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule)]
 ScheduleOrNever = Annotated[str, BeforeValidator(_schedule_or_never), AfterValidator(_ticking), _OR_NULL]

@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from reposync.config.document import MAX_BYTES, Document, Loc, Problem, RegistryErrors, read_document
-from reposync.config.references import Interpolated, split_credentials
+from reposync.config.fields import AppliedDocument, RegistryFile
+from reposync.config.references import Interpolated
 from reposync.config.registry import Registry, Repository, ResolvedRepository
 from reposync.config.sections import EmbeddingConfig, prefixes_of
 from reposync.errors import ConfigError
 from reposync.words import nearest, suggestion
 
-Clear = Mapping[str, SecretStr]
-"""Secrets of a registry file that this process read, by their name in messages."""
 Finding = tuple[Loc, str]
 """The path to a value, and a sentence about it."""
 
@@ -70,7 +69,6 @@ class LoadedRegistry:
     path: Path | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
     """What is written to the database."""
-    clear: Clear = field(default_factory=dict)
     digest: str = ""
     """Digest of the meaning of the file: comments and the order of keys do not change it."""
 
@@ -84,8 +82,7 @@ def load_registry(path: Path | None, environ: Mapping[str, str] = os.environ) ->
         return LoadedRegistry(Registry())
     document = read_document(content_of(path), str(path), environ)
     # Not resolve(): a mounted ConfigMap is a symlink, and relative paths start at the folder that people see.
-    clear: dict[str, SecretStr] = {}
-    context = {"base": path.absolute().parent, "file": str(path), "clear": clear}
+    context = RegistryFile(path.absolute().parent)
     try:
         registry = Registry.model_validate({} if document.data is None else document.data, context=context)
     except ValidationError as error:
@@ -97,7 +94,7 @@ def load_registry(path: Path | None, environ: Mapping[str, str] = os.environ) ->
     entries = {each.name: each.definition for each in registry.resolved()}
     digest = hashlib.sha256(json.dumps([stored, entries], sort_keys=True, default=str).encode()).hexdigest()
     ordered = tuple(sorted(warnings, key=lambda each: (each.line, each.column)))
-    return LoadedRegistry(registry, ordered, path, stored, clear, digest)
+    return LoadedRegistry(registry, ordered, path, stored, digest)
 
 
 def checked_repository(registry: Registry, values: Mapping[str, object]) -> ResolvedRepository:
@@ -136,7 +133,8 @@ def content_of(path: Path, what: str = "registry file", *, max_bytes: int = MAX_
 
 def _warnings(document: Document, registry: Registry) -> Iterator[Finding]:
     for loc, text in document.texts.items():
-        yield from _secret_in_the_clear(loc, text)
+        if loc[-1:] and loc[-1] in _SECRET_KEYS and isinstance(text, Interpolated) and not text and text.values:
+            yield loc, f"`{loc[-1]}` is empty, because {text.raw} is: nothing is sent"
     for index, server in enumerate(registry.gitlab):
         if server.token and _is_unencrypted(server.url):
             yield ("gitlab", index, "url"), "the token is sent unencrypted over http://"
@@ -160,22 +158,6 @@ def _missing(loc: Loc, value: object) -> Iterator[Finding]:
     elif isinstance(value, tuple):
         for index, each in enumerate(value):
             yield from _missing((*loc, index), each)
-
-
-def _secret_in_the_clear(loc: Loc, text: str) -> Iterator[Finding]:
-    key, raw = loc[-1] if loc else None, getattr(text, "raw", text)
-    if key == "git" and raw is text and split_credentials(text)[1] is not None:
-        yield loc, "the address holds credentials in the clear; write https://user:${VARIABLE}@..."
-    if key not in _SECRET_KEYS or not raw:
-        return
-    if re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", raw):
-        yield loc, f"`{key}` is used literally; for the value of a variable write ${{{raw[1:]}}}"
-    elif not isinstance(text, Interpolated):
-        yield loc, f"`{key}` is in the clear; write ${{VARIABLE}} and set it in the environment"
-    elif not text and text.values:
-        yield loc, f"`{key}` is empty, because {raw} is: nothing is sent"
-    elif text.has_default:
-        yield loc, f"the default of `{key}` is in the clear; leave it out"
 
 
 def _without_prefix(embedding: EmbeddingConfig) -> Iterator[Finding]:
@@ -275,18 +257,16 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 # The registry in the database.
 
 
-def registry_of(document: Mapping[str, Any], environ: Mapping[str, str], clear: Clear) -> Registry:
+def registry_of(document: Mapping[str, Any], environ: Mapping[str, str]) -> Registry:
     """The registry of an applied document.
 
-    A secret that this process lacks becomes a `MissingSecret`. Keys that a newer version of the program wrote are
-    dropped. Raises ValidationError for a document that no version could have written.
+    Whoever needs a secret that this process lacks gets SecretMissing. Keys that a newer version of the program wrote
+    are dropped. Raises ValidationError for a document that no version could have written.
     """
-    return Registry.model_validate(document, extra="ignore", context={"environ": environ, "clear": clear})
+    return Registry.model_validate(document, extra="ignore", context=AppliedDocument(environ))
 
 
-def repository_of(
-    registry: Registry, definition: Mapping[str, Any], environ: Mapping[str, str], clear: Clear
-) -> ResolvedRepository:
+def repository_of(registry: Registry, definition: Mapping[str, Any], environ: Mapping[str, str]) -> ResolvedRepository:
     """The repository of a `ResolvedRepository.definition`. Raises ConfigError if the registry lacks its server."""
     values = {key: value for key, value in definition.items() if key in Repository.model_fields}
-    return registry.resolve(Repository.model_validate(values, context={"environ": environ, "clear": clear}))
+    return registry.resolve(Repository.model_validate(values, context=AppliedDocument(environ)))

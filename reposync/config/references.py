@@ -1,23 +1,20 @@
 """References to environment variables: `${VAR}` and `${VAR:-default}` in the registry file, credentials in addresses,
 and references in place of secrets in the database. `$$` is a dollar sign.
 
-Variables are resolved after the YAML is parsed, so that no value can change the structure of the file.
+Variables are resolved after the YAML is parsed, so that no value can change the structure of the file. NAME_FILE may be
+the path of a file with the value of NAME.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import unquote
 
-from pydantic import SecretStr
-
-from reposync.errors import SecretMissing
-
 Reference = Mapping[str, str]
-"""What the database holds in place of a secret: `{"variable": "${GITLAB_TOKEN}"}`, `{"address": "https://${T}@host/x"}`
-for credentials in an address, or `{"file": path}` for a secret in the clear, which only a process that read the file
-has."""
+"""What the database holds in place of a secret: `{"variable": "${GITLAB_TOKEN}"}`, or `{"address": "https://${T}@host/x"}`
+for credentials in an address. Up to 0.2.1 also `{"file": path}`, for a secret in the clear in that file."""
 
 _REFERENCE = re.compile(
     r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}|(?P<open>\{))"
@@ -35,50 +32,26 @@ _USER_INFO = re.compile(
 class InterpolationError(ValueError):
     """A reference with wrong syntax, or a variable that is not set. The message holds no value of a variable."""
 
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}; {advice}")
+        self.problem = problem
+
 
 class Interpolated(str):
     """A text that holds values of variables. `raw`: as written in the file; `values`: those from the environment, by
-    name; `has_default`: a default in the file is part of the text."""
+    name."""
 
     raw: str
     values: Mapping[str, str]
-    has_default: bool
 
 
-class SecretText(str):
-    """The text of a secret that is part of an address, and the reference to it."""
-
-    reference: Reference
-
-
-class ReferencedSecret(SecretStr):
-    """A secret with the reference to it."""
-
-    def __init__(self, text: str, reference: Reference) -> None:
-        super().__init__(text)
-        self.reference = reference
-
-
-class MissingSecret(ReferencedSecret):
-    """A secret that this process does not have. Reading its value raises SecretMissing, which names the variable."""
-
-    def __init__(self, message: str, reference: Reference) -> None:
-        super().__init__("***", reference)
-        self.message = message
-
-    def get_secret_value(self) -> str:
-        raise SecretMissing(self.message)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MissingSecret) and other.message == self.message
-
-    def __hash__(self) -> int:
-        return hash(self.message)
-
-
-def known_text(secret: SecretStr | None) -> str | None:
-    """The text of a secret that this process has."""
-    return None if secret is None or isinstance(secret, MissingSecret) else secret.get_secret_value()
+def file_content(path: str) -> str:
+    """The value that a variable `..._FILE` stands for. Raises ValueError."""
+    try:
+        return Path(path).expanduser().read_text("utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"names a file that cannot be read ({path}: {reason})") from None
 
 
 def interpolate(raw: str, environ: Mapping[str, str]) -> str:
@@ -88,33 +61,45 @@ def interpolate(raw: str, environ: Mapping[str, str]) -> str:
     but `{` and `$` is literal. Raises InterpolationError.
     """
     values: dict[str, str] = {}
-    defaults: list[str] = []
+    is_plain = True
 
     def resolved(match: re.Match[str]) -> str:
+        nonlocal is_plain
         if match["dollar"]:
             return "$"
         if match["open"]:
             raise InterpolationError(
-                "`${` starts a reference that cannot be read: write ${NAME} or ${NAME:-default} (letters, digits and "
-                "_; no braces in the default), or $${ for the characters themselves"
+                "`${` starts a reference that cannot be read",
+                "write ${NAME} or ${NAME:-default} (letters, digits and _; no braces in the default), or $${ for the "
+                "characters themselves",
             )
+        is_plain = False
         name, default = match["name"], match["default"]
-        value = environ.get(name)
+        value = _value(name, environ)
         if default is not None and not value:
-            defaults.append(default)
             return str(default)
         if value is None:
-            message = f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}"
-            raise InterpolationError(message)
+            problem = f"the environment variable {name} is not set"
+            raise InterpolationError(problem, f"set it, or write ${{{name}:-default}}")
         values[name] = value
         return value
 
     text = _REFERENCE.sub(resolved, raw)
-    if not values and not defaults:
+    if is_plain:
         return text
     interpolated = Interpolated(text)
-    interpolated.raw, interpolated.values, interpolated.has_default = raw, values, any(defaults)
+    interpolated.raw, interpolated.values = raw, values
     return interpolated
+
+
+def _value(name: str, environ: Mapping[str, str]) -> str | None:
+    value, path = environ.get(name), environ.get(f"{name}_FILE")
+    if value or not path:
+        return value
+    try:
+        return file_content(path)
+    except ValueError as error:
+        raise InterpolationError(f"the environment variable {name}_FILE {error}", "correct it") from None
 
 
 def split_credentials(url: str) -> tuple[str, str | None, str | None]:
@@ -148,43 +133,27 @@ def split_credentials(url: str) -> tuple[str, str | None, str | None]:
     )
 
 
-def reference_to(raw: str, file: str) -> Reference:
-    """The reference to a secret that is written as `raw` in `file`."""
-    return {"variable": raw} if _VARIABLES_ALONE.fullmatch(raw) else {"file": file}
+def is_reference(raw: str) -> bool:
+    """Whether a secret that is written as `raw` is nothing but variables, without a default."""
+    return _VARIABLES_ALONE.fullmatch(raw) is not None
 
 
-def reference_to_credentials(raw: str, file: str) -> Reference:
-    """The reference to the credentials in the address `raw` in `file`."""
-    # A password in what remains without the variables is in the clear.
-    _, user, password = split_credentials(re.sub(_VARIABLE, "", raw))
-    return {"file": file} if (user if password is None else password) else {"address": raw}
+def has_clear_credentials(raw: str) -> bool:
+    """Whether the address `raw` holds a password or, without one, a user that is not only made of variables."""
+    if re.search(r":-[^{}]*@", raw):  # a default that is an address
+        return True
+    _, user, password = split_credentials(re.sub(r"\$\{[^{}:]*(?::-)?\}", "", raw))
+    return bool(user if password is None else password)
 
 
-def resolve_reference(
-    reference: Reference, secret: str, environ: Mapping[str, str], clear: Mapping[str, SecretStr]
-) -> MissingSecret | str | None:
-    """The value; a `MissingSecret` if this process does not have it; None if the variable is empty by its default.
+def first_variable(raw: str) -> str | None:
+    """The name of the first variable in `raw`."""
+    return next((match["name"] for match in _REFERENCE.finditer(raw) if match["name"]), None)
 
-    `secret` names the secret in messages ("`token` of GitLab server 'main'"). `clear` holds the secrets, by that name,
-    that this process read from its own registry file.
-    """
-    if "file" in reference:
-        if secret in clear:
-            return clear[secret].get_secret_value()
-        return MissingSecret(
-            f"This process does not have {secret}: it is in the clear in {reference['file']}. "
-            "Write ${VARIABLE} there, and set the variable for every process.",
-            reference,
-        )
-    raw = reference.get("variable") or reference["address"]
-    try:
-        text = interpolate(raw, environ)
-    except InterpolationError:
-        names = re.findall(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", raw)
-        missing = " and ".join(name for name in names if name not in environ)
-        message = f"This process does not have {secret}: the environment variable {missing} is not set."
-        return MissingSecret(message, reference)
+
+def resolve_reference(reference: Reference, environ: Mapping[str, str]) -> str:
+    """The text of a secret; it is empty if its variable is. Raises InterpolationError."""
     if "address" in reference:
-        _, user, password = split_credentials(text)
-        return (user if password is None else password) or None
-    return str(text) or None
+        _, user, password = split_credentials(interpolate(reference["address"], environ))
+        return (user if password is None else password) or ""
+    return str(interpolate(reference["variable"], environ))

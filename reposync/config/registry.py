@@ -7,15 +7,15 @@ import binascii
 import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from reposync.config import fields
+from reposync.config import fields, secret_fields
 from reposync.config.document import EXTENSION, Loc
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
-from reposync.config.references import Interpolated, SecretText, known_text, reference_to_credentials, split_credentials
+from reposync.config.references import Interpolated, has_clear_credentials, split_credentials
 from reposync.config.schedule import NEVER, Schedule
 from reposync.config.sections import DaemonConfig, EmbeddingConfig, HttpConfig, IndexConfig, QdrantConfig, SearchConfig
 from reposync.errors import ConfigError
@@ -46,34 +46,40 @@ def default_overlap(size: int, usual_size: int = DEFAULT_CHUNK_SIZE, usual_overl
     return usual_overlap if size == usual_size else size // 5
 
 
+# They allow to start syncs, and the endpoint is open to everybody who can reach the server: they must be hard to guess.
+
+
+def _webhook_problem(text: str) -> str | None:
+    if len(text) < SHORTEST_WEBHOOK_SECRET:
+        return f"must have at least {SHORTEST_WEBHOOK_SECRET} characters; try `openssl rand -hex 32`"
+    return secret_fields.header_problem(text)
+
+
+def _signing_problem(text: str) -> str | None:
+    if signing_key(text) is None:
+        return 'must be whsec_ and 32 bytes in base64; try `echo "whsec_$(openssl rand -base64 32)"`'
+    return None
+
+
+_WEBHOOK_SECRET = secret_fields.EnvironmentSecret("GITLAB_WEBHOOK_SECRET", _webhook_problem)
+_WEBHOOK_SIGNING = secret_fields.EnvironmentSecret("GITLAB_WEBHOOK_SIGNING", _signing_problem)
+
+
 class GitLabInstance(ConfigModel):
     """A GitLab server. Without a token only public projects are visible."""
 
     name: fields.Name = Field(description="The name that repositories and groups use for this server.")
     url: fields.GitLabUrl = Field(description="Its address, without /api/v4.")
-    token: fields.HeaderSecret = key(None, "Access token with read_api and read_repository.")
+    token: secret_fields.Token = key(None, "Access token with read_api and read_repository.")
     ca_file: fields.LocalPath | None = key(None, "PEM file of the authority that signed its certificate.")
-    webhook_secret: fields.HeaderSecret = key(
+    webhook_secret: Annotated[SecretStr | None, _WEBHOOK_SECRET] = key(
         None, "Secret token of its webhooks: at least 16 characters, the same in all."
     )
-    webhook_signing: fields.HeaderSecret = key(None, "Signing token of its webhooks (GitLab 19.0 and later): whsec_...")
+    webhook_signing: Annotated[SecretStr | None, _WEBHOOK_SIGNING] = key(
+        None, "Signing token of its webhooks (GitLab 19.0 and later): whsec_..."
+    )
     connect_timeout_seconds: fields.Seconds = 10.0
     read_timeout_seconds: fields.Seconds = 60.0
-
-    @field_validator("webhook_secret", "webhook_signing")
-    @classmethod
-    def _is_hard_to_guess(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        # It allows to start syncs, and the endpoint is open to everybody who can reach the server.
-        text = known_text(secret)
-        if text is None:
-            return secret
-        if info.field_name == "webhook_signing" and signing_key(text) is None:
-            problem = 'must be whsec_ and 32 bytes in base64; try `echo "whsec_$(openssl rand -base64 32)"`'
-            return fields.refused_secret(secret, info, problem)
-        if len(text) < SHORTEST_WEBHOOK_SECRET:
-            problem = f"must have at least {SHORTEST_WEBHOOK_SECRET} characters; try `openssl rand -hex 32`"
-            return fields.refused_secret(secret, info, problem)
-        return secret
 
 
 class ChunkOverride(ConfigModel):
@@ -133,7 +139,7 @@ class Repository(ConfigModel):
     git: fields.GitUrl | None = key(None, "https:// address of a git repository.")
     path: fields.LocalPath | None = key(None, "Folder; a relative one starts at the folder of the registry file.")
     username: fields.Text | None = key(None, "With `git` and `password`; default: oauth2.")
-    password: fields.Secret = key(None, "With `git`: password or access token.")
+    password: secret_fields.Password = key(None, "With `git`: password or access token.")
     branch: fields.Branch | None = key(None, "Default: the default branch.")
     schedule: fields.MaybeScheduleOrNever = key(
         None, "Overrides `defaults.schedule`; never (null in the file): on request only.", **_NULL_IS_NEVER
@@ -157,9 +163,12 @@ class Repository(ConfigModel):
         if value.get("password"):
             return value if password is not None else {**value, "git": url, "username": username}
         # https://TOKEN@host: the only credential is the secret.
-        secret = SecretText(username if password is None else password)
-        raw = written.raw if isinstance(written, Interpolated) else written
-        secret.reference = reference_to_credentials(raw, (info.context or {}).get("file", ""))
+        secret: Any = username if password is None else password
+        if isinstance(info.context, fields.RegistryFile):
+            raw = written.raw if isinstance(written, Interpolated) else written
+            if has_clear_credentials(raw):
+                return value  # `git` reports it
+            secret = secret_fields.ReferencedSecret(secret, {"address": raw})
         found = {**value, "git": url, "password": secret}
         return found if password is None else {**found, "username": username or None}
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from reposync.config import fields
+from reposync.config import fields, secret_fields
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
 
 Provider = Literal["local", "openai", "tei", "ollama", "none"]
@@ -52,7 +52,7 @@ class EmbeddingConfig(ConfigModel):
     url: fields.BaseUrl | None = key(None, "The server; null with openai: api.openai.com.")
     model: fields.Text | None = key(None, "Name of the model at the server.")
     dimensions: fields.Dimensions | None = key(None, "Length of a vector; null: ask the server.")
-    api_key: fields.HeaderSecret = key(None, "Sent as Bearer token.")
+    api_key: secret_fields.EmbeddingKey = key(None, "Sent as Bearer token.")
     ca_file: fields.LocalPath | None = key(None, "PEM file of the authority that signed its certificate.")
     window: fields.WindowChars | None = key(
         None, "Characters that the model reads at once; longer chunks get several vectors."
@@ -85,9 +85,10 @@ class EmbeddingConfig(ConfigModel):
         if value is not None and key in MEANINGLESS_KEYS.get(provider, ()):
             raise InvalidValue(f"has no meaning for provider {provider}")
         if provider == "openai" and key == "api_key" and value is None and info.data.get("url", "") is None:
-            return fields.refused_secret(
-                None, info, "is required for provider openai without the `url` of a different server"
-            )
+            problem = "is required for provider openai without the `url` of a different server"
+            if not isinstance(info.context, fields.AppliedDocument):
+                raise InvalidValue(problem)
+            return secret_fields.lacking_secret(info, f"it {problem}, and its variable is empty", {})
         return value
 
 
@@ -95,7 +96,7 @@ class QdrantConfig(ConfigModel):
     """Where the points are. REPOSYNC_QDRANT_URL and REPOSYNC_QDRANT_API_KEY override `url` and `api_key`."""
 
     url: fields.BaseUrls | None = key(None, "null: the embedded engine. The nodes of a cluster: separated by commas.")
-    api_key: fields.HeaderSecret = None
+    api_key: secret_fields.QdrantKey = None
     ca_file: fields.LocalPath | None = key(None, "PEM file of the authority that signed its certificate.")
     timeout_seconds: fields.Seconds = 30.0
     shard_number: fields.Count | None = key(None, "Of a new collection; null: the server decides.")

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from reposync.config.database_url import SqliteAddress, parse_address, sqlite_url
 from reposync.config.fields import base_urls
-from reposync.config.references import known_text
+from reposync.config.references import file_content
+from reposync.config.secret_fields import known_text
 from reposync.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Settings(BaseModel):
             if not text and not cls.model_fields[field].is_required():
                 continue
             try:
-                found[field] = parse(_content(text) if name.endswith("_FILE") else text)
+                found[field] = parse(file_content(text) if name.endswith("_FILE") else text)
             except ConfigError as error:
                 wrong.append(f"{name}: {error}")
             except ValueError as error:
@@ -221,14 +222,6 @@ def _log_format(name: str) -> str:
     if name.lower() not in ("console", "json"):
         raise ValueError("must be console or json")
     return name.lower()
-
-
-def _content(path: str) -> str:
-    try:
-        return Path(path).expanduser().read_text("utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"names a file that cannot be read ({path}: {reason})") from None
 
 
 _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {

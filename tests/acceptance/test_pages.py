@@ -37,13 +37,14 @@ class Daemon:
         gitlab.add_token(GITLAB_TOKEN, scopes=("read_api", "read_repository"))
         gitlab.add_project(APP, self.repository.path)
         (home / "repositories.yaml").write_text(
-            f'{embeddings.registry}gitlab: [{{name: main, url: "{gitlab.url}", token: "{GITLAB_TOKEN}"}}]\n'
+            f'{embeddings.registry}gitlab: [{{name: main, url: "{gitlab.url}", token: "${{GITLAB_TOKEN}}"}}]\n'
             "daemon: {retry_seconds: 0.1, retry_max_seconds: 0.1, lease_seconds: 3}\n"
             "repositories:\n"
             f"  - {{name: {APP}, gitlab: main, project: {APP}, schedule: yearly}}\n"
             f"  - {{name: {BROKEN}, path: '{home}/nowhere', schedule: yearly}}\n"
         )
-        self.pod = Pod("pod", home, {"REPOSYNC_API_TOKEN": f"operate:{OPERATOR},read:{READER}"})
+        tokens = {"REPOSYNC_API_TOKEN": f"operate:{OPERATOR},read:{READER}", "GITLAB_TOKEN": GITLAB_TOKEN}
+        self.pod = Pod("pod", home, tokens)
         self.log = ExecutionLog(sqlite_url(home / "state" / "reposync.db"))
         self.gitlab_url = gitlab.url
 

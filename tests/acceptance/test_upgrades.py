@@ -123,6 +123,41 @@ async def test_the_first_sync_after_the_upgrade_from_0_2_embeds_nothing(
     assert {hit.path for hit in hits} == {hit.path for hit in after} != set()
 
 
+IN_THE_CLEAR = """
+embedding: {{provider: none}}
+gitlab: [{{name: main, url: "http://127.0.0.1:9", token: {token}}}]
+repositories:
+  - {{name: app, path: "{path}"}}
+  - {{name: book, git: "http://reader:{password}@127.0.0.1:9/book.git"}}
+"""
+
+
+def test_a_secret_in_the_clear_that_a_release_applied_is_missing_until_the_file_names_a_variable(
+    person: Person, repository: GitRepository, before: Path
+):
+    repository.commit({"a.py": b"def first(): pass\n"})
+    clear = IN_THE_CLEAR.format(token="glpat-hush", password="hush-hush", path=repository.path)
+    person.configures(clear)
+    person.environment["PYTHONPATH"] = str(before)
+    person.types("apply")
+    person.asks("sync", "app")
+    del person.environment["PYTHONPATH"]
+    person.types("db", "upgrade")
+
+    assert person.asks("sync", "app")[0]["status"] == "completed"
+    (failed,) = person.asks("sync", "book", exit_code=1)
+    assert failed["error_code"] == "SECRET_MISSING"
+    assert f"in the clear in {person.home / 'repositories.yaml'}" in failed["error_message"]
+    assert "Write ${GIT_PASSWORD} there, set GIT_PASSWORD for every process" in failed["error_message"]
+    refused = person.types("apply", exit_code=2).stderr
+    assert ":3:57: gitlab[0].token is in the clear" in refused and "hush" not in refused
+
+    variables = {"token": '"${GITLAB_TOKEN}"', "password": "${GIT_PASSWORD}"}
+    person.environment |= {"GITLAB_TOKEN": "glpat-hush", "GIT_PASSWORD": "hush-hush"}
+    person.applies(IN_THE_CLEAR.format(path=repository.path, **variables))
+    assert person.asks("sync", "book", "--plan", exit_code=1)["error"]["code"] == "SOURCE_UNAVAILABLE"
+
+
 def test_pods_of_the_release_before_are_replaced_one_after_the_other_and_nothing_is_lost_or_done_twice(
     tmp_path: Path, postgresql: PostgresqlDatabases, qdrant_url: str, before: Path
 ):

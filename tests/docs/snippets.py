@@ -37,11 +37,6 @@ def _registry(fence: Fence, documents: Sequence[object], folder: Path) -> Iterat
             yield f"{_line(fence, problem.line)}: {kind}{problem.message}"
 
 
-def _registry_in_a_secret(fence: Fence, documents: Sequence[object], folder: Path) -> Iterator[str]:
-    """The page says why secrets stand in the clear here; nothing else may be wrong with it."""
-    yield from (said for said in _registry(fence, documents, folder) if "in the clear" not in said)
-
-
 def _questions(fence: Fence, documents: Sequence[object], folder: Path) -> Iterator[str]:
     try:
         read_questions(fence.text.encode(), "questions.yaml")
@@ -80,7 +75,6 @@ def _rules(fence: Fence, documents: Sequence[object], folder: Path) -> Iterator[
 
 KINDS: dict[str, Check] = {
     "": _registry,
-    "clear": _registry_in_a_secret,
     "questions": _questions,
     "values": _values,
     "kubernetes": _kubernetes,

@@ -41,7 +41,7 @@
   {{- if .Values.qdrant.url -}}{{- $set = append $set "REPOSYNC_QDRANT_URL" -}}{{- end -}}
   {{- if .Values.qdrant.apiKey.existingSecret -}}{{- $set = append $set "REPOSYNC_QDRANT_API_KEY" -}}{{- end -}}
   {{- range $name := fromYamlArray (include "reposync.variablesNeeded" $registry) -}}
-    {{- if not (has $name $set) -}}
+    {{- if not (or (has $name $set) (has (printf "%s_FILE" $name) $set)) -}}
       {{- $problems = append $problems (printf "The registry names ${%s}, and nothing sets it: the program would not start. Set secretEnv.%s to {secret: ..., key: ...}, or write ${%s:-default}." $name $name $name) -}}
     {{- end -}}
   {{- end -}}

@@ -140,12 +140,14 @@ async def test_an_embedding_server_is_checked_and_nothing_is_embedded(folder: Pa
         assert not [each for each in embeddings.log if each.inputs]
 
 
-async def test_each_gitlab_server_is_checked_with_its_token(folder: Path) -> None:
+async def test_each_gitlab_server_is_checked_with_its_token(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
     with GitLabServer() as known, GitLabServer() as public, GitLabServer() as strange:
         known.add_token(TOKEN, scopes=("read_api",))
         registry = (
-            f'gitlab: [{{name: known, url: "{known.url}", token: "{TOKEN}"}}, {{name: public, url: "{public.url}"}}, '
-            f'{{name: strange, url: "{strange.url}", token: "{TOKEN}"}}]\nembedding: {{provider: none}}\n'
+            f"gitlab: [{{name: known, url: '{known.url}', token: '${{GITLAB_TOKEN}}'}}, "
+            f"{{name: public, url: '{public.url}'}}, "
+            f"{{name: strange, url: '{strange.url}', token: '${{GITLAB_TOKEN}}'}}]\nembedding: {{provider: none}}\n"
         )
         async with watching(folder, registry) as watched:
             await watched.is_("database", "ok")

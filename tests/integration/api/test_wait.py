@@ -160,14 +160,15 @@ async def test_a_token_takes_no_more_than_its_share_of_the_waits(world: World, m
 
 
 @pytest.fixture
-def gitlab(closed_world: World) -> Iterator[GitLabServer]:
+def gitlab(closed_world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitLabServer]:
+    monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
     with GitLabServer() as server:
         server.add_token(TOKEN, scopes=("read_api", "read_repository"))
         server.add_project("platform/api", closed_world.repository.path, id=42, visibility="public")
         registered = (
             "  - {name: api, gitlab: main, project: platform/api}\n"
             f"  - {{name: plain, git: '{server.url}/platform/api.git'}}\n"
-            f"gitlab: [{{name: main, url: '{server.url}', token: {TOKEN}}}]\n"
+            f"gitlab: [{{name: main, url: '{server.url}', token: '${{GITLAB_TOKEN}}'}}]\n"
         )
         closed_world.configure(extra=registered)
         yield server

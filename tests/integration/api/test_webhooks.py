@@ -68,7 +68,7 @@ class Site:
 
     @contextlib.asynccontextmanager
     async def open(
-        self, *repositories: str, secrets: str = f"webhook_secret: {SECRET}", more: str = ""
+        self, *repositories: str, secrets: str = "webhook_secret: '${HOOK}'", more: str = ""
     ) -> AsyncIterator[Site]:
         """`repositories`: entries of the registry, of server `main`. All are registered as a daemon does it."""
         entries = "".join(f"  - {{{each}}}\n" for each in repositories)
@@ -132,6 +132,9 @@ def site(
 ) -> Iterator[Site]:
     # All that stands around the route is there; to build the other routes for each test would take most of its time.
     monkeypatch.setattr(api, "ROUTES", (webhooks.webhook_routes,))
+    secrets = {"HOOK": SECRET, "OTHER_HOOK": OTHER_SECRET, "SIGNING": SIGNING, "GITLAB_TOKEN": "glpat-x"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
     (tmp_path / "state").mkdir()
     shutil.copyfile(upgraded_sqlite_file, tmp_path / "state" / "reposync.db")
     with GitLabServer() as gitlab:
@@ -204,7 +207,7 @@ async def test_a_push_to_a_project_that_was_created_again_says_how_to_adopt_it(s
 
 
 async def test_the_same_number_on_another_server_is_another_project(site: Site) -> None:
-    other = f'  - {{name: other, url: "https://other.example.com", webhook_secret: {OTHER_SECRET}}}\n'
+    other = '  - {name: other, url: "https://other.example.com", webhook_secret: "${OTHER_HOOK}"}\n'
     there = "name: there, gitlab: other, project: platform/app"
     async with site.open(APP, there, more=other):
         await site.indexed("app", SHA, number=42)
@@ -214,7 +217,7 @@ async def test_the_same_number_on_another_server_is_another_project(site: Site) 
         answer = await site.posts(event, X_Gitlab_Token=OTHER_SECRET)
         assert [each["repository"] for each in answer.json()["runs"]] == ["there"]
     # With the same secret, the address in the event decides.
-    async with site.open(APP, there, more=other.replace(OTHER_SECRET, SECRET)):
+    async with site.open(APP, there, more=other.replace("OTHER_HOOK", "HOOK")):
         site.hook()
         assert (await site.push(after=site.repository.head()))[1] == [("app", "queued")]
 
@@ -284,7 +287,7 @@ async def test_a_wrong_or_missing_secret_is_refused_and_a_bearer_token_does_not_
         assert await status_of(site.client.base_url, f"{head}\r\nContent-Length: 20000000\r\n\r\n") == 401
         assert await site.runs() == []
 
-        text = (site.folder / "repositories.yaml").read_text().replace(SECRET, OTHER_SECRET)
+        text = (site.folder / "repositories.yaml").read_text().replace("${HOOK}", "${OTHER_HOOK}")
         (site.folder / "repositories.yaml").write_text(text)
         await apply_again(site.app)
         assert code(await site.posts()) == (401, "WEBHOOK_REFUSED")
@@ -292,7 +295,7 @@ async def test_a_wrong_or_missing_secret_is_refused_and_a_bearer_token_does_not_
 
 
 async def test_without_a_secret_webhooks_are_off_and_the_answer_says_how_to_switch_them_on(site: Site) -> None:
-    async with site.open(APP, secrets="token: glpat-x"):
+    async with site.open(APP, secrets="token: '${GITLAB_TOKEN}'"):
         site.hook("any-secret-any-secret")
         assert await site.push(after=site.repository.head()) == (403, "WEBHOOKS_OFF")
         answer = await site.posts(X_Gitlab_Token="")
@@ -301,7 +304,7 @@ async def test_without_a_secret_webhooks_are_off_and_the_answer_says_how_to_swit
 
 
 async def test_a_signed_push_is_let_in_and_one_that_was_changed_is_not(site: Site) -> None:
-    async with site.open(APP, secrets=f"webhook_signing: {SIGNING}"):
+    async with site.open(APP, secrets="webhook_signing: '${SIGNING}'"):
         hook = site.hook(None, signing=SIGNING)
         assert await site.push(after=site.repository.head()) == (202, [("app", "queued")], [])
         assert code(await site.posts(X_Gitlab_Token="")) == (401, "WEBHOOK_REFUSED")
@@ -319,7 +322,7 @@ async def test_a_signed_push_is_let_in_and_one_that_was_changed_is_not(site: Sit
 
 
 async def test_an_old_signature_is_refused_and_says_why(site: Site) -> None:
-    async with site.open(APP, secrets=f"webhook_signing: {SIGNING}"):
+    async with site.open(APP, secrets="webhook_signing: '${SIGNING}'"):
         site.hook(None, signing=SIGNING)
         for now in (time.time() - 301, time.time() + 400):
             site.gitlab.clock = lambda now=now: now
@@ -331,7 +334,7 @@ async def test_an_old_signature_is_refused_and_says_why(site: Site) -> None:
 
 
 async def test_a_signature_must_hold_where_the_server_signs_whatever_token_comes_with_it(site: Site) -> None:
-    async with site.open(APP, secrets=f"webhook_signing: {SIGNING}, webhook_secret: {SECRET}"):
+    async with site.open(APP, secrets="webhook_signing: '${SIGNING}', webhook_secret: '${HOOK}'"):
         hook = site.hook(SECRET)  # a hook from the time before
         assert (await site.push(after=site.repository.head()))[0] == 202
         hook.signing_token = "whsec_" + base64.b64encode(b"x" * 32).decode()
@@ -343,11 +346,10 @@ async def test_a_signature_must_hold_where_the_server_signs_whatever_token_comes
 async def test_a_pod_without_the_variable_of_the_secret_lets_gitlab_try_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOOK_SECRET", SECRET)
-    async with site.open(APP, secrets="webhook_secret: '${HOOK_SECRET}'"):
+    async with site.open(APP):
         assert (await site.posts()).status_code == 202
-        monkeypatch.delenv("HOOK_SECRET")
-        site.app.adopt(await registry_in_force(site.app.database, {}), {})
+        monkeypatch.delenv("HOOK")
+        site.app.adopt(await registry_in_force(site.app.database))
         assert code(await site.posts()) == (503, "WEBHOOK_SECRET_MISSING")
 
 
@@ -378,7 +380,7 @@ async def test_a_sender_of_25_mb_that_is_refused_reads_why(site: Site) -> None:
     async with site.open(APP):
         assert await asyncio.to_thread(sends, "wrong-secret-wrong-secret") == 401
         assert await asyncio.to_thread(sends, SECRET) == 413
-    async with site.open(APP, secrets="token: glpat-x"):
+    async with site.open(APP, secrets="token: '${GITLAB_TOKEN}'"):
         assert await asyncio.to_thread(sends, SECRET) == 403
 
 

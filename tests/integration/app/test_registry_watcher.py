@@ -120,14 +120,18 @@ async def test_a_file_that_is_away_is_an_error_once_and_it_is_said_that_it_is_ba
 
 
 async def test_a_file_that_is_wrong_in_another_way_is_an_error_more(daemon: Daemon) -> None:
-    for number, text in enumerate(("repositories: [{nam: app}]\n", "repositories: 7\n"), 1):
+    clear = "gitlab: [{name: main, url: https://gitlab.example.com, token: glpat-hush}]\n"
+    for number, text in enumerate(("repositories: [{nam: app}]\n", "repositories: 7\n", clear), 1):
         daemon.file.write_text(text)
         await eventually(lambda: len(daemon.errors) == number)  # noqa: B023
         await daemon.looks_again()
 
+    assert "gitlab[0].token is in the clear: write ${GITLAB_TOKEN}" in daemon.errors[-1]
+    assert "glpat-hush" not in str(daemon.logs)
+    assert [each.name for each in await daemon.app.repositories.list()] == ["app"]
     daemon.file.write_text(REGISTRY)
     await eventually(lambda: daemon.status == "ok")
-    assert len(daemon.errors) == 2
+    assert len(daemon.errors) == 3
 
 
 async def test_that_a_change_needs_a_restart_is_said_once(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:

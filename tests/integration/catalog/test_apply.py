@@ -13,6 +13,7 @@ from sqlalchemy import text as sql
 
 from reposync.catalog.apply import Applying, Plan, registry_in_force
 from reposync.catalog.targets import Catalog, add_repository
+from reposync.config.document import RegistryErrors
 from reposync.config.loading import LoadedRegistry, load_registry
 from reposync.config.registry import Registry
 from reposync.errors import RegistryConflict, SecretMissing
@@ -66,7 +67,7 @@ async def active(database: Database) -> dict[str, str]:
 
 
 async def catalog_of(database: Database) -> Catalog:
-    return Catalog(await registry_in_force(database, {}), Repositories(database))
+    return Catalog(await registry_in_force(database), Repositories(database))
 
 
 def entries(*names: str) -> str:
@@ -231,19 +232,19 @@ async def test_a_rollback_of_the_file_under_running_pods_is_applied(database: Da
 
 SECRETS = """
 gitlab:
-  - {name: main, url: 'https://gitlab.example.com', token: '${GITLAB_TOKEN}', webhook_secret: in-the-clear-0123456789}
+  - {name: main, url: 'https://gitlab.example.com', token: '${GITLAB_TOKEN}', webhook_secret: "${HOOK}"}
 repositories:
   - {name: project, gitlab: main, project: group/project, chunk: {size: 900, overlap: 90}, exclude: ['*.lock']}
   - {name: handbook, git: 'https://oauth2:${HANDBOOK}@git.example.com/handbook.git', branch: release}
-  - {name: clear, git: 'https://oauth2:written-into-it@git.example.com/clear.git'}
 embedding: {provider: openai, model: m, api_key: '${EMBEDDING_KEY}'}
-qdrant: {url: 'https://qdrant.example.com', api_key: also-in-the-clear}
+qdrant: {url: 'https://qdrant.example.com', api_key: '${QDRANT:-}'}
 """
 
 
 @pytest.fixture
 def secrets(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     values = {"GITLAB_TOKEN": "glpat-of-this-process", "HANDBOOK": "p@ss/word", "EMBEDDING_KEY": "sk-of-this-process"}
+    values |= {"HOOK": "a-secret-of-webhooks", "QDRANT": "key-of-qdrant"}
     for name, value in values.items():
         monkeypatch.setenv(name, value)
     return values
@@ -262,8 +263,7 @@ async def everything(database: Database) -> str:
 async def test_no_secret_enters_the_database(database: Database, tmp_path: Path, secrets: dict[str, str]) -> None:
     await Pod(database, tmp_path / "repositories.yaml").starts(SECRETS)
     held = await everything(database)
-    in_the_clear = ("in-the-clear-0123456789", "written-into-it", "also-in-the-clear")
-    for secret in (*secrets.values(), "p%40ss", *in_the_clear):
+    for secret in (*secrets.values(), "p%40ss"):
         assert secret not in held
     assert "${GITLAB_TOKEN}" in held
 
@@ -296,18 +296,29 @@ async def test_a_process_without_a_secret_reads_everything_else_and_names_what_i
         monkeypatch.delenv(name)
     catalog = await catalog_of(database)
 
-    project, handbook, clear = [(await catalog.find(name)).repository for name in ("project", "handbook", "clear")]
+    project, handbook = [(await catalog.find(name)).repository for name in ("project", "handbook")]
 
     for secret, words in (
         (project.server and project.server.token, "GITLAB_TOKEN"),
         (handbook.password, "HANDBOOK"),
-        (clear.password, f"in the clear in {tmp_path / 'repositories.yaml'}"),
         (catalog.registry.embedding.api_key, "EMBEDDING_KEY"),
     ):
         assert secret is not None
         with pytest.raises(SecretMissing) as missing:
             secret.get_secret_value()
         assert words in str(missing.value)
+
+
+async def test_a_file_with_a_secret_in_the_clear_changes_nothing(database: Database, tmp_path: Path) -> None:
+    pod = Pod(database, tmp_path / "repositories.yaml")
+    await pod.starts(OLD)
+    before = await everything(database)
+
+    with pytest.raises(RegistryErrors, match=r"repositories.yaml:\d+:\d+: .*in the clear: write") as refused:
+        await pod.requests("repositories: [{name: new, git: 'https://u:written-into-it@git.example.com/n.git'}]\n")
+
+    assert "written-into-it" not in str(refused.value)
+    assert await everything(database) == before
 
 
 async def test_defaults_of_the_file_reach_what_was_registered_by_command(database: Database, tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ async def test_several_registry_files_become_one_document_that_a_person_replaces
         assert (plan.standing, plan.applied) == ("superseded", False), "a file that was in force does not replace both"
         assert str(file.path) in caplog.text
     assert await Repositories(empty).list() == before
-    assert [server.name for server in (await registry_in_force(empty, {})).gitlab] == ["a", "b"]
+    assert [server.name for server in (await registry_in_force(empty)).gitlab] == ["a", "b"]
 
     plan = await Applying(empty, files[0], by="person").apply(on_request=True)
     assert [(row.name, row.is_active) for row in await Repositories(empty).list()] == [("a", True), ("b", False)]

@@ -130,7 +130,7 @@ class Catalogue(RuleBasedStateMachine):
         return self.seen.setdefault(file, Pod(self.app.database, self.home / file / "repositories.yaml"))
 
     def adopt(self) -> None:
-        self.app.adopt(self.do(registry_in_force(self.app.database, {})), {})
+        self.app.adopt(self.do(registry_in_force(self.app.database)))
 
     # Registry files --------------------------------------------------------------------------------------------------
 

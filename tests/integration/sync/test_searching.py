@@ -162,7 +162,7 @@ async def test_after_a_change_of_the_model_a_query_is_embedded_as_early_as_befor
     await searched(world)
     registry = world.app.configuration.registry
     changed = registry.embedding.model_copy(update={"window": 100})
-    world.app.adopt(registry.model_copy(update={"embedding": changed}), {})
+    world.app.adopt(registry.model_copy(update={"embedding": changed}))
     await world.completed()
     await searched(world)
     world.embeddings.forget()

@@ -52,15 +52,15 @@ def reposync_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 def test_check_counts_what_it_found_and_warns(reposync_config: Shell, tmp_path: Path) -> None:
-    (tmp_path / "repositories.yaml").write_text(REGISTRY.replace('"${GITLAB_TOKEN}"}\nrep', "glpat-hush}\nrep"))
+    (tmp_path / "repositories.yaml").write_text(REGISTRY)
 
-    done = reposync_config("check", **SECRETS)
+    done = reposync_config("check", **SECRETS | {"GITLAB_TOKEN": ""})
 
     file = tmp_path / "repositories.yaml"
     assert done.exit_code == 0
     assert done.stdout == f"ok: 2 repositories, 1 group, 1 GitLab server in {file}\n"
-    assert done.stderr.startswith(f"warning: {file}:2:60: `token` is in the clear")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"warning: {file}:2:60: `token` is empty, because ${{GITLAB_TOKEN}} is")
+    assert len(done.stderr.splitlines()) == 2
 
 
 @pytest.mark.parametrize(

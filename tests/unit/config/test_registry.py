@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reposync.config.document import RegistryErrors
 from reposync.config.loading import LoadedRegistry, checked_repository, load_registry
 from reposync.config.registry import Registry, ResolvedRepository
 from reposync.config.settings import Configuration, Settings
@@ -76,7 +77,7 @@ def test_a_repository_has_its_own_values_the_defaults_and_what_its_source_needs(
         ("git: 'https://${S}@x/y'", "oauth2", "hush"),
         ("git: 'https://user@x/y', password: '${S}'", "user", "hush"),
         ("git: 'https://:${S}@x/y'", "oauth2", "hush"),
-        ("git: 'https://a%40b:p%2Fq@x/y'", "a@b", "p/q"),
+        ("git: 'https://a%40b:${S}@x/y'", "a@b", "hush"),
         ("git: https://x/y, password: '${S}'", "oauth2", "hush"),
         ("git: https://x/y, username: me, password: '${S}'", "me", "hush"),
     ],
@@ -165,14 +166,59 @@ def test_a_file_that_is_missing_or_a_folder_is_an_error_and_a_pipe_is_not(tmp_pa
 
 
 SERVER = "gitlab:\n  - {name: a, url: 'https://x', %s}\n"
+GIT = "repositories:\n  - {name: a, git: %s}\n"
+CLEAR_ADDRESS = "2:20: repositories[0].git holds credentials in the clear: write https://user:${GIT_PASSWORD}@"
+IN_THE_CLEAR = [
+    (SERVER % "token: glpat-hush", "2:40: gitlab[0].token is in the clear: write ${GITLAB_TOKEN} and nothing else"),
+    (SERVER % "webhook_secret: hush-hush-hush-hush", "2:49: gitlab[0].webhook_secret is in the clear: write ${GITLAB_"),
+    (
+        SERVER % "webhook_signing: whsec_hush",
+        "2:50: gitlab[0].webhook_signing is in the clear: write ${GITLAB_WEBHOOK_",
+    ),
+    (
+        SERVER % "token: '${T:-glpat-hush}'",
+        "2:40: gitlab[0].token is in the clear: write ${T} and nothing else, and set",
+    ),
+    (SERVER % "token: '$${hush}${SET}'", "2:40: gitlab[0].token is in the clear: write ${SET} and nothing else"),
+    ("qdrant:\n  api_key: $hush\n", "2:12: qdrant.api_key is in the clear: write ${REPOSYNC_QDRANT_API_KEY} and"),
+    (
+        "embedding: {provider: openai, model: m, api_key: hush}\n",
+        "1:50: embedding.api_key is in the clear: write ${EMB",
+    ),
+    (GIT % "https://x/y, password: hush", "2:43: repositories[0].password is in the clear: write ${GIT_PASSWORD}"),
+    (GIT % "'https://me:hush@x/y'", CLEAR_ADDRESS),
+    (GIT % "'https://hush@x/y'", CLEAR_ADDRESS),
+    (GIT % "'https://hush${SET}@x/y'", CLEAR_ADDRESS),
+    (GIT % "'https://me:${P:-hush}@x/y'", CLEAR_ADDRESS),
+    (GIT % "'${URL:-https://me:hush@x/y}'", CLEAR_ADDRESS),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), IN_THE_CLEAR)
+def test_a_secret_in_the_clear_is_refused_with_what_to_write(text: str, expected: str, complaints: Complaints) -> None:
+    (complaint,) = complaints(text, SET="x" * 8)
+
+    assert complaint.startswith(expected)
+    assert "hush" not in complaint
+
+
+def test_the_value_of_a_variable_may_be_in_a_file(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("glpat-1\n")
+    text = SERVER % "token: '${T}'"
+
+    loaded = load(text, T_FILE=str(tmp_path / "token"))
+
+    token = loaded.registry.gitlab[0].token
+    assert token is not None and token.get_secret_value() == "glpat-1"
+    assert loaded.document["gitlab"][0]["token"] == {"variable": "${T}"}
+    with pytest.raises(
+        RegistryErrors, match=r":2:40: the environment variable T_FILE names a file that cannot be read"
+    ):
+        load(text, T_FILE=str(tmp_path / "gone"))
+
+
 WARNINGS = [
-    (SERVER % "token: glpat-hush", "2:40: `token` is in the clear"),
-    (SERVER % "webhook_secret: hush-hush-hush-hush", "2:49: `webhook_secret` is in the clear"),
-    (SERVER % "token: '${T:-glpat-hush}'", "2:40: the default of `token` is in the clear"),
-    ("qdrant:\n  api_key: $KEY\n", "2:12: `api_key` is used literally; for the value of a variable write ${KEY}"),
     (SERVER % "token: '${EMPTY}'", "2:40: `token` is empty, because"),
-    ("repositories:\n  - {name: a, git: 'https://me:hush@x/y'}\n", "2:20: the address holds credentials in the clear"),
-    ("repositories:\n  - {name: a, git: 'https://hush@x/y'}\n", "2:20: the address holds credentials in the clear"),
     ("gitlab:\n  - {name: a, url: 'http://x', token: '${SET}'}\n", "2:20: the token is sent unencrypted over http://"),
     ("repositories:\n  - {name: a, git: 'http://u:${SET}@x/y'}\n", "2:20: the password is sent unencrypted over http:"),
     (SERVER % "ca_file: ca.pem", "2:42: there is no such file on this machine"),

@@ -106,18 +106,18 @@ MISTAKES = [
     (REPOSITORY % "project: g/p", "2:5: repositories[0]: `project` requires `gitlab`"),
     (ON_SERVER % "gitlab: m, project: 'https://x/g/p'", "3:35: repositories[0].project must be the path of a project"),
     (REPOSITORY % "git: 'ssh://git@x/y'", "2:20: repositories[0].git must start with https://"),
-    (REPOSITORY % "git: 'https://u:p@x/y', password: '${P:-q}'", "2:20: repositories[0].git holds credentials, and so"),
-    (ONE % "password: x", "2:36: repositories[0].password is for `git` only"),
+    (REPOSITORY % "git: 'https://u:${P}@x/y', password: '${P}'", "2:20: repositories[0].git holds credentials, and so"),
+    (ONE % "password: '${P}'", "2:36: repositories[0].password is for `git` only"),
     (SERVER % "url: 'https://x:99999'", "2:20: gitlab[0].url is not an address"),
     (SERVER % "url: https://x/api/v4", "2:20: gitlab[0].url must be the address of GitLab itself"),
     (SERVER % "url: 'https://u:p@x'", "gitlab[0].url must not hold cred"),
     (SERVER % "url: gitlab.example.com", "gitlab[0].url must start with"),
-    (SERVER % "url: 'https://x', token: 'a b'", "must be printable ASCII"),
-    (SERVER % "url: 'https://x', webhook_secret: fifteen-letters", "webhook_secret must have at least 16 characters"),
-    (SERVER % "url: 'https://x', webhook_signing: whsec_c2hvcnQ=", "must be whsec_ and 32 bytes"),
+    (SERVER % "url: 'https://x', token: '${SPACED}'", "must be printable ASCII"),
+    (SERVER % "url: 'https://x', webhook_secret: '${SHORT}'", "webhook_secret must have at least 16 characters"),
+    (SERVER % "url: 'https://x', webhook_signing: '${SIGNING}'", "must be whsec_ and 32 bytes"),
     # Services
     (EMBEDDING % "provider: olama", "'ollama' or 'none'; did you mean `ollama`?"),
-    (EMBEDDING % "provider: openai, api_key: '${K:-k}'", "model is required for provider openai"),
+    (EMBEDDING % "provider: openai, api_key: '${P}'", "model is required for provider openai"),
     (EMBEDDING % "provider: openai, model: m", "1:12: embedding.api_key is required for provider openai without"),
     (EMBEDDING % "provider: tei", "1:12: embedding.url is required for provider tei"),
     (EMBEDDING % "provider: tei, url: 'http://x', query_task: q", "query_task has no meaning for provider tei"),
@@ -130,7 +130,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=[expected for _, expected in MISTAKES])
 def test_a_mistake_is_named_with_its_place(text: str, expected: str, complaints: Complaints) -> None:
-    found = complaints(text)
+    found = complaints(text, P="p", SPACED="a b", SHORT="fifteen-letters", SIGNING="whsec_c2hvcnQ=")
 
     assert len(found) == 1, found
     assert found[0].startswith(expected) if expected[0].isdecimal() else expected in found[0], found

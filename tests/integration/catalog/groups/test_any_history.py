@@ -171,11 +171,11 @@ async def story(folder: Path, template: Path, qdrant: QdrantServer) -> AsyncGene
         server.groups.update(GROUPS)
         repository = GitRepository(folder / "shared.git")
         groups = ", ".join(f"{{gitlab: main, group: {group}}}" for group in GROUPS)
-        text = f'gitlab: [{{name: main, url: "{server.url}", token: {TOKEN}}}]\ngroups: [{groups}]\n'
+        text = f'gitlab: [{{name: main, url: "{server.url}", token: "${{GITLAB_TOKEN}}"}}]\ngroups: [{groups}]\n'
         with tempfile.TemporaryDirectory() as state:
             (Path(state) / "r.yaml").write_text(text)
             shutil.copyfile(template, Path(state) / "r.db")
-            registry = load_registry(Path(state) / "r.yaml", {}).registry
+            registry = load_registry(Path(state) / "r.yaml", {"GITLAB_TOKEN": TOKEN}).registry
             name = f"history{os.getpid()}-{next(_numbers)}"
             index = QdrantIndex(IndexSettings(name, Path(state), QdrantConfig(url=qdrant.url)))
             await index.ensure(SPARSE_ALONE)
