@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -290,6 +291,24 @@ def test_a_port_that_is_taken_or_open_to_everybody_is_refused(person: Person, po
     assert port in taken.stderr
     exposed = person.types("serve", "--host", "0.0.0.0", exit_code=2)
     assert "REPOSYNC_API_TOKEN" in exposed.stderr
+
+
+def test_a_daemon_does_as_many_searches_at_a_time_as_the_registry_says(
+    person: Person, pod: Pod, repository: GitRepository, embeddings: EmbeddingServer
+):
+    repository.commit({"a.py": b"def first(): pass\n"})
+    searches = "http: {searches: 3}\n"
+    person.applies(registry(f"name: app, path: '{repository.path}'", more=embeddings.registry + searches))
+    person.types("sync")
+    with pod:
+        until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
+        embeddings.forget()
+        with ThreadPoolExecutor(6) as clients:
+            with embeddings.holding():
+                asked = [clients.submit(pod.gets, f"/api/v1/search?q=word{number}") for number in range(6)]
+                embeddings.wait_for_waiting(3)
+            assert {each.result().status_code for each in asked} == {200}
+    assert embeddings.most_at_once == 3
 
 
 def test_a_database_that_another_process_holds_locked_is_reported_until_it_is_released(
