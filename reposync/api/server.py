@@ -180,8 +180,8 @@ async def serve_http(
     """Serve `app` until the block ends; port 0 takes a free one. No signal handlers, no access log.
 
     Raises UsageError if it cannot listen on the address. Shutting down takes the grace period and two seconds at most,
-    whatever clients do. Not uvicorn's own server: it polls to start and to end, takes the signals of the process, and
-    leaves connections open.
+    whatever clients do. Not `uvicorn.Server` (0.54.0): without a request in progress it ends 0.1 to 0.2 s later,
+    it logs requests that it cancels as errors, and a connection whose client reads nothing stays open.
     """
     limits = limits or HttpLimits()
     listener = await asyncio.to_thread(_listen, host, port)
