@@ -27,7 +27,8 @@ def values_schema() -> str:
     """values.schema.json with the registry's schema as the program has it now."""
     schema = json.loads(SCHEMA.read_text())
     registry = json.loads((ROOT / "config" / "schema.json").read_text())
-    registry.pop("$schema")
+    del registry["$schema"]
+    del registry["$id"]  # references would begin at the registry
     schema["$defs"]["registry"] = _for_helm(registry)
     return json.dumps(schema, indent=2) + "\n"
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 
 from reposync.api.etags import conditional_body
 from reposync.api.routing import Router
-from reposync.config.fields import is_variable
+from reposync.config.fields import VARIABLE
 
 
 class Description:
@@ -67,13 +67,15 @@ _IF_NONE_MATCH = {
 
 
 def _without_variables(part: Any) -> Any:
-    """Of models that describe the registry file, too: `${VARIABLE}` stands for a number only there."""
+    """Schemas of values that are also in the registry file: `${VARIABLE}` stands for a value only there."""
     if isinstance(part, list):
         return [_without_variables(each) for each in part]
     if not isinstance(part, dict):
         return part
     others = {key: _without_variables(each) for key, each in part.items() if key != "anyOf"}
-    choices = [_without_variables(each) for each in part.get("anyOf", ()) if not is_variable(each)]
+    choices = [_without_variables(each) for each in part.get("anyOf", ()) if each.get("pattern") != VARIABLE]
+    if isinstance(pattern := others.get("pattern"), str):
+        others["pattern"] = pattern.removesuffix(f"|{VARIABLE}")
     if len(choices) == 1:
         return {**choices[0], **others}
     return {**others, "anyOf": choices} if choices else others

@@ -126,7 +126,7 @@ class Discovery:
             problem = report.problem
             _log_report(key, report)
         self.on_result("failed" if problem else "ok")
-        schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
+        schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone, due.key)
         await self._groups.schedule(due, _due(schedule, within, retry_after, self._groups.now()))
 
     async def discover(

@@ -30,12 +30,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from reposync.config.references import Interpolated, has_clear_credentials
-from reposync.config.schedule import NEVER, Schedule, is_never, zone
+from reposync.config.schedule import NEVER, SCHEDULE_PATTERN, Schedule, is_never, zone
 from reposync.wildmatch import check_pattern
 
 T = TypeVar("T")
 
-_VARIABLE = r"\$\{"
+VARIABLE = r"\$\{"
+"""In the JSON schema: the pattern, or the end of the pattern, by which a `${VARIABLE}` is accepted."""
 
 SMALLEST_CHUNK = 100  # characters
 MAX_PREFIX_CHARS = 1_000
@@ -253,19 +254,24 @@ def _duration(value: Any) -> Any:
     return value
 
 
-def is_variable(schema: Mapping[str, Any]) -> bool:
-    """Whether a JSON schema is the alternative of `OrVariable`."""
-    return schema.get("pattern") == _VARIABLE
-
-
 class OrVariable(BeforeValidator):
     """In the JSON schema: a `${VARIABLE}` is accepted in place of a number, true, false or a fixed set of words."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [handler(schema), {"type": "string", "pattern": _VARIABLE}]}
+        return {"anyOf": [handler(schema), {"type": "string", "pattern": VARIABLE}]}
 
 
-def matching(regex: str, words: str) -> AfterValidator:
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """In the JSON schema: a text matches `regex`, or has a variable. The loader does not use it."""
+
+    regex: str
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": f"{self.regex}|{VARIABLE}"}
+
+
+def matching(regex: str, words: str) -> tuple[AfterValidator, Pattern]:
     """The whole text matches `regex`; `words`: the message if it does not."""
 
     def check(value: str) -> str:
@@ -274,7 +280,12 @@ def matching(regex: str, words: str) -> AfterValidator:
             raise InvalidValue(words)
         return text
 
-    return AfterValidator(check)
+    return AfterValidator(check), Pattern(f"^(?:{regex})$")
+
+
+def texts(*keys: str) -> dict[str, Any]:
+    """The JSON schema of a mapping that has each of these keys, with a text."""
+    return {"required": list(keys), "properties": {key: {"type": "string"} for key in keys}}
 
 
 _TEXT = AfterValidator(_text)
@@ -300,26 +311,28 @@ _PROJECT_WORDS = (
     "must be the path of a project with its group (group/project, group/subgroup/project), not its address, and must "
     "not end in .git or .atom"
 )
-Name = Annotated[str, matching(rf"(?!{_EMPTY_OR_DOTS}$){_NAME}", _NAME_WORDS)]
-Collection = Annotated[str, matching(_COLLECTION, _COLLECTION_WORDS)]
-Project = Annotated[str, matching(rf"(?!.*\.(?:git|atom)$){_PROJECT}", _PROJECT_WORDS)]
-Group = Annotated[str, matching(_GROUP, "must be the path of a group: group, or group/subgroup")]
+Name = Annotated[str, *matching(rf"(?!{_EMPTY_OR_DOTS}$){_NAME}", _NAME_WORDS)]
+Collection = Annotated[str, *matching(_COLLECTION, _COLLECTION_WORDS)]
+Project = Annotated[str, *matching(rf"(?!.*\.(?:git|atom)$){_PROJECT}", _PROJECT_WORDS)]
+Group = Annotated[str, *matching(_GROUP, "must be the path of a group: group, or group/subgroup")]
 Branch = Annotated[
     str,
-    matching(_BRANCH, "is not a branch name in git; write it without refs/heads/"),
+    *matching(_BRANCH, "is not a branch name in git; write it without refs/heads/"),
 ]
 Glob = Annotated[str, Field(max_length=MAX_PATTERN_CHARS), _TEXT, AfterValidator(_glob)]
 Globs = Annotated[tuple[Glob, ...], AfterValidator(_globs)]
 ListedGlobs = Annotated[Globs, BeforeValidator(lambda value: () if value is None else value)]
-BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url)]
-BaseUrls = Annotated[str, _TEXT, AfterValidator(base_urls)]
+_HTTP = Pattern("^[hH][tT][tT][pP][sS]?://")
+BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url), _HTTP]
+BaseUrls = Annotated[str, _TEXT, AfterValidator(base_urls), _HTTP]
 GitLabUrl = Annotated[BaseUrl, AfterValidator(_gitlab_url)]
-GitUrl = Annotated[str, BeforeValidator(_without_clear_credentials), _TEXT, AfterValidator(git_url)]
+GitUrl = Annotated[str, BeforeValidator(_without_clear_credentials), _TEXT, AfterValidator(git_url), _HTTP]
 LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json")]
-ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule)]
-ScheduleOrNever = Annotated[str, BeforeValidator(_schedule_or_never), AfterValidator(_ticking), _OR_NULL]
+ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule), Pattern(SCHEDULE_PATTERN)]
+_OR_NEVER = (BeforeValidator(_schedule_or_never), AfterValidator(_ticking), _OR_NULL, Pattern(SCHEDULE_PATTERN))
+ScheduleOrNever = Annotated[str, *_OR_NEVER]
 """A schedule, or `never` in any spelling; null is `never`."""
-MaybeScheduleOrNever = Annotated[str | None, BeforeValidator(_schedule_or_never), AfterValidator(_ticking)]
+MaybeScheduleOrNever = Annotated[str | None, *_OR_NEVER]
 """The same, or None if the key is left out: for a field whose default is not validated."""
 Timezone = Annotated[str, _TEXT, AfterValidator(_timezone)]
 
@@ -342,7 +355,7 @@ Duration = Annotated[
         {
             "anyOf": [
                 {"type": "number", "minimum": 0, "maximum": _LONGEST_DURATION_SECONDS},
-                {"type": "string", "pattern": rf"^\s*[0-9]+(?:\.[0-9]+)?[smhd]\s*$|{_VARIABLE}"},
+                {"type": "string", "pattern": rf"^\s*[0-9]+(?:\.[0-9]+)?[smhd]\s*$|{VARIABLE}"},
             ]
         }
     ),

@@ -115,8 +115,8 @@ class Defaults(ConfigModel):
 
     schedule: fields.ScheduleOrNever = Field(
         "0 */6 * * *",
-        description="Crontab (0 and 7 are Sunday), @daily, @every 10m, or words: every 6 hours, daily at 03:00. never "
-        "(null): on request only.",
+        description="Crontab (0 and 7 are Sunday; H: a number that depends on the repository's name), @daily, "
+        "@every 10m, or words: every 6 hours, daily at 03:00. never (null): on request only.",
     )
     timezone: fields.Timezone = Field("UTC", description="IANA time zone of the schedule.")
     collection: fields.Collection = Field("code", description="Qdrant collection.")
@@ -130,8 +130,15 @@ class Defaults(ConfigModel):
 _NULL_IS_NEVER = {"validate_default": False, "json_schema_extra": lambda schema: schema.pop("default", None)}
 
 
+_SOURCES: dict[str, Any] = {
+    "oneOf": [fields.texts("gitlab", "project"), fields.texts("git"), fields.texts("path")],
+}
+
+
 class Repository(ConfigModel):
     """One repository: a project of a GitLab server, an https git repository, or a folder of this machine."""
+
+    model_config = ConfigDict(json_schema_extra=_SOURCES)
 
     name: fields.Name = Field(description="The name that people and commands use.")
     gitlab: fields.Name | None = key(None, "Name of the GitLab server; requires `project`.")
@@ -326,7 +333,7 @@ class Registry(ConfigModel):
         if values["schedule"] == NEVER:
             values["timezone"] = "UTC"
         else:
-            values["schedule"] = Schedule.parse(values["schedule"], values["timezone"]).cron
+            values["schedule"] = Schedule.parse(values["schedule"], values["timezone"], repository.name).cron
         if repository.password is not None:
             values.setdefault("username", "oauth2")
         return ResolvedRepository.model_construct(**values)
@@ -348,10 +355,22 @@ def _first(value: T | None, default: T) -> T:
 
 
 def registry_schema() -> str:
-    """The JSON schema of the registry file, for editors; ends in a line break. The loader refuses more: it checks texts
-    and what depends on several keys."""
+    """The JSON schema of the registry file, for editors; ends in a line break. The loader refuses more: it reads
+    schedules and addresses, and compares keys with each other."""
     schema = {"$schema": _DIALECT, **Registry.model_json_schema(), "title": "reposync registry"}
     _without_noise(schema)
+    schema["$id"] = "urn:reposync:registry"
+    # A schema cannot compare the names of servers: it sees that there is none.
+    schema["allOf"] = [
+        {
+            "if": {
+                "required": [section],
+                "properties": {section: {"type": "array", "contains": fields.texts("gitlab")}},
+            },
+            "then": {"required": ["gitlab"], "properties": {"gitlab": {"minItems": 1, "type": "array"}}},
+        }
+        for section in ("repositories", "groups")
+    ]
     # An empty file is a registry too.
     schema["type"] = ["object", "null"]
     schema["patternProperties"] = {f"^{EXTENSION}": {}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import zoneinfo
 from collections.abc import Iterator
@@ -43,6 +44,11 @@ _INTERVALS = (
 """Interval in seconds -> its crontab."""
 _SECONDS_OF = {crontab: seconds for seconds, crontab in _INTERVALS.items() if seconds < _DAY}
 _WEEKDAY_RANGE = re.compile(r"([0-7]|[a-z]{3})-([0-7]|[a-z]{3})(?:/([0-9]{1,2}))?")
+_SPREAD = re.compile(r"h(?:\(([0-9]{1,2})-([0-9]{1,2})\))?(?:/([0-9]{1,2}))?")
+_SPREAD_RANGES = {0: (0, 59), 1: (0, 23), 2: (1, 28), 4: (0, 6)}
+"""Number of a crontab field -> what `H` stands for. Every month has 28 days. No month: `30 H` would never come for some
+names."""
+_TIME = re.compile(r"([0-9]{1,2})(?::([0-9]{2}))?(?: ?([ap]m))?")
 _EXAMPLES = "`*/30 * * * *`, `@daily`, `every 6 hours`, `daily at 03:00`, `every monday at 9:00`"
 # The reverse search of cronsim starts from the wall clock, which may have been set back; the largest change is 2 hours.
 _CLOCK_CHANGE = timedelta(hours=2)
@@ -51,6 +57,15 @@ NEVER = "never"
 """The schedule of a registered repository without ticks: only people, pushes and commands start a sync."""
 NEVER_WORDS = "on request only"
 _NEVER_SPELLINGS = frozenset({NEVER, "none", "off", "manual", "manually", "manual only", "on request", NEVER_WORDS})
+
+
+_FIRST_WORDS = sorted(
+    {"every", "weekdays", "weekends", *_SHORTHANDS, *(words.split()[0] for words in _NEVER_SPELLINGS)}
+)
+SCHEDULE_PATTERN = (
+    rf"^\s*(?:[0-9*@]|[hH][\s,/(]|{'|'.join(''.join(f'[{c}{c.upper()}]' for c in word) for word in _FIRST_WORDS)})"
+)
+"""How every schedule and every spelling of `never` begins: a regular expression for editors, which know no flags."""
 
 
 class ScheduleError(ConfigError, ValueError):
@@ -74,14 +89,15 @@ class Schedule:
     """The interval of `@every`: a divisor of a day, counted from midnight UTC."""
 
     @classmethod
-    @functools.lru_cache(maxsize=1_000)
-    def parse(cls, text: str, timezone: str = "UTC") -> Schedule:
-        """Read five crontab fields (0 and 7 are Sunday), `@hourly`, `@every 10m`, or words. Raises ScheduleError."""
+    def parse(cls, text: str, timezone: str = "UTC", name: str = "") -> Schedule:
+        """Read five crontab fields (0 and 7 are Sunday), `@hourly`, `@every 10m`, or words. An `H` in a crontab becomes
+        a number that depends on `name` only, as in Jenkins, so that many names spread. Raises ScheduleError."""
         zone(timezone)
         try:
-            return cls(*_read(text, timezone))
+            crontab, seconds = _read(_spread(_folded(text), name))
         except ValueError as error:
             raise ScheduleError(f"schedule {text[:100]!r}: {error}") from None
+        return cls(crontab, timezone, seconds)
 
     def words(self) -> str:
         """In English, with the time zone if it is not UTC."""
@@ -137,23 +153,56 @@ def _folded(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def _read(text: str, timezone: str) -> tuple[str, str, int | None]:
-    """The fields of a Schedule. Raises ValueError."""
-    words = _folded(text)
+@functools.lru_cache(maxsize=1_000)
+def _read(words: str) -> tuple[str, int | None]:
+    """`cron` and `seconds` of a Schedule. Raises ValueError."""
     if not words:
         raise ValueError(f"it is empty; write for example {_EXAMPLES}")
     if (seconds := _interval_seconds(words)) is not None:
         _check_interval(seconds, words.removeprefix("@").removeprefix("every "))
         if seconds in _INTERVALS:
-            return _INTERVALS[seconds], timezone, None
-        return f"@every {_duration_text(seconds)}", timezone, seconds
+            return _INTERVALS[seconds], None
+        return f"@every {_duration_text(seconds)}", seconds
     shorthand = words.removeprefix("@")
     if shorthand in _SHORTHANDS:
-        return _SHORTHANDS[shorthand], timezone, None
+        return _SHORTHANDS[shorthand], None
     if words.startswith("@"):
         known = [f"@{name}" for name in _SHORTHANDS]
         raise ValueError(f"unknown shorthand{suggestion(words, known)}; or `@every 1h30m`, with whole numbers")
-    return _crontab(_from_words(words) if words[0].isalpha() else words), timezone, None
+    return _crontab(_from_words(words) if _is_prose(words) else words), None
+
+
+def _is_prose(words: str) -> bool:
+    """Whether it begins with a word; the first field of a crontab may be the letter `h`."""
+    return words[:2].isalpha()
+
+
+def _spread(words: str, name: str) -> str:
+    """`words`, with a number in place of each `h` of a crontab. Raises ValueError."""
+    fields = words.split()
+    if _is_prose(words) or len(fields) != 5:
+        return words
+    return " ".join(
+        ",".join(_chosen(part, number, name) if part.startswith("h") else part for part in field.split(","))
+        for number, field in enumerate(fields)
+    )
+
+
+def _chosen(part: str, number: int, name: str) -> str:
+    """What `h`, `h/15`, `h(0-29)` or `h(0-29)/10` in the crontab field with this number is for `name`: always the same,
+    in every version of this program. Raises ValueError."""
+    match, limits = _SPREAD.fullmatch(part), _SPREAD_RANGES.get(number)
+    if limits is None:
+        raise ValueError("`H` cannot stand for a month; write the months, or *")
+    if match is None:
+        raise ValueError(f"`{part.upper()}` cannot be read; write `H`, `H/15`, `H(0-29)` or `H(0-29)/10`")
+    first, last = (int(match[1]), int(match[2])) if match[1] else limits
+    values = last - first + 1
+    step = int(match[3] or values)
+    if not (limits[0] <= first <= last <= limits[1] and 1 <= step <= values):
+        raise ValueError(f"`{part.upper()}` leaves the range of its field, {limits[0]} to {limits[1]}")
+    chosen = first + int.from_bytes(hashlib.sha256(f"{number} {name}".encode()).digest()[:8]) % step
+    return f"{chosen}-{last}/{step}" if match[3] else f"{chosen}"
 
 
 def _crontab(text: str) -> str:
@@ -195,7 +244,7 @@ def _forward_range(match: re.Match[str]) -> str:
 
 
 def _from_words(words: str) -> str:
-    match = re.fullmatch(r"(?:(daily|weekdays|weekends)|every ([a-z, ]+?))(?: at ([0-9]{1,2}):([0-9]{2}))?", words)
+    match = re.fullmatch(r"(?:(daily|weekdays|weekends)|every ([a-z, ]+?))(?:(?: at)? ([0-9].*))?", words)
     if not match:
         raise ValueError(f"cannot be read; write for example {_EXAMPLES}")
     days = ["day" if match[1] == "daily" else match[1][:-1]] if match[1] else re.split(r",? and |, ?", match[2])
@@ -205,10 +254,21 @@ def _from_words(words: str) -> str:
         if singular not in _DAYS:
             raise ValueError(f"{day!r} is no day{suggestion(day, [*_DAYS, 'minute', 'hour'])}")
         numbers.append(_DAYS[singular])
-    hour, minute = int(match[3] or 0), int(match[4] or 0)
-    if hour > 23 or minute > 59:
-        raise ValueError(f"{match[3]}:{match[4]} is no time of the day (0:00-23:59)")
+    hour, minute = _time_of_day(match[3] or "0:00")
     return f"{minute} {hour} * * {'*' if '*' in numbers else ','.join(numbers)}"
+
+
+def _time_of_day(text: str) -> tuple[int, int]:
+    """`3:00`, `15:30`, `3am`, `3:30 pm`. Raises ValueError."""
+    match = _TIME.fullmatch(text)
+    if match is None or not (match[2] or match[3]):
+        raise ValueError(f"{text} is no time of the day; write for example 03:00, 15:30 or 3am")
+    hour, minute, half = int(match[1]), int(match[2] or 0), match[3]
+    if hour > 23 or minute > 59 or (half is not None and not 1 <= hour <= 12):
+        raise ValueError(f"{text} is no time of the day (0:00-23:59)")
+    if half is not None:
+        hour = hour % 12 + (12 if half == "pm" else 0)
+    return hour, minute
 
 
 def _interval_seconds(words: str) -> int | None:

@@ -7,7 +7,7 @@ import ipaddress
 import re
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from reposync.config import fields, secret_fields
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
@@ -43,8 +43,21 @@ LOCK_SECONDS = 1800.0
 """Time to live of a repository's Redis lock, which a watchdog extends while the sync runs."""
 
 
+_REQUIRED_SCHEMA: dict[str, Any] = {
+    "allOf": [
+        {
+            "if": {"required": ["provider"], "properties": {"provider": {"const": provider}}},
+            "then": fields.texts(*sorted(keys)),
+        }
+        for provider, keys in REQUIRED_KEYS.items()
+    ]
+}
+
+
 class EmbeddingConfig(ConfigModel):
     """The source of the dense vectors. If a number is null, the default of the provider applies."""
+
+    model_config = ConfigDict(json_schema_extra=_REQUIRED_SCHEMA)
 
     provider: fields.Words[Provider] = Field(
         "local", description="local: the embedded model. openai, tei, ollama: a server. none: sparse search only."
@@ -201,7 +214,7 @@ Network = Annotated[fields.AnyText, AfterValidator(_network)]
 _HOST = r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\]"
 HostName = Annotated[
     str,
-    fields.matching(
+    *fields.matching(
         _HOST, "must be a host name without scheme and port, such as reposync.example.com or *.example.com"
     ),
     AfterValidator(str.lower),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -351,6 +352,18 @@ FULL_GROUP = (
     ", include: ['platform/**'], exclude: [archive-*], archived: true, discover: daily at 4:00, schedule: every 2 hours"
     ", timezone: Europe/Berlin, collection: ours, chunk: {size: 900}, max_file_bytes: 5000"
 )
+
+
+def test_a_thousand_repositories_with_one_default_are_synced_at_different_minutes(load: Load) -> None:
+    entries = [f"  - {{name: team/service-{number}, path: .}}" for number in range(1_000)]
+    text = "\n".join(["defaults: {schedule: H */6 * * *}", "repositories:", *entries])
+
+    registry = load(text).registry
+
+    schedules = Counter(repository.schedule for repository in registry.resolved())
+    assert schedules.keys() == {f"{minute} */6 * * *" for minute in range(60)}
+    assert max(schedules.values()) < 3 * 1_000 / 60
+    assert registry.defaults.schedule == "H */6 * * *"
 
 
 def test_the_defaults_of_a_group(load: Load) -> None:

@@ -1,4 +1,4 @@
-"""Each kind of mistake in the registry file: one sentence, with its line and column."""
+"""Each kind of mistake in the registry file: one sentence, with its line and column. Editors see many of them, too."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ EMBEDDING = "embedding: {%s}\n"
 ON_OLLAMA = EMBEDDING % "provider: ollama, url: 'http://x', model: m, %s"
 INDEX = "index: {%s}\n"
 
+SEEN = "by the schema, too"
+
 NOT_YAML = [
     ("repositories: [a\n", "1:15:"),
     ("repositories:\n\t- {name: a, path: .}\n", "2:1:"),
@@ -33,7 +35,7 @@ MISTAKES = [
     # Syntax
     ("defaults:\n  exclude: [!a , b]\n", "2:13: a value that starts with ! is a tag"),
     ("defaults: !!python/object:x {}\n", "1:11: a value that starts with ! is a tag"),
-    ("repositories: &a [*a]\n", "1:15: an alias to something that contains it"),
+    ("repositories: &a [*a]\n", "1:15: an alias to something that contains it", SEEN),
     (f"defaults: {'[' * 30}\n", "1:30: values are nested more than 20 deep"),
     ("qdrant: {}\ndefaults: {}\nqdrant: {}\n", "3:1: `qdrant` is there already, in line 1"),
     ("? [a]\n: b\n", "1:3: a key must be plain text"),
@@ -44,91 +46,135 @@ MISTAKES = [
     ("qdrant:\n  url: https://${X\n", "2:8: `${` starts a reference that cannot be"),
     ('qdrant:\n  url: "${A:-${B}}"\n', "2:8: `${` starts a reference"),
     # Keys
-    ("repositorys: []\n", "1:1: unknown key `repositorys`; did you mean `repositories`?"),
-    (ONE % "shedule: '@daily'", "2:26: unknown key `shedule` in repositories[0]; did you mean `schedule`?"),
-    (ONE % "chunk: {siez: 3}", "2:34: unknown key `siez` in repositories[0].chunk; did you mean `size`?"),
-    (ONE % "cron: '@daily'", "2:26: unknown key `cron` in repositories[0]; write `schedule`, which takes a crontab, "),
+    ("repositorys: []\n", "1:1: unknown key `repositorys`; did you mean `repositories`?", SEEN),
+    (ONE % "shedule: '@daily'", "2:26: unknown key `shedule` in repositories[0]; did you mean `schedule`?", SEEN),
+    (ONE % "chunk: {siez: 3}", "2:34: unknown key `siez` in repositories[0].chunk; did you mean `size`?", SEEN),
+    (
+        ONE % "cron: '@daily'",
+        "2:26: unknown key `cron` in repositories[0]; write `schedule`, which takes a crontab, ",
+        SEEN,
+    ),
     (
         ONE % "url: https://x/y",
         "2:26: unknown key `url` in repositories[0]; write `git` for an https:// address, or `g",
+        SEEN,
     ),
-    ("daemon: {cron: 1}\n", "1:10: unknown key `cron` in daemon; known here: concurrency, "),
-    ("qdrant: {zzz: 1}\n", "1:10: unknown key `zzz` in qdrant; known here: api_key, "),
+    ("daemon: {cron: 1}\n", "1:10: unknown key `cron` in daemon; known here: concurrency, ", SEEN),
+    ("qdrant: {zzz: 1}\n", "1:10: unknown key `zzz` in qdrant; known here: api_key, ", SEEN),
     (ONE % "<<: x", "2:26: `<<` takes an alias of a different mapping (`<<: *name`), or a list"),
-    ("gitlab:\n  - {name: a}\n", "2:5: gitlab[0]: `url` is missing"),
-    ("x-a: &a {max_file_bytes: 0}\n" + ONE % "<<: *a", "1:26: repositories[0].max_file_bytes must be at least 1"),
+    ("gitlab:\n  - {name: a}\n", "2:5: gitlab[0]: `url` is missing", SEEN),
+    ("x-a: &a {max_file_bytes: 0}\n" + ONE % "<<: *a", "1:26: repositories[0].max_file_bytes must be at least 1", SEEN),
     (ONE % "<<: &a {branch: '${NO}'}", "2:42: the environment variable NO is not set"),
+    ("repositories:\n  - {path: .}\n", "2:5: repositories[0]: `name` is missing", SEEN),
+    ("groups: [{gitlab: m}]\n", "1:10: groups[0]: `group` is missing", SEEN),
     # Types
-    ("qdrant: {on_disk_payload: 1}\n", "1:27: qdrant.on_disk_payload must be true or"),
-    (ONE % "schedule: false", "2:36: repositories[0].schedule must be a schedule; write `never`"),
-    ("[]\n", "1:1: the file must be a mapping of keys to values"),
-    ("defaults: hello\n", "1:11: defaults must be a mapping of keys to values"),
-    (ONE % "include: '*.py'", "2:35: repositories[0].include must be a list"),
-    (ONE % "branch: 1.10", "2:34: repositories[0].branch must be text: write it in quotes"),
-    (ONE % "max_file_bytes: '9'", "max_file_bytes must be a whole number, without quotes"),
-    ("defaults: {collection: null}\n", "1:24: defaults.collection must be text"),
-    (ONE % 'branch: "a\\nb"', "repositories[0].branch must not contain a line break"),
+    ("qdrant: {on_disk_payload: 1}\n", "1:27: qdrant.on_disk_payload must be true or", SEEN),
+    (ONE % "schedule: false", "2:36: repositories[0].schedule must be a schedule; write `never`", SEEN),
+    ("[]\n", "1:1: the file must be a mapping of keys to values", SEEN),
+    ("defaults: hello\n", "1:11: defaults must be a mapping of keys to values", SEEN),
+    (ONE % "include: '*.py'", "2:35: repositories[0].include must be a list", SEEN),
+    (ONE % "branch: 1.10", "2:34: repositories[0].branch must be text: write it in quotes", SEEN),
+    (ONE % "max_file_bytes: '9'", "max_file_bytes must be a whole number, without quotes", SEEN),
+    ("defaults: {collection: null}\n", "1:24: defaults.collection must be text", SEEN),
+    (ONE % 'branch: "a\\nb"', "repositories[0].branch must not contain a line break", SEEN),
     (ONE % 'branch: "\\ud800"', "repositories[0].branch must not contain a line break or another control"),
     (ONE % 'include: ["\\ud800"]', "repositories[0].include[0] is not valid Unicode text"),
     # Numbers
-    (ONE % "chunk: {size: 99}", "2:40: repositories[0].chunk.size must be at least 100"),
-    ("defaults: {chunk: {size: 50001}}\n", "1:26: defaults.chunk.size must be at most 50,000"),
+    (SERVER % "url: 'https://x', read_timeout_seconds: 0", "read_timeout_seconds must be more than 0", SEEN),
+    (ONE % "chunk: {size: 99}", "2:40: repositories[0].chunk.size must be at least 100", SEEN),
+    ("defaults: {chunk: {size: 50001}}\n", "1:26: defaults.chunk.size must be at most 50,000", SEEN),
     ("defaults: {chunk: {size: 500, overlap: 500}}\n", "1:40: defaults.chunk.overlap must be below `size`: 500 is not"),
     (ONE % "chunk: {overlap: 7001}", "2:43: repositories[0].chunk.overlap: overlap must be below size: 7001 is not"),
     ("qdrant: {replication_factor: 2, write_consistency_factor: 3}\n", "1:59: qdrant.write_consistency_factor must be"),
-    (INDEX % "keep_retired: '24'", "1:23: index.keep_retired must be a number of sec"),
-    (INDEX % "gate: questions.yaml", "1:9: unknown key `gate` in index: it was removed, delete it; a new version"),
-    (INDEX % "must_not_fall: 0.1", "1:9: unknown key `must_not_fall` in index: it was removed, delete it; it"),
+    (INDEX % "keep_retired: '24'", "1:23: index.keep_retired must be a number of sec", SEEN),
+    (INDEX % "keep_retired: 1 hour", "1:23: index.keep_retired must be a number of sec", SEEN),
+    (
+        INDEX % "gate: questions.yaml",
+        "1:9: unknown key `gate` in index: it was removed, delete it; a new version",
+        SEEN,
+    ),
+    (INDEX % "must_not_fall: 0.1", "1:9: unknown key `must_not_fall` in index: it was removed, delete it; it", SEEN),
     # Patterns
     (ONE % "include: ['']", "2:36: repositories[0].include[0] matches nothing: it is empty"),
     (ONE % "exclude: [a, '[b']", "2:39: repositories[0].exclude[1] matches nothing: a ["),
     (ONE % "include: [./src]", "repositories[0].include[0] matches nothing: paths"),
-    (ONE % f"exclude: [{'a' * 1001}]", "exclude[0] must have at most 1,000 characters"),
+    (ONE % f"exclude: [{'a' * 1001}]", "exclude[0] must have at most 1,000 characters", SEEN),
     (ONE % f"include: [{'a, ' * 1001}]", "include must be at most 1,000 patterns with 50,000 chara"),
     (f"defaults:\n  exclude: [{', '.join(['a' * 1000] * 51)}]\n", "2:12: defaults.exclude must be at most 1,000"),
     # Names
     (f"{REPOSITORY % 'path: .'}  - {{name: a, path: x}}\n", "3:12: repositories[1].name: 'a' is there already"),
     (f"{SERVER % 'url: https://x'}  - {{name: a, url: https://y}}\n", "3:12: gitlab[1].name: 'a' is there already"),
     *(
-        (f"repositories:\n  - {{name: {name}, path: .}}\n", "2:12: repositories[0].name must be 1 to 200")
+        (f"repositories:\n  - {{name: {name}, path: .}}\n", "2:12: repositories[0].name must be 1 to 200", SEEN)
         for name in ("a b", "-a", "../a", "a" * 201)
     ),
-    (ONE % "collection: a/b", "2:38: repositories[0].collection must be 1 to 255 letters"),
-    (ONE % "branch: a..b", "2:34: repositories[0].branch is not a branch name"),
+    (ONE % "collection: a/b", "2:38: repositories[0].collection must be 1 to 255 letters", SEEN),
+    (ONE % "branch: a..b", "2:34: repositories[0].branch is not a branch name", SEEN),
+    (
+        "defaults: {schedule: whenever}\n",
+        "1:22: defaults: schedule 'whenever': cannot be read; write for example",
+        SEEN,
+    ),
+    ("defaults: {schedule: 5}\n", "1:22: defaults.schedule must be text", SEEN),
+    (ONE % "schedule: 0 0 1 H *", "2:36: repositories[0]: schedule '0 0 1 H *': `H` cannot stand for a month"),
     (ONE % 'schedule: "0 0 30 2 *"', "2:36: repositories[0]: schedule '0 0 30 2 *': the day-of-month is wrong"),
     ("defaults:\n  timezone: Europe/Berlni\n", "2:13: defaults: unknown time zone 'Europe/Berlni'; did you mean `Eur"),
     # Sources
+    (REPOSITORY % "gitlab: m, project: g/p", "2:23: repositories[0].gitlab: no server in the top-level `gitlab`", SEEN),
+    ("groups: [{gitlab: m, group: g}]\n", "1:19: groups[0].gitlab: no server in the top-level `gitlab`", SEEN),
+    (REPOSITORY % "git: 'git@host:x/y.git'", "2:20: repositories[0].git must start with https://", SEEN),
     (ON_SERVER % "gitlab: mm, project: g/p", "top-level `gitlab` has the name 'mm'; did you mean `m`?"),
     (ON_SERVER % "gitlab: mm, project: g/p", "3:23: repositories[0].gitlab: no server in the top-level `gitlab`"),
-    ("repositories:\n  - {name: a}\n", "2:5: repositories[0]: exactly one of `gitlab`, `git` and `path` is required"),
-    (ONE % "git: https://x/y", "2:23: repositories[0]: exactly one of `gitlab`, `git` and `path` is required: not"),
-    (ON_SERVER % "gitlab: m", "3:5: repositories[0]: `gitlab` requires `project`"),
-    (REPOSITORY % "project: g/p", "2:5: repositories[0]: `project` requires `gitlab`"),
-    (ON_SERVER % "gitlab: m, project: 'https://x/g/p'", "3:35: repositories[0].project must be the path of a project"),
-    (REPOSITORY % "git: 'ssh://git@x/y'", "2:20: repositories[0].git must start with https://"),
+    (
+        "repositories:\n  - {name: a}\n",
+        "2:5: repositories[0]: exactly one of `gitlab`, `git` and `path` is required",
+        SEEN,
+    ),
+    (
+        ONE % "git: https://x/y",
+        "2:23: repositories[0]: exactly one of `gitlab`, `git` and `path` is required: not",
+        SEEN,
+    ),
+    (ON_SERVER % "gitlab: m", "3:5: repositories[0]: `gitlab` requires `project`", SEEN),
+    (REPOSITORY % "project: g/p", "2:5: repositories[0]: `project` requires `gitlab`", SEEN),
+    (
+        ON_SERVER % "gitlab: m, project: 'https://x/g/p'",
+        "3:35: repositories[0].project must be the path of a project",
+        SEEN,
+    ),
+    (REPOSITORY % "git: 'ssh://git@x/y'", "2:20: repositories[0].git must start with https://", SEEN),
     (REPOSITORY % "git: 'https://u:${P}@x/y', password: '${P}'", "2:20: repositories[0].git holds credentials, and so"),
     (ONE % "password: '${P}'", "2:36: repositories[0].password is for `git` only"),
     (SERVER % "url: 'https://x:99999'", "2:20: gitlab[0].url is not an address"),
     (SERVER % "url: https://x/api/v4", "2:20: gitlab[0].url must be the address of GitLab itself"),
     (SERVER % "url: 'https://u:p@x'", "gitlab[0].url must not hold cred"),
-    (SERVER % "url: gitlab.example.com", "gitlab[0].url must start with"),
+    (SERVER % "url: gitlab.example.com", "gitlab[0].url must start with", SEEN),
     (SERVER % "url: 'https://x', token: '${SPACED}'", "must be printable ASCII"),
     (SERVER % "url: 'https://x', webhook_secret: '${SHORT}'", "webhook_secret must have at least 16 characters"),
     (SERVER % "url: 'https://x', webhook_signing: '${SIGNING}'", "must be whsec_ and 32 bytes"),
     # Services
-    (EMBEDDING % "provider: olama", "'ollama' or 'none'; did you mean `ollama`?"),
-    (EMBEDDING % "provider: openai, api_key: '${P}'", "model is required for provider openai"),
+    ("qdrant: {quantization: int4}\n", "1:24: qdrant.quantization must be", SEEN),
+    (EMBEDDING % "provider: olama", "'ollama' or 'none'; did you mean `ollama`?", SEEN),
+    (EMBEDDING % "provider: openai, api_key: '${P}'", "model is required for provider openai", SEEN),
     (EMBEDDING % "provider: openai, model: m", "1:12: embedding.api_key is required for provider openai without"),
-    (EMBEDDING % "provider: tei", "1:12: embedding.url is required for provider tei"),
+    (EMBEDDING % "provider: tei", "1:12: embedding.url is required for provider tei", SEEN),
     (EMBEDDING % "provider: tei, url: 'http://x', query_task: q", "query_task has no meaning for provider tei"),
     (EMBEDDING % "query_prefix: ''", "1:27: embedding.query_prefix has no meaning for provider local"),
     (ON_OLLAMA % 'query_prefix: "a\\x07"', "embedding.query_prefix must not contain a line break or another control"),
-    (ON_OLLAMA % f"document_prefix: {'a' * 1001}", "embedding.document_prefix must have at most 1,000 characters"),
+    (
+        ON_OLLAMA % f"document_prefix: {'a' * 1001}",
+        "embedding.document_prefix must have at most 1,000 characters",
+        SEEN,
+    ),
     (EMBEDDING % "url: 'http://x'", "1:18: embedding.url has no meaning for provider local"),
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=[expected for _, expected in MISTAKES])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(text, expected) for text, expected, *_ in MISTAKES],
+    ids=[expected for _, expected, *_ in MISTAKES],
+)
 def test_a_mistake_is_named_with_its_place(text: str, expected: str, complaints: Complaints) -> None:
     found = complaints(text, P="p", SPACED="a b", SHORT="fifteen-letters", SIGNING="whsec_c2hvcnQ=")
 

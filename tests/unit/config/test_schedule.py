@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,6 +13,9 @@ from reposync.config.schedule import Schedule, ScheduleError
 
 MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1))
 
+
+SPREAD_MINUTES = ["H", "H/60", "H(59-59)/1", "H(0-29),H(30-59)", "*/5"]
+SPREAD_DAYS = ["* * H", "* * H/2", "H * *", "H(28-28) 2 *"]
 
 ZONES = ["Europe/Berlin", "America/New_York", "Europe/Dublin", "Australia/Lord_Howe", "Antarctica/Troll"]
 
@@ -53,6 +57,9 @@ def test_a_time_is_meant_in_the_time_zone_of_the_schedule() -> None:
         ("every 6 hours", "0 */6 * * *", "every 6 hours"),
         ("every minute", "* * * * *", "every minute"),
         ("daily at 03:00", "0 3 * * *", "at 03:00 every day"),
+        ("every day at 3am", "0 3 * * *", "at 03:00 every day"),
+        ("daily 12:05 am", "5 0 * * *", "at 00:05 every day"),
+        ("Daily at 3pm", "0 15 * * *", "at 15:00 every day"),
         ("weekdays at 9:00", "0 9 * * 1-5", "at 09:00 on Monday through Friday"),
         ("weekends at 23:59", "59 23 * * 0,6", "at 23:59 on Sunday and Saturday"),
         ("every monday at 03:00", "0 3 * * 1", "at 03:00 on Monday"),
@@ -101,7 +108,16 @@ def test_a_schedule_is_read_and_displayed_in_words(text: str, cron: str, words: 
         ("every mondy at 3:00", "'mondy' is no day; did you mean `monday`?"),
         ("daily at 25:00", "25:00 is no time of the day"),
         ("daily at 3:60", "3:60 is no time of the day"),
-        ("daily at 3pm", "cannot be read"),
+        ("daily at 3", "3 is no time of the day; write for example 03:00, 15:30 or 3am"),
+        ("daily at 13pm", "13pm is no time of the day"),
+        ("daily at noon", "write for example `*/30 * * * *`, `@daily`, `every 6 hours`, `daily at 03:00`"),
+        *(
+            (f"{field} * * * *", "leaves the range of its field, 0 to 59")
+            for field in ("H/0", "H(5-60)", "H(9-5)", "H/61")
+        ),
+        ("H# * * * *", "`H#` cannot be read; write `H`, `H/15`, `H(0-29)` or `H(0-29)/10`"),
+        ("0 0 31 H *", "`H` cannot stand for a month"),
+        ("H", "cannot be read; write for example"),
         ("@dayly", "unknown shorthand; did you mean `@daily`?"),
         ("@reboot", "unknown shorthand"),
     ],
@@ -187,3 +203,38 @@ def test_the_last_tick_that_was_missed_is_the_one_that_no_other_follows(text: st
     last = schedule.last_before(now)
 
     assert last <= now < schedule.next_after(last)
+
+
+@pytest.mark.parametrize(
+    ("text", "cron", "words"),
+    [
+        ("H */6 * * *", "48 */6 * * *", "at minute 48 past every sixth hour"),
+        ("H/15 * * * *", "3-59/15 * * * *", "every 15th minute from 3 through 59 of every hour"),
+        ("h(0-29)/10 H * * *", "8-29/10 20 * * *", "every 10th minute from 8 through 29 past hour 20"),
+        ("0,H H(1-5) * * 1-5", "0,48 4 * * 1-5", "at 04:00 and 04:48 on Monday through Friday"),
+        ("H H * * H", "48 20 * * 3", "at 20:48 on Wednesday"),
+    ],
+)
+def test_a_repository_has_the_same_ticks_on_every_machine_and_in_every_version(
+    text: str, cron: str, words: str
+) -> None:
+    schedule = Schedule.parse(text, name="platform/payments")
+
+    assert (schedule.cron, schedule.words()) == (cron, words)
+    assert Schedule.parse(schedule.cron) == schedule
+
+
+@given(st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=12))
+def test_a_thousand_names_on_one_schedule_are_spread_over_the_hour(prefix: str) -> None:
+    ticks = Counter(Schedule.parse("H */6 * * *", name=f"{prefix}/service-{number}").cron for number in range(1_000))
+
+    assert len(ticks) == 60
+    assert max(ticks.values()) < 3 * 1_000 / 60
+
+
+@given(st.text(max_size=20), st.sampled_from(SPREAD_MINUTES), st.sampled_from(SPREAD_DAYS))
+def test_a_schedule_that_spreads_can_be_read_for_every_name(name: str, minutes: str, days: str) -> None:
+    schedule = Schedule.parse(f"{minutes} H/7 {days}", "Europe/Berlin", name)
+
+    assert Schedule.parse(schedule.cron, "Europe/Berlin") == schedule
+    assert schedule.words()
