@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from reposync.config.references import Interpolated, has_clear_credentials
+from reposync.config.references import Interpolated
 from reposync.config.schedule import NEVER, SCHEDULE_PATTERN, Schedule, is_never, zone
 from reposync.wildmatch import check_pattern
 
@@ -131,23 +131,15 @@ def _gitlab_url(value: str) -> str:
     return value
 
 
-def _without_clear_credentials(value: Any, info: ValidationInfo) -> Any:
-    raw = value.raw if isinstance(value, Interpolated) else value
-    is_http = isinstance(value, str) and value.startswith(("http://", "https://"))
-    if isinstance(info.context, RegistryFile) and is_http and has_clear_credentials(raw):
-        raise InvalidValue(
-            "holds credentials in the clear: write https://user:${GIT_PASSWORD}@..., and set GIT_PASSWORD in the "
-            "environment"
-        )
-    return value
-
-
 def git_url(value: str) -> str:
     """The address of a git repository over http(s), without credentials. Raises InvalidValue."""
     if not re.match(r"https?://", value):
         raise InvalidValue("must start with https:// (or http://): ssh is not supported, and a folder is a `path`")
     if "@" in split_http_url(value).netloc:
-        raise InvalidValue("holds credentials, and so do `username` or `password`: keep one of the two")
+        raise InvalidValue(
+            "holds credentials in the clear, or beside `username` or `password`: write "
+            "https://user:${GIT_PASSWORD}@..., and set GIT_PASSWORD in the environment"
+        )
     if re.search(r"[?#]", value) or not urlsplit(value).path.strip("/"):
         raise InvalidValue("must name a repository on its server, without query or fragment")
     return value
@@ -326,7 +318,7 @@ _HTTP = Pattern("^[hH][tT][tT][pP][sS]?://")
 BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url), _HTTP]
 BaseUrls = Annotated[str, _TEXT, AfterValidator(base_urls), _HTTP]
 GitLabUrl = Annotated[BaseUrl, AfterValidator(_gitlab_url)]
-GitUrl = Annotated[str, BeforeValidator(_without_clear_credentials), _TEXT, AfterValidator(git_url), _HTTP]
+GitUrl = Annotated[str, _TEXT, AfterValidator(git_url), _HTTP]
 LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json")]
 ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule), Pattern(SCHEDULE_PATTERN)]
 _OR_NEVER = (BeforeValidator(_schedule_or_never), AfterValidator(_ticking), _OR_NULL, Pattern(SCHEDULE_PATTERN))

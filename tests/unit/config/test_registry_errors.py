@@ -143,7 +143,7 @@ MISTAKES = [
         SEEN,
     ),
     (REPOSITORY % "git: 'ssh://git@x/y'", "2:20: repositories[0].git must start with https://", SEEN),
-    (REPOSITORY % "git: 'https://u:${P}@x/y', password: '${P}'", "2:20: repositories[0].git holds credentials, and so"),
+    (REPOSITORY % "git: 'https://u:${P}@x/y', password: '${P}'", "2:20: repositories[0].git holds credentials in the"),
     (ONE % "password: '${P}'", "2:36: repositories[0].password is for `git` only"),
     (SERVER % "url: 'https://x:99999'", "2:20: gitlab[0].url is not an address"),
     (SERVER % "url: https://x/api/v4", "2:20: gitlab[0].url must be the address of GitLab itself"),
