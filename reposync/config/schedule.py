@@ -46,8 +46,8 @@ _SECONDS_OF = {crontab: seconds for seconds, crontab in _INTERVALS.items() if se
 _WEEKDAY_RANGE = re.compile(r"([0-7]|[a-z]{3})-([0-7]|[a-z]{3})(?:/([0-9]{1,2}))?")
 _SPREAD = re.compile(r"h(?:\(([0-9]{1,2})-([0-9]{1,2})\))?(?:/([0-9]{1,2}))?")
 _SPREAD_RANGES = {0: (0, 59), 1: (0, 23), 2: (1, 28), 4: (0, 6)}
-"""Number of a crontab field -> what `H` stands for. Every month has 28 days. No month: `30 H` would never come for some
-names."""
+"""Number of a crontab field -> what `H` stands for. Every month has 28 days. It cannot be a month: `0 0 30 H *`
+would never come for a name that has February."""
 _TIME = re.compile(r"([0-9]{1,2})(?::([0-9]{2}))?(?: ?([ap]m))?")
 _EXAMPLES = "`*/30 * * * *`, `@daily`, `every 6 hours`, `daily at 03:00`, `every monday at 9:00`"
 # The reverse search of cronsim starts from the wall clock, which may have been set back; the largest change is 2 hours.
@@ -57,7 +57,6 @@ NEVER = "never"
 """The schedule of a registered repository without ticks: only people, pushes and commands start a sync."""
 NEVER_WORDS = "on request only"
 _NEVER_SPELLINGS = frozenset({NEVER, "none", "off", "manual", "manually", "manual only", "on request", NEVER_WORDS})
-
 
 _FIRST_WORDS = sorted(
     {"every", "weekdays", "weekends", *_SHORTHANDS, *(words.split()[0] for words in _NEVER_SPELLINGS)}

@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from reposync.api.routes import repositories
+from reposync.config.fields import VARIABLE
 from reposync.store.status import RunStatus
 from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.showcase import REAL, Showcase
@@ -78,6 +79,7 @@ def test_the_document_promises_no_variables_and_names_every_header_that_matters(
         body = description()["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
         assert "folder of this file" not in json.dumps(body)
         assert "string" not in json.dumps(body["properties"]["max_file_bytes"]), "a variable of the registry file"
+        assert json.dumps(VARIABLE)[1:-1] not in json.dumps(body), "a variable of the registry file"
     for path, methods in description()["paths"].items():
         for operation in methods.values():
             names = [each["name"] for each in operation.get("parameters", [])]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import select
 
 from reposync.store.repository import Registration
+from reposync.store.tables import GROUPS
 from tests.integration.catalog.groups.conftest import PLATFORM, GroupWorld
 
 
@@ -90,6 +92,25 @@ async def test_without_a_token_public_projects_are_registered_but_no_archived_on
         assert await world.active() == {"platform/open", "platform/old"}
         old.archived = True
         assert len((await world.discover()).paused) == 1
+
+
+async def test_groups_and_their_projects_with_one_schedule_are_due_at_different_moments(
+    closed_world: GroupWorld,
+) -> None:
+    world = closed_world
+    names = ("a", "b", "c", "d", "e")
+    world.register(*(f"{{gitlab: main, group: {name}, discover: H H * * *, schedule: H * * * *}}" for name in names))
+    for name in names:
+        world.project(f"{name}/project")
+    async with world.opened():
+        await world.declare()
+
+        assert await world.run_due() == len(names)
+
+        rows = (await world.rows()).values()
+        due = await world.app.database.scalars(select(GROUPS.c.due_at))
+    assert len({row.cron_expression for row in rows}) > 1
+    assert len(set(due)) > 1
 
 
 @pytest.mark.parametrize(("schedule", "cron"), [("every 2 hours", "0 */2 * * *"), ("never", None)])
