@@ -86,9 +86,10 @@ audit: $(VENV)/.stamp
 pictures: $(VENV)/.stamp browser
 	@$(BIN)/python -m benchmarks.pictures
 
-# Generates the tables of docs/reference.md, and the parts of the chart that follow from the registry's schema.
+# Generates the tables of docs/reference.md, the Grafana dashboard, and the parts of the chart that follow from the registry's schema.
 reference: $(VENV)/.stamp
 	@$(BIN)/python -m benchmarks.reference
+	@$(BIN)/python -m benchmarks.dashboard
 	@$(BIN)/python helm/generate.py
 
 # Needs uv. The files name no registry: users install from their own.

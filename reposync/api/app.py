@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 from starlette.routing import Route as AnyRoute
 
+from reposync.api.access_log import AccessLog, InnerScope, MeasuredLimit
 from reposync.api.description import DescribedApplication, Description, description_routes
 from reposync.api.errors import add_error_handlers
 from reposync.api.hosts import Proxies
@@ -46,6 +49,11 @@ ROUTES = (
 
 def create_app(parts: ApiParts) -> FastAPI:
     """Has no state but `parts`, and opens nothing. Raises ConfigError for a root path that is one of its own paths."""
+    parts = replace(
+        parts,
+        searches=MeasuredLimit(parts.searches, parts.metrics, "search"),
+        greps=MeasuredLimit(parts.greps, parts.metrics, "grep"),
+    )
     renderer = Renderer(parts)
     description = Description(lambda: app.openapi(), parts.access.config.root_path)
     routers = [routes(parts) for routes in ROUTES]
@@ -69,9 +77,11 @@ def create_app(parts: ApiParts) -> FastAPI:
     add_error_handlers(app, parts.secrets.redact)
     app.state.error_page = error_pages(renderer, parts.access)
     _check_root_path(app, parts.access.config.root_path)
+    app.add_middleware(InnerScope)
     # The last one is the outermost. Level 9 takes two to three times as long as 5, and saves at most a tenth more.
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=5)
     add_middleware(app, parts.access.config, has_tokens=parts.access.has_tokens)
+    app.add_middleware(AccessLog, metrics=parts.metrics, log_queries=parts.access.config.log_queries)
     app.add_middleware(Proxies, config=parts.access.config)
     return app
 

@@ -21,6 +21,8 @@ from reposync.errors import COMMAND_HEADER, EXIT_CODE_HEADER, FAILED, MISUSED, R
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
+ERROR_CODE = "error_code"
+"""Key of the request's state if an error answers it, for the metrics."""
 MAX_PROBLEMS = 50
 _MAX_PATH_CHARS = 200
 _REFUSED = frozenset({400, 404, 409, 412, 422})
@@ -204,6 +206,7 @@ class ErrorResponse(Response):
         self._exit_code = MISUSED if is_refused else error.exit_code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})[ERROR_CODE] = self.code
         show: ErrorPage | None = getattr(scope["app"].state, "error_page", None)
         page = await show(scope, self) if show is not None else None
         message = self._for_clients

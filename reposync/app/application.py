@@ -94,7 +94,7 @@ class Application:
 
     def _opened(self, config: EmbeddingConfig) -> Embedder:
         if config not in self._embedders:
-            self._embedders[config] = open_embedder(config)
+            self._embedders[config] = open_embedder(config, self.observer.embedded)
             self.resources.push_async_callback(self._embedders[config].close)
         return self._embedders[config]
 
@@ -130,7 +130,7 @@ class Application:
                 # A new one: an embedder asks its server only once, which may serve a different model by now.
                 if (config := former_config(self.configuration.registry.embedding, spec)) is None:
                     return None
-                embedder = open_embedder(config)
+                embedder = open_embedder(config, self.observer.embedded)
                 opened.push_async_callback(embedder.close)
                 return embedder
 

@@ -8,7 +8,7 @@ import gc
 import importlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -27,7 +27,7 @@ from reposync.config.loading import LoadedRegistry
 from reposync.config.registry import Registry
 from reposync.config.sections import DaemonConfig
 from reposync.config.settings import Configuration, Settings
-from reposync.errors import Starting, StoreUnavailable
+from reposync.errors import Starting, StoreUnavailable, VectorIndexError
 from reposync.garbage import collect_as_usual
 from reposync.runs.reporting import Observer
 from reposync.scheduling import CronScheduler
@@ -226,6 +226,7 @@ class Daemon:
         self._metrics.show("files_failed", await failed_files(app, versions))
         counts = Counter(version.state for version in versions)
         self._metrics.show("index_versions", dict.fromkeys(map(str, VersionState), 0) | counts)
+        self._metrics.show("index_points", await _points(app, {version.collection for version in versions}))
         changes = collection_changes(app, versions)
         self._metrics.show(
             "index_change_repositories",
@@ -233,6 +234,17 @@ class Daemon:
         )
 
 
+async def _points(app: Application, collections: Iterable[str]) -> dict[str, float]:
+    """Of each collection that can be asked: the figures of the database do not wait for Qdrant."""
+    found: dict[str, float] = {}
+    for name in sorted(collections):
+        with contextlib.suppress(VectorIndexError, TimeoutError):
+            async with asyncio.timeout(_POINTS_SECONDS):
+                found[name] = await app.index(name).size()
+    return found
+
+
+_POINTS_SECONDS = 0.5
 _WATCHED = (RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING, RunStatus.BLOCKED)
 
 

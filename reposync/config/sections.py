@@ -240,6 +240,7 @@ class HttpConfig(ConfigModel):
         "Searches at a time in one daemon; more of them wait. null: 2 with `embedding.provider: local`, whose model "
         "uses all cores for a query, else 8.",
     )
+    log_queries: fields.Flag = key(False, "Log the path and the query of requests, with what is searched for.")
     metrics: fields.Words[Literal["open", "token", "off"]] | None = key(
         None, "Who may read /metrics: everybody, holders of a token, nobody; null: `token` if there are tokens."
     )

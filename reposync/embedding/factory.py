@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reposync.config.sections import EmbeddingConfig
-from reposync.embedding.port import Embedder, EmbeddingSpec, no_share
+from reposync.embedding.port import Embedder, EmbeddingSpec, OnUse, no_share, no_use
 
 if TYPE_CHECKING:
     from reposync.embedding.port import Matrix, OnShare, WindowRows
 
 
-def open_embedder(config: EmbeddingConfig) -> Embedder:
-    """The embedder that `config` describes; the caller closes it. No server is contacted yet. Raises ConfigError if the
-    CA file or the proxy for a server cannot be used."""
+def open_embedder(config: EmbeddingConfig, on_use: OnUse = no_use) -> Embedder:
+    """The embedder that `config` describes; the caller closes it. `on_use`: called with what each use takes. No server
+    is contacted yet. Raises ConfigError if the CA file or the proxy for a server cannot be used."""
     if config.provider == "none":
         return NoEmbedder()
     if config.provider == "local":
         from reposync.embedding.local import LocalEmbedder
 
-        return LocalEmbedder(config)
+        return LocalEmbedder(config, on_use)
     from reposync.embedding.http import HttpEmbedder
 
-    return HttpEmbedder(config)
+    return HttpEmbedder(config, on_use)
 
 
 class NoEmbedder(Embedder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, get_args
@@ -14,7 +15,18 @@ import orjson
 from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.dialects import DIALECTS, MalformedResponse, NoJson, ServedModel, served_model
 from reposync.embedding.exchange import EmbeddingServer, NotFound, Priority, TooLarge
-from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, OnShare, OnWait, WindowRows, no_share
+from reposync.embedding.port import (
+    Embedder,
+    EmbeddingSpec,
+    EmbeddingUse,
+    Matrix,
+    OnShare,
+    OnUse,
+    OnWait,
+    WindowRows,
+    no_share,
+    no_use,
+)
 from reposync.embedding.settings import Prompt, TextKind, prompt_of
 from reposync.embedding.windows import (
     SHORT_BYTES,
@@ -61,7 +73,8 @@ class HttpEmbedder(Embedder):
     """The Embedder on a server that speaks one of DIALECTS. With `window` set, a window that the server still finds too
     long is halved until it fits; without it, that is an error: nothing is ever cut off."""
 
-    def __init__(self, config: EmbeddingConfig) -> None:
+    def __init__(self, config: EmbeddingConfig, on_use: OnUse = no_use) -> None:
+        self._on_use = on_use
         dialect = self._dialect = DIALECTS[config.provider]
         self._config = config
         self.url = dialect.address(config.url or OPENAI_URL)
@@ -217,18 +230,22 @@ class HttpEmbedder(Embedder):
     async def _answer(self, inputs: Sequence[str]) -> tuple[Matrix, int | None]:
         """Unit rows, and how many tokens the server read."""
         packed = "encoding_format" in self._known.options
+        began, tokens, is_ok = time.monotonic(), None, False
         try:
             received = await self._server.exchange("POST", self.url, lambda: self._request(inputs), self._lane)
+            numbers, tokens = self._dialect.answer(received)
+            is_ok = True
+        except MalformedResponse as error:
+            raise self._malformed("answered", error) from error
         except EmbeddingInputRefused as refusal:
             if not packed or "encoding_format" not in str(refusal):
                 raise
             # Some servers reject this option: they then send plain numbers.
             self._known.options.pop("encoding_format", None)
             return await self._answer(inputs)
-        try:
-            numbers, tokens = self._dialect.answer(received)
-        except MalformedResponse as error:
-            raise self._malformed("answered", error) from error
+        finally:
+            seconds, chars = time.monotonic() - began, sum(map(len, inputs))
+            self._on_use(EmbeddingUse(self._config.provider, self._lane.kind, seconds, chars, tokens, is_ok))
         rows, columns = numbers.shape
         if rows != len(inputs):
             raise EmbeddingError(f"The server at {self.url} answered {rows} vectors to {len(inputs)} texts.")

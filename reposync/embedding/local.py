@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from reposync.config.sections import EmbeddingConfig
 from reposync.cores import usable_cores
-from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, OnShare, WindowRows, no_share
+from reposync.embedding.port import (
+    Embedder,
+    EmbeddingSpec,
+    EmbeddingUse,
+    Matrix,
+    OnShare,
+    OnUse,
+    WindowRows,
+    no_share,
+    no_use,
+)
 from reposync.embedding.settings import LOCAL_MODEL, LOCAL_WINDOW, check_weights
 from reposync.supervision import in_thread
 
@@ -29,7 +40,8 @@ class LocalEmbedder(Embedder):
     embedded with, and on a CPU a batch is no faster. `concurrency` threads (one a core, at most MOST_THREADS, unless
     configured) share one session. Queries have a thread to themselves, so a search does not queue behind a sync."""
 
-    def __init__(self, config: EmbeddingConfig) -> None:
+    def __init__(self, config: EmbeddingConfig, on_use: OnUse = no_use) -> None:
+        self._on_use = on_use
         self._name = config.model or LOCAL_MODEL
         self._window = config.window or LOCAL_WINDOW
         self._threads = config.concurrency or min(usable_cores(), MOST_THREADS)
@@ -68,8 +80,10 @@ class LocalEmbedder(Embedder):
         steps = iter([order[start : start + _STEP] for start in range(0, len(order), _STEP)])
 
         def step(positions: Sequence[int]) -> None:
-            for position, row in zip(positions, model.vectors([windows[p] for p in positions]), strict=True):
+            began, texts = time.monotonic(), [windows[position] for position in positions]
+            for position, row in zip(positions, model.vectors(texts), strict=True):
                 rows[position] = row
+            self._used("document", began, texts)
 
         async def lane() -> None:
             for positions in steps:
@@ -91,10 +105,15 @@ class LocalEmbedder(Embedder):
         def run() -> Matrix:
             import numpy as np
 
+            began = time.monotonic()
             mean = np.mean(list(model.vectors(model.windows(text, self._window))), axis=0, keepdims=True)
+            self._used("query", began, [text])
             return np.asarray(mean / np.linalg.norm(mean), np.float32)
 
         return await in_thread(run, self._query)
+
+    def _used(self, kind: str, began: float, texts: Sequence[str]) -> None:
+        self._on_use(EmbeddingUse("local", kind, time.monotonic() - began, sum(map(len, texts))))
 
     async def ping(self) -> None:
         if self._model is None:

@@ -21,6 +21,27 @@ OnShare = Callable[[float], None]
 """Called with the share of a call's work that was done since it was called before; together 1."""
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingUse:
+    """What one request to a server, or one step of the local model, took. `kind`: document or query. `tokens`: None if
+    the server does not say how many it read. `is_ok`: it was answered."""
+
+    provider: str
+    kind: str
+    seconds: float
+    chars: int
+    tokens: int | None = None
+    is_ok: bool = True
+
+
+OnUse = Callable[[EmbeddingUse], None]
+"""Called after each use, in any thread. Must return at once and raise nothing."""
+
+
+def no_use(use: EmbeddingUse) -> None:
+    """Nobody wants to know."""
+
+
 def no_share(share: float) -> None:
     """Nobody wants to know."""
 

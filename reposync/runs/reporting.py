@@ -14,6 +14,7 @@ from reposync.sync.progress import RunProgress
 from reposync.words import next_attempt
 
 if TYPE_CHECKING:
+    from reposync.embedding.port import EmbeddingUse
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
 
@@ -54,12 +55,23 @@ class Observer:
         self.count("rate_limit_waits")
         self.count("rate_limit_wait_seconds", by=seconds)
 
+    def embedded(self, use: EmbeddingUse) -> None:
+        """Texts were embedded, or could not be. Called in any thread."""
+        labels = (use.provider, use.kind)
+        self.observe("embedding_duration_seconds", use.seconds, *labels, "ok" if use.is_ok else "failed")
+        if use.is_ok:
+            self.count("embedding_characters", *labels, by=use.chars)
+        if use.tokens is not None:
+            self.count("embedding_tokens", *labels, by=use.tokens)
+
     def attempt_ended(self, run: Run, outcome: str, figures: RunCounts) -> None:
         """An attempt ended, and the run with it if it `is_final`. `figures` are those of this attempt."""
         if self.metrics is not None:
             counted = ("files_processed", "files_deleted", "files_skipped", "chunks_embedded", "chunks_reused")
             figures_by_name = {name: getattr(figures, name) for name in counted}
             self.metrics.attempt_ended(outcome, str(run.trigger), **figures_by_name)
+            if outcome != LOST and run.error_code is not None:
+                self.metrics.count("run_errors", run.error_code)
             for name, seconds in (("run_duration", run.duration_seconds), ("run_elapsed", run.elapsed_seconds)):
                 if seconds is not None:
                     self.metrics.observe(f"{name}_seconds", seconds, str(run.trigger))

@@ -6,8 +6,11 @@ A metric is one line in a table below, and one call of `count`, `observe` or `sh
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import inf
 
@@ -18,6 +21,8 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+
+from reposync.errors import RepoSyncError
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 HEALTH_STATUSES = ("ok", "degraded", "down")
@@ -44,6 +49,17 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "registry_reloads": ("Times the registry file was read again.", ("result",)),
     "group_discoveries": ("Listings of the projects of a GitLab group.", ("result",)),
     "metrics_refresh_failures": ("Scrapes without the values from the database.", ()),
+    "http_requests": (
+        "Responses of this pod. `route`: the template of the path, `other` for paths that do not exist.",
+        ("route", "method", "status"),
+    ),
+    "http_errors": ("Errors that this pod answered, by their code.", ("code",)),
+    "run_errors": ("Attempts at runs that ended with an error, by its code.", ("code",)),
+    "embedding_tokens": (
+        "Tokens that embedding servers say they read; a server that does not say it, and the local model, have none.",
+        ("provider", "kind"),
+    ),
+    "embedding_characters": ("Characters that were embedded, of documents and of queries.", ("provider", "kind")),
 }
 # Exported from the start as zeros: so the first event is an increase, and not a new series.
 _FIRST_VALUES = {
@@ -53,6 +69,9 @@ _FIRST_VALUES = {
     "registry_reloads": ("ok", "invalid"),
 }
 _RUN_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 150, 300, 600, 1200, 1800, 3600, 7200)
+_REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
+OUTCOMES = ("ok", "refused", "failed", "cancelled")
+"""Of what is measured: `refused`: the caller must change something (4xx); `failed`: the server could not (5xx)."""
 HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
     "run_duration_seconds": (
         "The attempts of a run that has ended, together.",
@@ -73,6 +92,26 @@ HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
         "Wait for a repository's Redis lock.",
         (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60),
         (),
+    ),
+    "http_request_duration_seconds": (
+        "From a request's head to the beginning of its response: a stream counts until it begins.",
+        _REQUEST_BUCKETS,
+        ("route", "method", "outcome"),
+    ),
+    "search_duration_seconds": (
+        "Searches and greps of all front ends, with their wait for a turn.",
+        _REQUEST_BUCKETS,
+        ("kind", "outcome"),
+    ),
+    "mcp_call_duration_seconds": (
+        "Calls of the tools for agents.",
+        _REQUEST_BUCKETS,
+        ("tool", "outcome"),
+    ),
+    "embedding_duration_seconds": (
+        "Requests to an embedding server, with their retries, or steps of the local model.",
+        _REQUEST_BUCKETS,
+        ("provider", "kind", "outcome"),
     ),
     "event_loop_lag_distribution_seconds": (
         "How late the event loop ran a timer.",
@@ -108,6 +147,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("repository",),
     ),
     "index_versions": ("Versions of the indexes of all repositories.", ("state",)),
+    "index_points": ("Points of a collection, of all versions, as Qdrant reports them.", ("collection",)),
     "index_change_repositories": (
         "Active repositories with an index: done, the configured model is searched; otherwise building, waiting, or "
         "unknown until their next run.",
@@ -184,6 +224,24 @@ class Metrics:
         given = values if isinstance(values, Mapping) else {(): values}
         self._gauges.values[name] = {(key,) if isinstance(key, str) else key: value for key, value in given.items()}
 
+    @contextmanager
+    def measure(self, name: str, *labels: str) -> Iterator[Measurement]:
+        """Add the time in the block to a histogram whose last label is the outcome."""
+        began, measurement = time.monotonic(), Measurement()
+        try:
+            yield measurement
+        except RepoSyncError as error:
+            measurement.outcome = outcome_of(error.status)
+            raise
+        except asyncio.CancelledError:
+            measurement.outcome = "cancelled"
+            raise
+        except BaseException:
+            measurement.outcome = "failed"
+            raise
+        finally:
+            self.observe(name, time.monotonic() - began, *labels, measurement.outcome)
+
     def attempt_ended(self, status: str, trigger: str, **figures: int) -> None:
         """`figures`: `files_processed` and the like, by counter and label."""
         self.count("runs", status, trigger)
@@ -224,6 +282,18 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """All of it in Prometheus's text format, and its content type. 1,000 repositories take 10 ms."""
         return generate_latest(self._registry), CONTENT_TYPE
+
+
+def outcome_of(status: int) -> str:
+    """One of OUTCOMES, by an HTTP status."""
+    return "ok" if status < 400 else "refused" if status < 500 else "failed"
+
+
+@dataclass(slots=True)
+class Measurement:
+    """`outcome`: one of OUTCOMES, for those who know it without an exception."""
+
+    outcome: str = "ok"
 
 
 class _Gauges(Collector):

@@ -60,8 +60,8 @@ class CollectionRequests:
         self._known_limits: Limits | None = {} if settings.is_embedded else None
         self._replicas = 1
 
-    async def describe(self) -> dict[str, Any]:
-        found = await self.request("describe the collection", "GET", "")
+    async def describe(self, *, once: bool = False) -> dict[str, Any]:
+        found = await self.request("describe the collection", "GET", "", once=once)
         if not isinstance(found, dict) or not {"config", "payload_schema"} <= found.keys():
             raise IndexAnswerUnreadable(
                 f"{self._connection.where} sent a description of a collection without its parts."

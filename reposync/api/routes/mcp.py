@@ -50,7 +50,7 @@ class _Exchange(Response):
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
         from reposync.mcp.server import answered, make_server
-        from reposync.mcp.tools import Caller
+        from reposync.mcp.tools import TOOLS, Caller
 
         parts = self._parts
         stopping = stopping_of(self._request)
@@ -70,7 +70,11 @@ class _Exchange(Response):
                 is_wanted,
                 client=admitted(self._request).credential,
             )
-            return await answered(caller, name, arguments, redact=parts.secrets.redact)
+            tool = name if name in TOOLS else "other"
+            with parts.metrics.measure("mcp_call_duration_seconds", tool) as measurement:
+                result = await answered(caller, name, arguments, redact=parts.secrets.redact)
+                measurement.outcome = "failed" if result.is_error else "ok"
+            return result
 
         async def replayed() -> Message:
             return self._left.pop() if self._left else await receive()

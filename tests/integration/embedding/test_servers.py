@@ -8,10 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reposync.config.sections import Provider
+from reposync.config.sections import EmbeddingConfig, Provider
+from reposync.embedding.factory import open_embedder
 from reposync.embedding.http import PROBE
 from reposync.embedding.port import Matrix
 from reposync.errors import ConfigError, EmbeddingError
+from reposync.runs.reporting import Observer
+from reposync.telemetry.metrics import Metrics
 from tests.fixtures.embedding_server import MODEL, EmbeddingServer, text_vector
 from tests.integration.embedding.conftest import Open
 
@@ -51,6 +54,30 @@ async def test_the_dimension_is_requested_once_and_not_at_all_if_it_is_configure
     assert (await configured.spec()).dimension == 64
     await configured.embed(["y"])
     assert server.inputs == [PROBE, "x", "y"]
+
+
+@pytest.mark.parametrize(("provider", "reports_tokens"), [("openai", True), ("ollama", True), ("tei", False)])
+async def test_what_documents_and_queries_cost_is_counted(
+    server: EmbeddingServer, provider: Provider, reports_tokens: bool
+) -> None:
+    metrics = Metrics(version="1")
+    settings = {"provider": provider, "url": server.url, "model": MODEL, "dimensions": 64, "attempts": 1}
+    embedder = open_embedder(EmbeddingConfig.model_validate(settings), Observer(metrics).embedded)
+    await embedder.embed(["two words", "three more words"])
+    await embedder.embed_query("one")
+    server.answer_next(500)
+    with pytest.raises(EmbeddingError):
+        await embedder.embed(["refused"])
+    await embedder.close()
+
+    page = metrics.render()[0].decode()
+    named = f'provider="{provider}"'
+    assert f'reposync_embedding_characters_total{{kind="document",{named}}} 25.0' in page
+    assert f'reposync_embedding_characters_total{{kind="query",{named}}} 3.0' in page
+    assert (f'reposync_embedding_tokens_total{{kind="document",{named}}}' in page) == reports_tokens
+    counted = "reposync_embedding_duration_seconds_count"
+    for kind, outcome in (("document", "ok"), ("query", "ok"), ("document", "failed")):
+        assert f'{counted}{{kind="{kind}",outcome="{outcome}",{named}}} 1.0' in page
 
 
 async def test_openai_is_asked_for_the_configured_dimension(server: EmbeddingServer, open_client: Open) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.dashboard import dashboard
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.telemetry.metrics import HEALTH_STATUSES, Metrics
 from tests.fixtures.chart import NAME, NAMESPACE, ROOT, render, together
@@ -152,6 +154,19 @@ def test_metrics_are_scraped_and_behind_a_token_with_the_one_that_may_read():
     own = {"metrics": {"serviceMonitor": {"token": {"existingSecret": "prometheus", "key": "bare"}}}}
     (endpoint,) = render(together(MONITORED, own)).one("ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["authorization"]["credentials"] == {"name": "prometheus", "key": "bare"}
+
+
+def test_grafana_finds_the_dashboard_by_its_label():
+    values = {"metrics": {"dashboard": {"enabled": True, "labels": {"team": "search"}}}}
+    (found,) = (
+        each
+        for each in render(together(REDIS, values)).documents
+        if each["kind"] == "ConfigMap" and "grafana_dashboard" in each["metadata"]["labels"]
+    )
+
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["metadata"]["labels"]["team"] == "search"
+    assert json.loads(found["data"]["reposync.json"]) == dashboard()
 
 
 def test_pods_follow_the_series_that_the_rule_records():
