@@ -49,7 +49,11 @@ COPY --from=build /opt/reposync /opt/reposync
 RUN --mount=type=bind,from=build,source=/src/.ci/image,target=/run/image \
     --mount=type=bind,from=build,source=/build/modules,target=/run/modules \
     ["python3", "-B", "/run/image/finish.py", "/run/modules", "/var/lib/reposync", "10001"]
-ENV PATH=/opt/reposync/bin:/usr/local/bin:/usr/bin:/bin \
+# Two heaps, not one for each thread: batches that move between threads fragment them. And no thread of NumPy's for each
+# core: it is used for a few vectors.
+ENV MALLOC_ARENA_MAX=2 \
+    OPENBLAS_NUM_THREADS=1 \
+    PATH=/opt/reposync/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/var/lib/reposync \
     REPOSYNC_STATE_DIR=/var/lib/reposync \
     REPOSYNC_HOST=0.0.0.0 \

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 
-# Imports make many objects that last: with the default of 700, the garbage collector took 0.15 s of a short command,
-# with 10,000 still 0.05 s.
+# Imports make many objects that last: with the default of 700, collections take 8% of the CPU time of `history`, 6% of
+# `search` and 7% of a `sync` without changes.
 _STARTING_THRESHOLD = 100_000
 _WORKING_THRESHOLD = gc.get_threshold()[0]
 

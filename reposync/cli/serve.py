@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import settings, share_one_heap
+from reposync.cli.commands import settings
 from reposync.cli.running_daemon import announced
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     loaded = load_registry(environment.config_path)
     secrets = Secrets.of_environment()
     configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level=log_level.upper())
-    share_one_heap()
     roles = Roles(not no_workers, not no_scheduler)
     asyncio.run(serve_until_stopped(environment, loaded, roles, host, port, root_path, secrets))
 

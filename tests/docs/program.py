@@ -30,6 +30,7 @@ NOT_FOR_READERS = {
     "CERTIFICATE_VERIFY_FAILED": "OpenSSL's word",
     "LC_ALL": "handed on to the engine's process",
     "LD_LIBRARY_PATH": "handed on to the engine's process",
+    "MALLOC_ARENA_MAX": "set, not read",
     "ORT_DISABLE_TELEMETRY": "set, not read",
     "RUN_KEYS": "a name of Python's",
     "VIRTUAL_ENV": "handed on to the engine's process",
