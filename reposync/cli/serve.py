@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reposync.config.loading import LoadedRegistry
     from reposync.config.settings import Settings
     from reposync.telemetry.redaction import Secrets
+    from reposync.telemetry.traces import Traces
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,10 @@ async def serve_until_stopped(
         http = http.model_copy(update={"root_path": root_path})
     triggers = [each.value for each in RunTrigger]
     metrics = Metrics(
-        version=__version__, run_statuses=[*(each.value for each in RunStatus), LOST], run_triggers=triggers
+        version=__version__,
+        run_statuses=[*(each.value for each in RunStatus), LOST],
+        run_triggers=triggers,
+        traces=_open_traces(__version__),
     )
     health = Health()
     daemon = Daemon(environment, loaded, roles, metrics, health, secrets, clock)
@@ -149,10 +153,26 @@ async def serve_until_stopped(
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine has full access over HTTP")
+            if metrics.traces is not None:
+                resources.push_async_callback(asyncio.to_thread, metrics.traces.close)
             async with announced(environment, address.url):
                 await daemon.run(resources)
     except ExceptionGroup as errors:
         raise first_error(errors) from errors
+
+
+def _open_traces(version: str) -> Traces | None:
+    """None if the standard variable names no receiver, or the extra is not installed: the daemon works without."""
+    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return None
+    try:
+        from reposync.telemetry.traces import Traces
+    except ModuleNotFoundError as error:
+        log.warning(
+            "no traces are exported: OTEL_EXPORTER_OTLP_ENDPOINT needs `pip install reposync[otel]` (%s)", error
+        )
+        return None
+    return Traces(version)
 
 
 def _on_signals(stop: Callable[[], None], read_registry: Callable[[], None]) -> None:

@@ -105,12 +105,13 @@ class LocalEmbedder(Embedder):
         def run() -> Matrix:
             import numpy as np
 
-            began = time.monotonic()
             mean = np.mean(list(model.vectors(model.windows(text, self._window))), axis=0, keepdims=True)
-            self._used("query", began, [text])
             return np.asarray(mean / np.linalg.norm(mean), np.float32)
 
-        return await in_thread(run, self._query)
+        began = time.monotonic()
+        matrix = await in_thread(run, self._query)
+        self._used("query", began, [text])
+        return matrix
 
     def _used(self, kind: str, began: float, texts: Sequence[str]) -> None:
         self._on_use(EmbeddingUse("local", kind, time.monotonic() - began, sum(map(len, texts))))

@@ -100,6 +100,7 @@ class Execution:
             await end(heartbeat, self._body)
         outcome = ending.outcome if isinstance(ending, HandBack) and not run.is_final else str(run.status)
         self.observer.attempt_ended(run, outcome, self.figures)
+        self.observer.traced(run, outcome, self.progress.times)
         return run
 
     async def _write_last(self, ending: Ending | None) -> None:

@@ -63,6 +63,10 @@ class Observer:
             self.count("embedding_characters", *labels, by=use.chars)
         if use.tokens is not None:
             self.count("embedding_tokens", *labels, by=use.tokens)
+        # The documents of a run are in its stages.
+        if self.metrics is not None and self.metrics.traces is not None and use.kind == "query":
+            now = time.monotonic()
+            self.metrics.traces.ended("embedding", (now - use.seconds, now), {"provider": use.provider})
 
     def attempt_ended(self, run: Run, outcome: str, figures: RunCounts) -> None:
         """An attempt ended, and the run with it if it `is_final`. `figures` are those of this attempt."""
@@ -75,6 +79,14 @@ class Observer:
             for name, seconds in (("run_duration", run.duration_seconds), ("run_elapsed", run.elapsed_seconds)):
                 if seconds is not None:
                     self.metrics.observe(f"{name}_seconds", seconds, str(run.trigger))
+
+    def traced(self, run: Run, outcome: str, times: Mapping[str, tuple[float, float]]) -> None:
+        """An attempt ended; `times` of its phases and stages."""
+        if self.metrics is not None and self.metrics.traces is not None and times:
+            whole = (min(began for began, _ in times.values()), time.monotonic())
+            attributes = {"run": run.id, "repository": run.repository, "trigger": str(run.trigger), "outcome": outcome}
+            attributes |= {} if run.error_code is None else {"code": run.error_code}
+            self.metrics.traces.ended("run", whole, attributes, times)
 
     def attempt_lost(self, run: Run) -> None:
         """This process found that the worker of the latest attempt is gone."""

@@ -42,11 +42,13 @@ class RunProgress:
     watch: Watch = field(default=lambda _: None, repr=False, compare=False)
     figures: RunFigures = field(default_factory=RunFigures, repr=False, compare=False)
     _stages: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float), repr=False, compare=False)
+    times: dict[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
+    """Begin of the first and end of the last of each phase and stage, in seconds of `time.monotonic`."""
     _entered: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     def enter(self, phase: str) -> None:
         now = time.monotonic()
-        self._stages[self.phase] += now - self._entered
+        self._add(self.phase, self._entered, now)
         self.phase, self._entered = phase, now
         if phase in ("words", "indexing"):
             self.started = now
@@ -59,7 +61,11 @@ class RunProgress:
         try:
             yield
         finally:
-            self._stages[name] += time.monotonic() - began
+            self._add(name, began, time.monotonic())
+
+    def _add(self, name: str, began: float, ended: float) -> None:
+        self._stages[name] += ended - began
+        self.times[name] = (min(began, self.times.get(name, (began,))[0]), ended)
 
     def restart(self) -> None:
         """Count the same files again: they are stored in one version of the index, the next one follows."""

@@ -9,10 +9,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import inf
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -23,6 +24,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from reposync.errors import RepoSyncError
+
+if TYPE_CHECKING:
+    from reposync.telemetry.traces import Traces
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 HEALTH_STATUSES = ("ok", "degraded", "down")
@@ -174,8 +178,11 @@ class Metrics:
         version: str,
         run_statuses: Iterable[str] = (),
         run_triggers: Iterable[str] = (),
+        traces: Traces | None = None,
     ) -> None:
-        """`run_statuses` and `run_triggers` are exported from the start as zeros."""
+        """`run_statuses` and `run_triggers` are exported from the start as zeros. `traces`: what is measured is traced
+        too."""
+        self.traces = traces
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
         self._gauges = _Gauges()
@@ -226,10 +233,13 @@ class Metrics:
 
     @contextmanager
     def measure(self, name: str, *labels: str) -> Iterator[Measurement]:
-        """Add the time in the block to a histogram whose last label is the outcome."""
+        """Add the time in the block to a histogram whose last label is the outcome, and trace it."""
         began, measurement = time.monotonic(), Measurement()
+        labelled = dict(zip(HISTOGRAMS[name][2], labels, strict=False))
+        traced = self.traces.span(name.removesuffix("_duration_seconds"), labelled) if self.traces else nullcontext()
         try:
-            yield measurement
+            with traced:
+                yield measurement
         except RepoSyncError as error:
             measurement.outcome = outcome_of(error.status)
             raise
