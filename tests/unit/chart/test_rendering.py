@@ -247,7 +247,7 @@ def test_the_package_holds_the_chart_and_nothing_else(tmp_path: Path):
     with helm_python.Chart.load(archive) as packed, helm_python.Chart.load(CHART) as tree:
         kept = {each["name"]: each["data"] for each in packed.templates}
         assert kept == {each["name"]: each["data"] for each in tree.templates}
-        assert {each["name"] for each in packed.files} == {"README.md", ".helmignore"}
+        assert {each["name"] for each in packed.files} == {"README.md", ".helmignore", "dashboards/reposync.json"}
         assert packed.schema == tree.schema
 
 
