@@ -26,6 +26,24 @@ ADDED_BY_PROMETHEUS = {"namespace", "job", "pod", "le"}
 COLUMNS, HEIGHT = 3, 8
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _QUANTILES = (0.5, 0.95)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "timeseries": {
+        "legend": {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+    "stat": {
+        "graphMode": "area",
+        "colorMode": "value",
+        "justifyMode": "auto",
+        "textMode": "auto",
+        "wideLayout": True,
+        "percentChangeColorMode": "standard",
+        "orientation": "auto",
+        "showPercentChange": False,
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    },
+}
+"""By type of panel; Grafana's schema requires them."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +258,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "description": panel.about,
         "datasource": _SOURCE,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        "options": {},
+        "options": OPTIONS[panel.kind],
         "targets": targets,
     }
 

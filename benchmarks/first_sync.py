@@ -78,7 +78,7 @@ def one_turn(folder: Path, original: Path, files: int, *, plain: bool) -> None:
         def sync(what: str) -> Usage:
             before = inputs(embeddings)
             usage = measure([sys.executable, "-m", "reposync", "sync", "--json"], environment)
-            (run,) = json.loads(usage.stdout)
+            (run,) = json.loads(usage.stdout)["items"]
             details = (
                 f"{run['files_processed']:,} files, {run['files_deleted']:,} deleted, {run['chunks_reused']:,} reused"
             )

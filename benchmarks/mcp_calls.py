@@ -37,7 +37,7 @@ INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 def call(question: str, number: int = 1) -> dict[str, Any]:
-    params = {"name": "search_code", "arguments": {"query": question}}
+    params = {"name": "search_code", "arguments": {"q": question}}
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 

@@ -29,7 +29,7 @@ from reposync.api.auth import Access
 from reposync.cli.main import cli
 from reposync.config.registry import registry_schema
 from reposync.content.model import Skip
-from reposync.errors import RepoSyncError
+from reposync.errors import RepoSyncError, error_classes
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics
 
@@ -232,15 +232,7 @@ def errors() -> dict[str, type[RepoSyncError]]:
     for module in pkgutil.walk_packages(reposync.__path__, "reposync."):
         if not module.name.endswith("__main__") and ".migrations." not in module.name:
             importlib.import_module(module.name)
-    found: dict[str, type[RepoSyncError]] = {}
-    waiting: list[type[RepoSyncError]] = [RepoSyncError]
-    while waiting:
-        error = waiting.pop(0)
-        waiting.extend(sorted(error.__subclasses__(), key=lambda each: each.__module__))
-        # The general ones first: some give a code of theirs another message.
-        if "code" in vars(error):
-            found.setdefault(error.code, error)
-    return found
+    return {code: error for code, error in error_classes().items() if "code" in vars(error)}
 
 
 # Skipped files -----------------------------------------------------------------------------------------------------

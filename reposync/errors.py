@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from reposync.next_steps import NextStep
 
 FAILED, MISUSED, NOT_FOUND, CONFLICT, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -22,23 +24,6 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted",
 }
 """Of all commands. Scripts can distinguish a mistyped name (3) from a conflict (4)."""
-
-COMMAND_HEADER, EXIT_CODE_HEADER = "X-Reposync-Command", "X-Reposync-Exit-Code"
-"""Of a request that a command of the same machine makes in place of its own work: an error names commands in place of
-requests, and its response has the exit code."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """What to do, at a terminal, for a client of the API, and with the tools for agents, which seldom can do anything
-    about it. Pages have buttons and links for it."""
-
-    command: str
-    request: str
-    tool: str = ""
-
-    def __str__(self) -> str:
-        return self.command
 
 
 class RepoSyncError(Exception):
@@ -59,13 +44,19 @@ class RepoSyncError(Exception):
         cls.retryable = cls.retryable if retryable is None else retryable
 
     def __init__(
-        self, message: str, *, remedy: str | Remedy | None = None, retry_after_seconds: float | None = None
+        self,
+        message: str,
+        *,
+        remedy: str | None = None,
+        next_steps: Sequence[NextStep] = (),
+        retry_after_seconds: float | None = None,
     ) -> None:
-        """`remedy` is a Remedy if it names a command. `retry_after_seconds`: the wait that the failed server
-        requests."""
+        """`remedy` holds for every front end; `next_steps` are said by each in its own words. `retry_after_seconds`:
+        the wait that the failed server requests."""
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+        self.next_steps = tuple(next_steps)
         self.retry_after_seconds = retry_after_seconds
 
     def __str__(self) -> str:
@@ -74,9 +65,7 @@ class RepoSyncError(Exception):
     def redact(self, redact: Callable[[str], str]) -> None:
         """Apply `redact` to all text."""
         self.message = redact(self.message)
-        if isinstance(self.remedy, Remedy):
-            self.remedy = Remedy(*map(redact, (self.remedy.command, self.remedy.request, self.remedy.tool)))
-        elif self.remedy is not None:
+        if self.remedy is not None:
             self.remedy = redact(self.remedy)
 
     def without_traceback(self) -> Self:
@@ -84,20 +73,15 @@ class RepoSyncError(Exception):
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
 
-    @property
-    def for_clients(self) -> str:
-        """As `str`, for clients of the API."""
-        return f"{self.message} {self.remedy.request}" if isinstance(self.remedy, Remedy) else str(self)
 
-    @property
-    def for_agents(self) -> str:
-        """As `str`, for what calls the tools."""
-        return f"{self.message} {self.remedy.tool}".rstrip() if isinstance(self.remedy, Remedy) else str(self)
-
-    @property
-    def for_pages(self) -> str:
-        """As `str`, for people with a browser."""
-        return self.message if isinstance(self.remedy, Remedy) else str(self)
+def error_classes() -> dict[str, type[RepoSyncError]]:
+    """The class of each code that this process knows: the most general one."""
+    classes: dict[str, type[RepoSyncError]] = {}
+    pending = [RepoSyncError]
+    for error_class in pending:
+        classes.setdefault(error_class.code, error_class)
+        pending += error_class.__subclasses__()
+    return classes
 
 
 def first_error(errors: ExceptionGroup[Exception]) -> Exception:
@@ -165,7 +149,7 @@ class SourceNotAllowed(UsageError, code="SOURCE_NOT_ALLOWED", status=403):
     """The operator does not allow such sources over HTTP."""
 
 
-class NothingIndexed(UsageError, exit_code=CONFLICT):
+class NothingIndexed(UsageError, code="NOTHING_INDEXED", exit_code=CONFLICT):
     """The repository, or every repository, has no index yet."""
 
 
@@ -299,6 +283,26 @@ class LeaseLost(RepoSyncError, code="LEASE_LOST", status=409):
 
 class RunDefect(RepoSyncError, retryable=True):
     """A background task of the run failed: its heartbeat, or the watchdog of its lock."""
+
+
+class SearchBusy(RepoSyncError, code="SEARCH_BUSY", status=503, retryable=True):
+    """More searches are waiting than can be answered in time."""
+
+
+class SearchTimeout(RepoSyncError, code="SEARCH_TIMEOUT", status=504, retryable=True):
+    """The embedding model and the index took too long together."""
+
+
+class NotSearchableYet(RepoSyncError, code="NOT_SEARCHABLE_YET", status=504):
+    """The commit was not searchable within `timeout`; `details` has the current state."""
+
+    def __init__(self, message: str, details: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class TooManyWatchers(RepoSyncError, code="TOO_MANY_WATCHERS", status=503, retryable=True):
+    """This pod serves no further watcher."""
 
 
 class LockHeld(RepoSyncError, code="LOCK_HELD", status=409, exit_code=CONFLICT, retryable=True):

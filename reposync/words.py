@@ -12,6 +12,8 @@ from urllib.parse import quote
 LISTED_NAMES = 30
 _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5}|U0010[0-9a-f]{4}|[nrt])")
 
+_LINES_OF_URL = re.compile(r"#L\d+(?:-\d+)?$")
+
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -77,6 +79,11 @@ def with_unprintable(text: str) -> str:
 def file_address(repository: str, path: str) -> str:
     """The file as the end of the address of a page or route (`reposync.api.routing`)."""
     return f"/files/{quote(repository).replace('/-/', '%2F-/')}/-/{quote(path)}"
+
+
+def url_of_lines(url: str, start: int, end: int) -> str:
+    """The url of other lines of the same file."""
+    return _LINES_OF_URL.sub(f"#L{start}-{end}" if start < end else f"#L{start}", url)
 
 
 def visible(text: str) -> str:

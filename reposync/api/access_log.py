@@ -1,11 +1,10 @@
-"""What operators see of requests: a line in the log, and metrics by route. And of searches and greps: metrics."""
+"""What operators see of requests: a line in the log, and metrics by route."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -13,7 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reposync.api.auth import admitted
 from reposync.api.errors import ERROR_CODE
-from reposync.api.limits import ConcurrencyLimit
 from reposync.telemetry.metrics import Metrics, outcome_of
 
 log = logging.getLogger("reposync.access")
@@ -25,8 +23,6 @@ _STATIC = "/static"
 # Requested all the time, and by nobody who looks for it in a log.
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics", _STATIC})
 _INNER = "reposync.inner_scope"
-
-T = TypeVar("T")
 
 
 class AccessLog:
@@ -90,14 +86,3 @@ class InnerScope:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.get(_INNER, []).append(scope)
         await self._app(scope, receive, send)
-
-
-class MeasuredLimit(ConcurrencyLimit):
-    """The same limit, which every front end's searches (`kind` search) or greps pass, with a measurement around it."""
-
-    def __init__(self, limit: ConcurrencyLimit, metrics: Metrics, kind: str) -> None:
-        self._limit, self._metrics, self._kind = limit, metrics, kind
-
-    async def search(self, work: Callable[[], Awaitable[T]]) -> T:
-        with self._metrics.measure("search_duration_seconds", self._kind):
-            return await self._limit.search(work)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 from starlette.routing import Route as AnyRoute
 
-from reposync.api.access_log import AccessLog, InnerScope, MeasuredLimit
+from reposync.api.access_log import AccessLog, InnerScope
 from reposync.api.description import DescribedApplication, Description, description_routes
 from reposync.api.errors import add_error_handlers
 from reposync.api.hosts import Proxies
 from reposync.api.middleware import add_middleware
 from reposync.api.routes.events import event_routes
-from reposync.api.routes.index import index_routes
-from reposync.api.routes.locks import lock_routes
 from reposync.api.routes.mcp import mcp_routes
+from reposync.api.routes.others import other_routes
 from reposync.api.routes.probes import probe_routes
 from reposync.api.routes.repositories import repository_routes
 from reposync.api.routes.runs import run_routes
@@ -36,12 +33,11 @@ __all__ = ["ApiParts", "create_app"]
 
 ROUTES = (
     probe_routes,
-    index_routes,
+    other_routes,
     repository_routes,
     run_routes,
     event_routes,
     search_routes,
-    lock_routes,
     mcp_routes,
     webhook_routes,
 )
@@ -49,11 +45,6 @@ ROUTES = (
 
 def create_app(parts: ApiParts) -> FastAPI:
     """Has no state but `parts`, and opens nothing. Raises ConfigError for a root path that is one of its own paths."""
-    parts = replace(
-        parts,
-        searches=MeasuredLimit(parts.searches, parts.metrics, "search"),
-        greps=MeasuredLimit(parts.greps, parts.metrics, "grep"),
-    )
     renderer = Renderer(parts)
     description = Description(lambda: app.openapi(), parts.access.config.root_path)
     routers = [routes(parts) for routes in ROUTES]

@@ -12,19 +12,19 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Protocol, cast
 from urllib.parse import quote, unquote, urlencode
 
 from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
 from itsdangerous import BadSignature, TimestampSigner
 
-from reposync.api.errors import AccessDenied, LoginNeeded, RoleMissing
+from reposync.api.errors import AccessDenied, LoginNeeded
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
 from reposync.errors import RepoSyncError
-from reposync.store.workers import StoredEndedSessions
+from reposync.operations.core import Actor, Role
+from reposync.operations.paths import COMMAND_HEADER, USER_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -45,26 +45,26 @@ _SKEW_SECONDS = 60.0
 _documented = HTTPBearer(auto_error=False, description="One of the tokens in REPOSYNC_API_TOKEN.")
 
 
-class Role(IntEnum):
-    """Each includes the ones before."""
-
-    READ = 1
-    OPERATE = 2
-
-
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent the request. `by`: `anybody` if no tokens are configured. `name`: for the history; a token's number is
-    its position in REPOSYNC_API_TOKEN. `credential`: identifies the token or session without revealing it."""
+    """Who sent the request. `by`: `anybody` if no tokens are configured; `command`: of this machine, by somebody who
+    may read the state folder. `name`: for the history; a token's number is its position in REPOSYNC_API_TOKEN.
+    `credential`: identifies the token or session without revealing it."""
 
     role: Role
-    by: Literal["anybody", "token", "session"]
+    by: Literal["anybody", "token", "session", "command"]
     name: str = ANONYMOUS
     credential: str = ""
 
     @property
     def may_operate(self) -> bool:
         return self.role >= Role.OPERATE
+
+    @property
+    def actor(self) -> Actor:
+        if self.by == "command":
+            return Actor.at_terminal(self.name)
+        return Actor(self.name, self.role, credential=self.credential)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,14 @@ class Token:
         return Session(hmac.digest(self._name, nonce, hashlib.sha256).hex()[:32], self)
 
 
+class EndedSessions(Protocol):
+    """Sessions that were signed out before they expired, on any pod. Both methods may raise StoreUnavailable."""
+
+    async def end(self, session_id: str) -> None: ...
+
+    async def has_ended(self, session_id: str) -> bool: ...
+
+
 class Access:
     """`tokens`: each is `read:SECRET`, `operate:SECRET`, or a bare secret, which may operate. Without any, every client
     may do everything; the server then listens on loopback only."""
@@ -112,11 +120,14 @@ class Access:
         tokens: Iterable[str | ApiToken],
         config: HttpConfig | None = None,
         *,
-        ended: StoredEndedSessions | None = None,
+        ended: EndedSessions | None = None,
+        command_key: str = "",
     ) -> None:
+        """`command_key`: what commands of this machine send; empty: none does."""
         parsed = (ApiToken.parse(token) if isinstance(token, str) else token for token in tokens)
         self._tokens = {each.key_id: each for each in (Token(token, number) for number, token in enumerate(parsed, 1))}
         self._ended = ended
+        self._command_key = digest(command_key) if command_key else None
         self.config = config or HttpConfig()
 
     @property
@@ -137,8 +148,7 @@ class Access:
         principal = await self.principal(request)
         if principal is None:
             raise AccessDenied("This needs a token.", remedy="Send `Authorization: Bearer TOKEN`.")
-        if principal.role < role:
-            raise RoleMissing(f"This token may {principal.role.name.lower()}, but not {role.name.lower()}.")
+        principal.actor.require(role)
         return principal
 
     async def principal(self, request: Request) -> Principal | None:
@@ -158,6 +168,9 @@ class Access:
             return None
 
     async def _principal(self, request: Request) -> Principal | None:
+        key = request.headers.get(COMMAND_HEADER)
+        if key is not None and self._command_key is not None and hmac.compare_digest(digest(key), self._command_key):
+            return Principal(Role.OPERATE, "command", name=unquote(request.headers.get(USER_HEADER, "a command"))[:200])
         if not self._tokens:
             return Principal(Role.OPERATE, "anybody")
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
@@ -241,6 +254,11 @@ class Admission:
     async def __call__(self, request: Request, _: Annotated[Any, Security(_documented)]) -> Principal:
         # Again, for routes that are not a `Route`: a forgotten route class must not let anybody in.
         return await self.admit(request)
+
+
+def actor_of(request: Request) -> Actor:
+    """Who sent the request, for operations."""
+    return admitted(request).actor
 
 
 def admitted(request: Request) -> Principal:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from reposync.api.etags import conditional_body
 from reposync.api.routing import Router
 from reposync.config.fields import VARIABLE
+from reposync.errors import error_classes
 
 
 class Description:
@@ -51,11 +52,16 @@ class DescribedApplication(FastAPI):
 
 def _amended(document: dict[str, Any]) -> dict[str, Any]:
     document = _without_variables(document)
+    error = document["components"]["schemas"]["ErrorBody"]["properties"]
+    error["code"]["enum"] = sorted({*error_classes(), *ROUTING_CODES})
     for operation in (each for methods in document["paths"].values() for each in methods.values()):
         if "304" in operation["responses"]:
             operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
     return document
 
+
+ROUTING_CODES = ("NOT_FOUND", "METHOD_NOT_ALLOWED")
+"""Of paths without a route, and of routes without a method."""
 
 _IF_NONE_MATCH = {
     "name": "If-None-Match",

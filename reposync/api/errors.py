@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 from starlette.types import Receive, Scope, Send
 
-from reposync.errors import COMMAND_HEADER, EXIT_CODE_HEADER, FAILED, MISUSED, RepoSyncError
+from reposync.api.advice import message as advised
+from reposync.errors import NotSearchableYet, RepoSyncError
+from reposync.next_steps import NextStep
+from reposync.operations.paths import COMMAND_HEADER
+from reposync.operations.syncs import CommitState
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +30,13 @@ ERROR_CODE = "error_code"
 """Key of the request's state if an error answers it, for the metrics."""
 MAX_PROBLEMS = 50
 _MAX_PATH_CHARS = 200
-_REFUSED = frozenset({400, 404, 409, 412, 422})
-_COMMAND_HEADER = COMMAND_HEADER.lower().encode()
 _METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE")
 
 
 class ApiError(RepoSyncError):
-    """Base of errors that only the API raises. `headers` and `details` are part of the response."""
+    """Base of errors that only the API raises. `headers` are part of the response."""
 
     headers: Mapping[str, str] = {}
-    details: Mapping[str, Any] = {}
 
 
 class AccessDenied(ApiError, code="UNAUTHENTICATED", status=401):
@@ -49,10 +51,6 @@ class LoginNeeded(AccessDenied):
     def __init__(self, message: str, address: str) -> None:
         super().__init__(message)
         self.address = address
-
-
-class RoleMissing(ApiError, code="FORBIDDEN", status=403):
-    """The token is known, but its role does not allow this."""
 
 
 class CrossSiteRefused(ApiError, code="CROSS_SITE_REFUSED", status=403):
@@ -103,22 +101,6 @@ class RequestInvalid(ApiError, code="REQUEST_INVALID", status=422):
     """The request is not valid; `details.problems` lists what is wrong, if known."""
 
 
-class SearchBusy(ApiError, code="SEARCH_BUSY", status=503, retryable=True):
-    """More searches are waiting than can be answered in time."""
-
-
-class SearchTimeout(ApiError, code="SEARCH_TIMEOUT", status=504, retryable=True):
-    """The embedding model and the index took too long together."""
-
-
-class NotSearchableYet(ApiError, code="NOT_SEARCHABLE_YET", status=504):
-    """The commit was not searchable within `timeout`; `details` has the current state."""
-
-    def __init__(self, message: str, details: Mapping[str, Any]) -> None:
-        super().__init__(message)
-        self.details = details
-
-
 class TooManyConnections(ApiError, code="TOO_MANY_CONNECTIONS", status=503, retryable=True):
     """All connections of this pod are in use."""
 
@@ -148,14 +130,49 @@ class Unexpected(ApiError):
         self.details = {"incident": incident}
 
 
+class InvalidPart(BaseModel):
+    """`where`: the keys that lead to it, or the file, line and column."""
+
+    model_config = ConfigDict(extra="allow")
+
+    message: str
+
+
+class InvalidDetails(BaseModel):
+    """Of REQUEST_INVALID, and of CONFIG_INVALID for a whole file."""
+
+    problems: list[InvalidPart]
+
+
+class NotSearchableDetails(CommitState):
+    """Of NOT_SEARCHABLE_YET: the present state. `run`: the one that is active, or the latest."""
+
+    model_config = ConfigDict(title="NotSearchableDetails")
+
+    run: dict[str, Any] | None
+
+
+class IncidentDetails(BaseModel):
+    """Of INTERNAL_ERROR: the log has it under this id."""
+
+    incident: str
+
+
+class NoDetails(BaseModel):
+    """Of all other codes."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 class ErrorBody(BaseModel):
     """`code` is stable, `message` is for people, `details` is for programs. `help`: path of the paragraph of the
-    documentation on this server."""
+    documentation on this server. `next`: what can be done about it, as values; `message` has it in words."""
 
     code: str
     message: str
     help: str
-    details: dict[str, Any]
+    details: InvalidDetails | NotSearchableDetails | IncidentDetails | NoDetails
+    next: list[dict[str, Any]] = []
 
 
 class ErrorAnswer(BaseModel):
@@ -178,9 +195,21 @@ def help_path(code: str) -> str:
     return f"/help/errors#{quote(code.lower())}"
 
 
-def envelope(code: str, message: str, details: Mapping[str, Any] | None = None, root: str = "") -> bytes:
+def envelope(
+    code: str,
+    message: str,
+    details: Mapping[str, Any] | None = None,
+    root: str = "",
+    next_steps: Sequence[NextStep] = (),
+) -> bytes:
     """As `ErrorAnswer`. `root`: the root path."""
-    error = {"code": code, "message": message, "help": root + help_path(code), "details": dict(details or {})}
+    error = {
+        "code": code,
+        "message": message,
+        "help": root + help_path(code),
+        "details": dict(details or {}),
+        "next": [step.document() for step in next_steps],
+    }
     # The standard library's JSON: a message may quote what a client sent, including lone surrogates.
     return json.dumps({"error": error}).encode()
 
@@ -195,24 +224,20 @@ class ErrorResponse(Response):
 
     def __init__(self, error: RepoSyncError) -> None:
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.status == 503 else {}
-        details: Mapping[str, Any] = {}
         if isinstance(error, ApiError):
-            headers, details = {**headers, **error.headers}, error.details
+            headers = {**headers, **error.headers}
         self.extra_headers = headers
         super().__init__(None, error.status, headers)
-        self.code, self.page_message = error.code, error.for_pages
-        self._for_clients, self._for_commands, self._details = error.for_clients, str(error), details
-        is_refused = error.status in _REFUSED and error.exit_code == FAILED
-        self._exit_code = MISUSED if is_refused else error.exit_code
+        self.code, self.page_message = error.code, str(error)
+        self._message, self._details, self._next_steps = advised(error), error.details, error.next_steps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})[ERROR_CODE] = self.code
         show: ErrorPage | None = getattr(scope["app"].state, "error_page", None)
         page = await show(scope, self) if show is not None else None
-        message = self._for_clients
-        if any(name == _COMMAND_HEADER for name, _ in scope["headers"]):
-            message, self.headers[EXIT_CODE_HEADER] = self._for_commands, str(self._exit_code)
-        self.body = envelope(self.code, message, self._details, _root_path(scope))
+        # Commands say the next steps in their own words.
+        message = self.page_message if COMMAND_HEADER in Headers(scope=scope) else self._message
+        self.body = envelope(self.code, message, self._details, _root_path(scope), self._next_steps)
         self.headers["Content-Length"] = str(len(self.body))
         await (page(scope, receive, send) if page is not None else super().__call__(scope, receive, send))
 

@@ -21,14 +21,14 @@ ETAG_ANSWERS: dict[int | str, dict[str, Any]] = {
 CACHING = {"Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
 
 
-def conditional(request: Request, document: object, *, version: object = None) -> Response:
+def conditional(request: Request, document: object, *, version: str | None = None) -> Response:
     """`document`, a model or anything that JSON can express, or 304 if the client has it already. `version`: see
     `etag_of`."""
     return conditional_body(request, to_json(document), "application/json", version=version)
 
 
 def conditional_body(
-    request: Request, body: bytes, media_type: str, *, version: object = None, same_if: bytes | None = None
+    request: Request, body: bytes, media_type: str, *, version: str | None = None, same_if: bytes | None = None
 ) -> Response:
     """As `conditional`, of any kind. `same_if`: what decides whether it has changed; None: the body."""
     headers = {"ETag": _tag(body if same_if is None else same_if, version), **CACHING}
@@ -39,21 +39,22 @@ def conditional_body(
     return Response(body, headers=headers, media_type=media_type)
 
 
-def etag_of(document: object, version: object = None) -> str:
-    """The part before the dash depends only on `version`, what clients may change: figures that every sync updates must
-    not refuse their changes."""
+def etag_of(document: object, version: str | None = None) -> str:
+    """The part before the dash is `version`, which depends on what clients may change: figures that every sync updates
+    must not refuse their changes."""
     return _tag(to_json(document), version)
 
 
-def is_current(if_match: str, version: object) -> bool:
-    """Whether an ETag in `If-Match` has the current `version`. Weak tags count, against RFC 9110, 13.1.1: ours
-    are, and proxies that compress would make them so; the tag stands for the document, not for its bytes."""
-    mine = _digest(to_json(version), 8)
-    return if_match.strip() == "*" or any(tag[1:].partition("-")[0] == mine for tag in _TAG.findall(if_match))
+def versions_of(if_match: str) -> frozenset[str] | None:
+    """The versions in the ETags of `If-Match`; None: any. Weak tags count, against RFC 9110, 13.1.1: ours are, and
+    proxies that compress would make them so; the tag stands for the document, not for its bytes."""
+    if if_match.strip() == "*":
+        return None
+    return frozenset(tag[1:].partition("-")[0] for tag in _TAG.findall(if_match))
 
 
-def _tag(body: bytes, version: object) -> str:
-    prefix = f"{_digest(to_json(version), 8)}-" if version is not None else ""
+def _tag(body: bytes, version: str | None) -> str:
+    prefix = f"{version}-" if version is not None else ""
     return f'W/"{prefix}{_digest(body, 16)}"'
 
 

@@ -1,7 +1,6 @@
 """What routes are built from: admission before the body is read, limits of bodies, and repository names in paths.
 
-Names have slashes (`platform/api`), each written as `/` or `%2F`. A path that ends in one of `ACTIONS` is that of
-the repository before it; a repository called `platform/wait` is `platform%2Fwait`. This is decided on the path as the
+Names have slashes, see `reposync.operations.paths`. Whether a path ends in an action is decided on the path as the
 client wrote it, or its meaning would depend on which repositories exist. A file comes after the first `/-/`, as in
 GitLab: `/files/platform/api/-/src/app.py`.
 """
@@ -21,20 +20,18 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Message, Scope
 
-from reposync.api import limits
-from reposync.api.auth import Access, Admission, Role
+from reposync.api.auth import Access, Admission
 from reposync.api.errors import ERROR_ANSWERS, BodyTooLarge, BodyTooSlow, BodyUnreadable, MediaTypeUnsupported
-from reposync.api.limits import ConcurrencyLimit
 from reposync.app.application import Application
-from reposync.store.repository import MAX_NAME_CHARS
+from reposync.operations.core import Role
+from reposync.operations.fields import MAX_NAME_CHARS
+from reposync.operations.paths import ACTIONS, PREFIX
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets
 
-PREFIX = "/api/v1"
 FILE = "{name:path}/-/{path:path}"
 """The end of a route's path: a file of a repository."""
-ACTIONS = ("sync", "wait", "outline", "index")
 
 _JSON = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 
@@ -44,7 +41,7 @@ RepositoryName = Annotated[
         min_length=1,
         max_length=MAX_NAME_CHARS,
         description="Name of the repository; its slashes may be written as `%2F`, and the last one of a name that ends "
-        "in `/sync`, `/wait`, `/outline` or `/index` must be.",
+        f"in {', '.join(f'`/{action}`' for action in ACTIONS)} must be.",
         examples=["platform/payments-api"],
     ),
 ]
@@ -64,9 +61,6 @@ class ApiParts:
     application: Callable[[], Application]
     access: Access
     secrets: Secrets = field(default_factory=Secrets.of_environment)
-    searches: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(limits.MAX_WAITING))
-    # Apart: they may take seconds each, and searches milliseconds.
-    greps: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(limits.MAX_WAITING_GREPS))
 
     @property
     def readers(self) -> list[Any]:
@@ -200,12 +194,6 @@ class Router(APIRouter):
         super().__init__(
             route_class=route_class, responses=ERROR_ANSWERS, generate_unique_id_function=_unique_id, **options
         )
-
-
-def path_of(name: str) -> str:
-    """The name as part of a path. With its slashes, because many proxies refuse `%2F`."""
-    head, _, last = name.rpartition("/")
-    return f"{quote(head)}%2F{last}" if any(name.endswith(f"/{action}") for action in ACTIONS) else quote(name)
 
 
 def _written_action(scope: Scope) -> str:

@@ -8,10 +8,12 @@ import os
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reposync.app.limits import MAX_WAITING, MAX_WAITING_GREPS, ConcurrencyLimit
 from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, SyncTarget
 from reposync.clock import Clock
@@ -27,6 +29,7 @@ from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.history import RunHistory
 from reposync.store.manifest import Manifests
+from reposync.store.notifications import RowWatch
 from reposync.store.registry import RegistryDocuments
 from reposync.store.repositories import Repositories
 from reposync.store.run import Run
@@ -42,6 +45,7 @@ from reposync.vectors.port import IndexSettings
 if TYPE_CHECKING:
     import httpx
 
+    from reposync.app.commit_wait import SearchableCommits
     from reposync.runs.endings import ExecutionPolicy
     from reposync.runs.execution import Execution
     from reposync.runs.redis_locks import RedisLocks
@@ -80,6 +84,10 @@ class Application:
     indexes: dict[str, QdrantIndex] = field(default_factory=dict)
     index_transport: httpx.AsyncBaseTransport | None = None
     """Replaces the connections to Qdrant, in tests."""
+
+    def now(self) -> datetime:
+        """By the database's clock."""
+        return self.database.clock.now()
 
     def embedder(self) -> Embedder:
         """The embedder of the configured model."""
@@ -248,6 +256,25 @@ class Application:
     @cached_property
     def workers(self) -> Workers:
         return Workers(self.database)
+
+    @cached_property
+    def searches(self) -> ConcurrencyLimit:
+        return ConcurrencyLimit(MAX_WAITING, self.configuration.registry.searches)
+
+    @cached_property
+    def greps(self) -> ConcurrencyLimit:
+        """Apart: they may take seconds each, and searches milliseconds."""
+        return ConcurrencyLimit(MAX_WAITING_GREPS)
+
+    @cached_property
+    def followed_runs(self) -> RowWatch[Run]:
+        return RowWatch(self.history.by_ids)
+
+    @cached_property
+    def commits(self) -> SearchableCommits:
+        from reposync.app.commit_wait import SearchableCommits
+
+        return SearchableCommits(self)
 
     @cached_property
     def searching(self) -> Searching:

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Protocol
 
-from reposync.app.application import Application
+from reposync.catalog.targets import Catalog
 from reposync.errors import (
     ConfigError,
     RepositoryNotFound,
@@ -19,17 +20,24 @@ from reposync.errors import (
     SourceUnavailable,
     UsageError,
 )
+from reposync.runs.reporting import Observer
 from reposync.sources.factory import open_source
 from reposync.sources.port import Ancestry, SourceSpec
+from reposync.store.database import Database
+from reposync.store.history import RunHistory
+from reposync.store.manifest import Manifests
 from reposync.store.notifications import RowWatch
+from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState
+from reposync.store.versions import Versions
 
 ASK_SECONDS = 10.0
 """Timeout of one question to a source."""
 ASK_AGAIN_SECONDS = 5.0
+MAX_WAITING = 200
 _KNOWN_ANSWERS = 2_000
 
 _LEFT = "It left the configuration: only the indexed commit itself is known."
@@ -83,19 +91,31 @@ class NotYet:
     run: Run | None
 
 
+class CommitParts(Protocol):
+    """What is known of repositories and their commits."""
+
+    database: Database
+    repositories: Repositories
+    catalog: Catalog
+    history: RunHistory
+    versions: Versions
+    manifests: Manifests
+    observer: Observer
+
+
 class SearchableCommits:
     """For one event loop. All waiting clients share one database query, and one question to a source for each pair of
     commits."""
 
-    def __init__(self, application: Callable[[], Application], *, max_waiting: int) -> None:
-        self._application = application
+    def __init__(self, app: CommitParts, *, max_waiting: int = MAX_WAITING) -> None:
+        self._app = app
         self._rows = RowWatch(self._states, max_watchers=max_waiting)
         self._answers: dict[tuple[str, str, str | None], Ancestry] = {}
         # One question at a time about a repository.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def _states(self, ids: Collection[str]) -> dict[str, Repository]:
-        return {state.id: state for state in await self._application().repositories.states(ids)}
+        return {state.id: state for state in await self._app.repositories.states(ids)}
 
     async def wait(
         self,
@@ -111,9 +131,9 @@ class SearchableCommits:
 
         Raises RepositoryNotFound, CommitNotFound, CommitAmbiguous, TooManyWatchers, StoreUnavailable.
         """
-        row = await self._application().repositories.get(name)
+        row = await self._app.repositories.get(name)
         source, limit = self._source(row)
-        began = self._application().database.clock.now()
+        began = self._app.database.clock.now()
         trouble: str | None = None
         deadline, ask_after = time.monotonic() + seconds, float("-inf")
         try:
@@ -162,7 +182,7 @@ class SearchableCommits:
 
     async def explained(self, name: str, state: CommitState) -> NotYet:
         """Why the commit of `state` cannot be searched. Raises RepositoryNotFound, StoreUnavailable."""
-        app, limit = self._application(), state.limit
+        app, limit = self._app, state.limit
         row = await app.repositories.get(name)
         for version in await app.versions.of(row.id):
             if version.state is VersionState.LIVE and (version.partial_commit or "").startswith(state.commit.lower()):
@@ -183,7 +203,7 @@ class SearchableCommits:
         """LATER if a run that began after `began` has completed. Raises StoreUnavailable."""
         if indexed.last_sync_at is None or indexed.last_sync_at <= began:
             return None
-        runs = await self._application().history.runs(indexed.name, RunStatus.COMPLETED, limit=1)
+        runs = await self._app.history.runs(indexed.name, RunStatus.COMPLETED, limit=1)
         is_later = any(run.started_at is not None and run.started_at > began for run in runs)
         return Relation.LATER if is_later else None
 
@@ -195,7 +215,7 @@ class SearchableCommits:
                 return self._answers[key]
             try:
                 async with asyncio.timeout(ASK_SECONDS):
-                    opened = open_source(source, observer=self._application().observer)
+                    opened = open_source(source, observer=self._app.observer)
                     try:
                         answer = await opened.ancestry(commit, tip)
                     finally:
@@ -212,7 +232,7 @@ class SearchableCommits:
     def _source(self, row: Repository) -> tuple[SourceSpec | None, str | None]:
         """Or why there is none here: the index can still be searched, and its commit is known."""
         try:
-            return self._application().catalog.of_row(row).source(), None
+            return self._app.catalog.of_row(row).source(), None
         except RepositoryNotFound:
             return None, _LEFT
         except (ConfigError, SourceElsewhere) as error:

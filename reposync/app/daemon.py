@@ -36,6 +36,7 @@ from reposync.store.notifications import listen
 from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState
 from reposync.store.ticks import TickOutcome, Ticks
+from reposync.store.workers import StoredEndedSessions
 from reposync.supervision import Backoff, end, keep
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics, watch_loop
@@ -83,6 +84,7 @@ class Daemon:
         self._metrics = metrics
         self._health = health
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
+        self.ended_sessions = StoredEndedSessions(lambda: self.application().database)
 
     def application(self) -> Application:
         """Raises Starting, or StoreUnavailable if the database did not answer yet."""

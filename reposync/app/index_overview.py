@@ -20,7 +20,6 @@ from reposync.store.manifest import ManifestCounts
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, VersionState
-from reposync.sync.index_versions import VersionSettings
 
 ChangeState = Literal["done", "building", "waiting", "unknown"]
 """Of a repository: its live version has the configured model; the next version is being built; no run has begun it;
@@ -204,6 +203,9 @@ def _change_state(config: EmbeddingConfig, spec: str | None, *, moves: bool, is_
 
 
 def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> VersionOverview:
+    # Imported here: `reposync locks` needs no index.
+    from reposync.sync.index_versions import VersionSettings
+
     made = VersionSettings.read(version.settings)
     stored = dict(version) | asdict(counts) | ({} if made is None else asdict(made.spec) | asdict(made.content))
     removed_after = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reposync.app.application import Application
-from reposync.app.command_runs import FOLLOW_SECONDS, sync
+from reposync.app.command_runs import FOLLOW_SECONDS
 from reposync.clock import elapsed_seconds
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.runs.endings import ExecutionPolicy
@@ -18,12 +20,9 @@ from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.sync.audit import audit_source
 from reposync.sync.point_audit import Audit, Difference, DifferenceKind, PointComparison, audit_points
-from reposync.sync.progress import Watch
 
 # How often a repository is read again because it was synced meanwhile.
 READS = 5
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +56,12 @@ class Verdict:
 @dataclass(frozen=True)
 class Verification:
     """Reads without a lock, also while syncs run: what a sync changed meanwhile is read again. Repairs are ordinary
-    runs. `report`: called with a sentence about what it waits for."""
+    runs. `wait_seconds`: for a running sync, at most. `report`: called with a sentence about what it waits for."""
 
     app: Application
     against_source: bool
-    report: Report
-
-    async def names(self, words: Sequence[str]) -> list[str]:
-        """The repositories with these names, paths or URLs, or all. Raises RepositoryNotFound, UsageError."""
-        registered = await self.app.repositories.names()
-        if words:
-            named = [word if word in registered else (await self.app.catalog.find(word)).name for word in words]
-            return list(dict.fromkeys(named))
-        return list(registered)
+    wait_seconds: float = math.inf
+    report: Callable[[str], None] = lambda _: None
 
     async def verify(self, name: str) -> Verdict:
         """Raises StoreUnavailable; any other error is in the verdict."""
@@ -82,21 +74,15 @@ class Verification:
             return Verdict(name, trouble=str(error))
         return Verdict(name, note="It was never synced.")
 
-    async def repair(self, name: str, watch: Watch, *, full: bool = False, asked_by: str = "") -> Run:
-        """Repair it in a run, executed here or by a worker, and return the run as it ended. `full`: reads every file
-        again, which repairs what only their content shows.
-
-        Raises RepositoryNotFound if it left the configuration, LeaseLost, CancelledError."""
-        rows = await self.app.repositories.list([name])
-        target = self.app.catalog.of_row(rows[0]) if rows else await self.app.catalog.find(name)
-        return await sync(self.app, target, full=full, approved=False, repair=True, watch=watch, asked_by=asked_by)
-
     async def _verify(self, name: str) -> Verdict:
+        deadline = time.monotonic() + self.wait_seconds
         for _ in range(READS):
             row, running = await self._moment(name)
             if running is not None:
                 self.report(f"{name}: waits for run {running.id}")
             while running is not None:
+                if time.monotonic() >= deadline:
+                    return Verdict(name, trouble=f"Run {running.id} of it has not ended yet.")
                 await asyncio.sleep(FOLLOW_SECONDS)
                 row, running = await self._moment(name)
             verdict = await self._read(row)

@@ -83,10 +83,12 @@ def late_after(crontab: str, timezone: str, last_sync_at: datetime) -> datetime:
 @dataclass(frozen=True, slots=True)
 class RepositoryDetail(Overview):
     """`definition`: registered over HTTP or by command, with the keys of the registry file; null for an entry of that
-    file. `missed_ticks`: ticks without a run because they were noticed too late; newest first."""
+    file. `missed_ticks`: ticks without a run because they were noticed too late; newest first. `version`: changes with
+    what a person can change of it, and not with its syncs."""
 
     definition: Mapping[str, Any] | None
     missed_ticks: list[MissedTick]
+    version: str
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"missed_ticks": [each.model_dump() for each in self.missed_ticks]}
@@ -107,7 +109,7 @@ async def repository_detail(
     row = await repositories.get(name)
     (columns,) = await _overviews([row], manifests, history)
     missed = [MissedTick.model_validate(tick) for tick in row.missed_ticks]
-    return RepositoryDetail(**columns, definition=row.definition, missed_ticks=missed), row
+    return RepositoryDetail(**columns, definition=row.definition, missed_ticks=missed, version=row.version), row
 
 
 async def _overviews(

@@ -19,7 +19,6 @@ from reposync.config.registry import Registry, ResolvedRepository
 from reposync.config.schedule import NEVER
 from reposync.errors import (
     ConfigError,
-    Remedy,
     RepositoryChanged,
     RepositoryExists,
     RepositoryNotFound,
@@ -27,6 +26,7 @@ from reposync.errors import (
     SourceElsewhere,
     UsageError,
 )
+from reposync.next_steps import ApplyRegistry, ListRepositories, RemoveRepository
 from reposync.sources.port import Commit, GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository, unregistered
@@ -143,10 +143,7 @@ class Catalog:
         if definition is None and row.origin == CONFIG:
             raise RepositoryNotFound(
                 f"Repository {row.name!r} is from a registry file that was not applied since an upgrade.",
-                remedy=Remedy(
-                    "`reposync apply FILE` applies it; so does `reposync serve`.",
-                    "The operator of this server has to apply the file.",
-                ),
+                next_steps=[ApplyRegistry()],
             )
         definition = definition or _place(row.name, row.location, row.source)
         try:
@@ -156,13 +153,12 @@ class Catalog:
 
     def _unknown(self, word: str, names: Iterable[str]) -> RepositoryNotFound:
         near = nearest(word, names)
-        listed = Remedy("`reposync repos list` shows all of them.", "`GET /api/v1/repositories` shows all of them.")
         text = f"{word!r} is not a registered repository, a path or a URL."
         if self.unapplied is not None:
-            unapplied = f"{self.unapplied} was not applied yet"
-            remedy = Remedy(f"{unapplied}: `reposync apply` does so.", f"{unapplied}.")
-            return RepositoryNotFound(text, remedy=remedy)
-        return RepositoryNotFound(text, remedy=f"Did you mean {near!r}?" if near else listed)
+            return RepositoryNotFound(f"{text} {self.unapplied} was not applied yet.", next_steps=[ApplyRegistry()])
+        if near:
+            return RepositoryNotFound(text, remedy=f"Did you mean {near!r}?")
+        return RepositoryNotFound(text, next_steps=[ListRepositories()])
 
     async def _at_place(self, name: str, location: str, kind: str) -> SyncTarget:
         """The repository at that location. A second repository of the same name gets a suffix made from its
@@ -239,10 +235,8 @@ async def add_repository(catalog: Catalog, definition: Mapping[str, Any], *, ori
         if not row.by_hand or row.location != resolved.location:
             raise RepositoryExists(
                 f"There is a repository {row.name!r} already: {row.location}.",
-                remedy=Remedy(
-                    f"Choose another name, or `reposync repos remove {row.name}` first.",
-                    f"Choose another name, or `DELETE /api/v1/repositories/{row.name}` first.",
-                ),
+                remedy="Choose another name, or remove that one first.",
+                next_steps=[RemoveRepository(row.name)],
             )
     return await catalog.repositories.register(registration_of(resolved, origin, definition=definition))
 
@@ -266,12 +260,17 @@ async def change_repository(
                 raise
 
 
-def _changed(catalog: Catalog, row: Repository, changes: Mapping[str, Any]) -> Registration:
+def changeable_definition(row: Repository) -> Mapping[str, Any]:
+    """Raises RepositoryReadOnly if it was not registered by command or over HTTP."""
     if row.origin == CONFIG:
         raise _read_only(row.name, f"is in {row.origin_words}")
     if row.definition is None or row.group_key is not None:
         raise _read_only(row.name, "was registered by a group or by a different version of reposync")
-    definition = {key: value for key, value in {**row.definition, **changes}.items() if value is not None}
+    return row.definition
+
+
+def _changed(catalog: Catalog, row: Repository, changes: Mapping[str, Any]) -> Registration:
+    definition = {key: value for key, value in {**changeable_definition(row), **changes}.items() if value is not None}
     resolved = _without_password(catalog, definition)
     return redefined(row, resolved, definition=definition, by_hand=row.by_hand and "schedule" not in changes)
 

@@ -1,5 +1,4 @@
-"""Building blocks of all commands: groups with suggestions, the option --json, the event loop, the database and the
-application.
+"""Building blocks of all commands: groups with suggestions, the option --json, the event loop and the database.
 
 It is imported whenever the Tab key is pressed: nothing here may import what a command needs to do its work.
 """
@@ -9,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import getpass
-import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 from click.shell_completion import get_completion_class
@@ -22,7 +20,6 @@ from reposync.cli.output import Result
 from reposync.errors import FAILED, ConfigError
 
 if TYPE_CHECKING:
-    from reposync.app.application import Application
     from reposync.config.settings import Settings
     from reposync.store.database import Database
 
@@ -81,36 +78,6 @@ def prints(act: Callable[P, Result]) -> Command[P]:
     return command
 
 
-def prints_from(
-    run: Callable[[Callable[[T], Awaitable[Result]]], Result],
-) -> Callable[[Callable[Concatenate[T, P], Awaitable[Result]]], Command[P]]:
-    """As `prints`, for a coroutine function whose first argument is what `run` opens."""
-
-    def decorate(act: Callable[Concatenate[T, P], Awaitable[Result]]) -> Command[P]:
-        @functools.wraps(act)
-        def command(*args: P.args, **options: P.kwargs) -> Result:
-            return run(lambda opened: act(opened, *args, **options))
-
-        return prints(command)
-
-    return decorate
-
-
-def run_with_app(action: Callable[[Application], Awaitable[T]], *, with_engine: bool = False) -> T:
-    """The result of `action` with the application; `with_engine`: and with the index. Raises RepoSyncError."""
-
-    async def main() -> T:
-        from reposync.app.application import open_application
-
-        environment = settings()
-        opened = open_application(environment, with_engine=with_engine, migrates=environment.has_own_database)
-        async with opened as app:
-            await _note_ignored_address(environment, app.database)
-            return await action(app)
-
-    return run_async(main())
-
-
 def run_with_database(
     action: Callable[[Database], Awaitable[T]], *, migrates: bool | None = None, bare_names: bool = False
 ) -> T:
@@ -132,8 +99,6 @@ def run_with_database(
                 await database.upgrade()
             elif migrates is None:
                 (await database.schema()).require(database.where)
-            if migrates is None:
-                await _note_ignored_address(environment, database)
             return await action(database)
 
     return run_async(main())
@@ -143,16 +108,13 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end. Ctrl-C and SIGTERM cancel it, so that it can clean up; the exit code is then 130."""
     import asyncio
 
-    async def terminable() -> T:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - for the type checker
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await main
+    interrupt_on_sigterm()
+    return asyncio.run(main)
 
-    try:
-        return asyncio.run(terminable())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+
+def interrupt_on_sigterm() -> None:
+    """SIGTERM does what Ctrl-C does, which cancels what the event loop runs."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 def settings(*, bare_names: bool = False) -> Settings:
@@ -174,19 +136,6 @@ def settings(*, bare_names: bool = False) -> Settings:
     return environment
 
 
-async def _note_ignored_address(environment: Settings, database: Database) -> None:
-    """Tell the person who expected a different database why this one is empty."""
-    if environment.has_own_database and os.environ.get("DATABASE_URL"):
-        from reposync.store.repositories import Repositories
-
-        if not await Repositories(database).names():
-            click.echo(
-                f"note: nothing is registered in {environment.state_dir}. DATABASE_URL is used by `serve`, `apply` and "
-                "`db` only: set REPOSYNC_DATABASE_URL for all commands.",
-                err=True,
-            )
-
-
 def current_user() -> str:
     """`user@host`, for the history. A container's user may have no name."""
     try:
@@ -194,8 +143,3 @@ def current_user() -> str:
     except (KeyError, OSError):
         user = "somebody"
     return f"{user}@{socket.gethostname()}"
-
-
-with_app = prints_from(run_with_app)
-with_database = prints_from(run_with_database)
-with_unchanged_database = prints_from(functools.partial(run_with_database, migrates=False, bare_names=True))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reposync import __version__
-from reposync.cli.commands import Group, prints, run_async, settings, with_unchanged_database
+from reposync.cli.commands import Group, prints, run_async, run_with_database, settings
 from reposync.cli.output import Result
 from reposync.words import escape_unprintable
 
@@ -26,10 +26,14 @@ db = Group("db")
 
 
 @db.command()
-@with_unchanged_database
-async def upgrade(database: Database) -> Result:
+@prints
+def upgrade() -> Result:
     """Bring the schema up to what this version needs. Safe to repeat, and from several processes at once: one does it,
     the others wait. The schema of a newer version is left unchanged."""
+    return run_with_database(_upgrade, migrates=False, bare_names=True)
+
+
+async def _upgrade(database: Database) -> Result:
     before = (await database.schema()).revision
     await database.upgrade()
     after = (await database.schema()).revision
@@ -38,9 +42,13 @@ async def upgrade(database: Database) -> Result:
 
 
 @db.command()
-@with_unchanged_database
-async def current(database: Database) -> Result:
+@prints
+def current() -> Result:
     """The revision of the schema, and whether this version can work with it."""
+    return run_with_database(_current, migrates=False, bare_names=True)
+
+
+async def _current(database: Database) -> Result:
     from reposync.store.schema import HEAD
 
     schema = await database.schema()

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, with_app
+from reposync.cli.commands import Group, prints
 from reposync.cli.output import NO_REPOSITORY, Result, short, table
 from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
-    from reposync.app.application import Application
+    from rich.table import Table
+
     from reposync.app.index_overview import BuildProgress, CollectionChange, IndexOverview, VersionOverview
 
 
@@ -21,30 +22,34 @@ index = Group("index")
 
 @index.command()
 @click.argument("name", required=False)
-@with_app
-async def status(app: Application, name: str | None) -> Result:
+@prints
+def status(name: str | None) -> Result:
     """The versions of each index (of the repository NAME), and the progress of a change of the embedding model."""
-    from reposync.app.index_overview import collection_changes, index_overview, index_overviews
-    from reposync.store.index_queries import version_summaries
+    from reposync.cli.performing import Performer
+    from reposync.operations import index
 
-    found = [await index_overview(app, name)] if name is not None else await index_overviews(app)
-    collections = {each.collection for each in found}
-    changes = collection_changes(app, await version_summaries(app.database), await app.manifests.counts())
-    changes = [each for each in changes if each.collection in collections]
-    if not found:
-        return Result({"items": [], "collections": []}, [NO_REPOSITORY])
+    with Performer() as perform:
+        if name is not None:
+            overview = perform(index.repository_index, name=name)
+            return Result(overview, _lines([overview], []))
+        page = perform.all_pages(index.indexes, index.NamesArguments())
+    return Result(page, _lines(page.items, page.collections))
+
+
+def _lines(overviews: list[IndexOverview], changes: list[CollectionChange]) -> Iterator[str | Table]:
+    if not overviews:
+        yield NO_REPOSITORY
+        return
     rows = [
-        _row("" if number else each.repository, version)
-        for each in found
-        for number, version in enumerate(each.versions)
+        _row("" if number else overview.repository, version)
+        for overview in overviews
+        for number, version in enumerate(overview.versions)
     ]
     nothing = {"version": None, "state": "nothing yet"}
-    rows += [{"repository": each.repository, **nothing} for each in found if not each.versions]
-    versions = table(rows, fold=("repository", "model", "in"))
-    return Result(
-        found[0] if name is not None else {"items": found, "collections": changes},
-        [versions, *_notes(found), *(words for each in changes if (words := change_words(each)))],
-    )
+    rows += [{"repository": overview.repository, **nothing} for overview in overviews if not overview.versions]
+    yield table(rows, fold=("repository", "model", "in"))
+    yield from _notes(overviews)
+    yield from filter(None, map(change_words, changes))
 
 
 def _row(repository: str, version: VersionOverview) -> dict[str, Any]:
@@ -70,13 +75,13 @@ def model_words(provider: str | None, model: str | None) -> str:
     return provider if model in (None, provider) else f"{provider}: {escape_unprintable(str(model))}"
 
 
-def _notes(found: list[IndexOverview]) -> Iterator[str]:
-    for each in found:
-        name = escape_unprintable(each.repository)
-        if each.meaning_indexed is not None:
-            yield f"{name}: searched by words only, {each.meaning_indexed:.0%} of meaning indexed"
-        if each.progress is not None:
-            yield f"{name}: {progress_words(each.progress)}"
+def _notes(overviews: list[IndexOverview]) -> Iterator[str]:
+    for overview in overviews:
+        name = escape_unprintable(overview.repository)
+        if overview.meaning_indexed is not None:
+            yield f"{name}: searched by words only, {overview.meaning_indexed:.0%} of meaning indexed"
+        if overview.progress is not None:
+            yield f"{name}: {progress_words(overview.progress)}"
 
 
 def progress_words(progress: BuildProgress) -> str:

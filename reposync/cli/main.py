@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 
 from reposync import __version__
 from reposync.cli.commands import Group
-from reposync.cli.output import print_error
+from reposync.cli.output import print_json
 from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError, UsageError
 from reposync.garbage import collect_rarely
 
@@ -40,7 +40,7 @@ COMMANDS = {
     "repos": (
         "reposync.cli.repos",
         "repos",
-        "The registered repositories: list, show, add, adopt, remove, pause, resume.",
+        "The registered repositories: list, show, add, set, adopt, remove, pause, resume.",
     ),
     "index": (
         "reposync.cli.index",
@@ -129,7 +129,7 @@ def run(arguments: Sequence[str]) -> int:
             raise
         ending = _report(error)
         if "--json" in itertools.takewhile(lambda word: word != "--", arguments):
-            print_error(ending.code, ending.message, ending.details)
+            print_json({"error": {key: value for key, value in ending._asdict().items() if key != "exit_code"}})
         return ending.exit_code
 
 
@@ -138,6 +138,7 @@ class _Ending(NamedTuple):
     code: str
     message: str
     details: Mapping[str, Any] = {}
+    next: Sequence[Mapping[str, Any]] = ()
 
 
 def _report(error: BaseException) -> _Ending:
@@ -150,14 +151,17 @@ def _report(error: BaseException) -> _Ending:
             click.echo("Interrupted.", err=True)
             return _Ending(INTERRUPTED, "INTERRUPTED", "Interrupted.")
         case RepoSyncError():
+            from reposync.cli.advice import advice
+
             problems: tuple[Any, ...] = getattr(error, "problems", ())
             for problem in problems:
                 click.echo(f"error: {problem}", err=True)
             if not problems:
                 click.echo(f"error: {_redacted(error.message)}", err=True)
-                if error.remedy:
-                    click.echo(f"  {_redacted(str(error.remedy))}", err=True)
-            return _Ending(error.exit_code, error.code, _redacted(str(error)), error.details)
+                if words := _redacted(advice(error)):
+                    click.echo(f"  {words}", err=True)
+            steps = [step.document() for step in error.next_steps]
+            return _Ending(error.exit_code, error.code, _redacted(str(error)), dict(error.details), steps)
     # SQLAlchemy adds the statement to the message of the database.
     cause = getattr(error, "orig", None) or error
     message = _redacted(f"{type(error).__name__}: {cause}")

@@ -11,14 +11,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, settings
-from reposync.cli.running_daemon import ask_daemon, daemon_url
+from reposync.cli.commands import Group, current_user, settings
+from reposync.cli.running_daemon import TIMEOUT_SECONDS, running_daemon
+from reposync.operations.core import Actor
+from reposync.supervision import end
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.config.settings import Settings
     from reposync.telemetry.redaction import Secrets
-
-T = TypeVar("T")
 
 _LONGEST_WAIT_SECONDS = 3600.0
 _CLOSE_SECONDS = 5.0
@@ -138,7 +138,7 @@ async def _serve(environment: Settings, secrets: Secrets) -> None:
     from reposync.mcp.server import make_server
 
     tools = _Tools(environment, secrets)
-    server = make_server(__version__, tools.call, on_list=tools.prepare)
+    server = make_server(__version__, tools.call, tools.actor.role, on_list=tools.prepare)
     collect_as_usual()
 
     async def serve() -> None:
@@ -168,19 +168,19 @@ class _Tools:
 
     def __init__(self, environment: Settings, secrets: Secrets) -> None:
         self.resources = contextlib.AsyncExitStack()
+        self.actor = Actor.at_terminal(current_user())
         self._settings, self._secrets = environment, secrets
         self._opening: asyncio.Task[Application] | None = None
 
     def prepare(self) -> None:
         """Open the application, so that the first search need not wait for it."""
-        if daemon_url(self._settings) is None:
+        if running_daemon(self._settings) is None:
             self._open()
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
         from mcp_types import CallToolResult
         from pydantic import ValidationError
 
-        from reposync.app.commit_wait import SearchableCommits
         from reposync.errors import RepoSyncError
         from reposync.mcp.server import answered, failed
         from reposync.mcp.tools import Caller
@@ -190,15 +190,32 @@ class _Tools:
         # Not yet validated: it may be NaN, or too large for the timeout of a socket.
         wait_seconds = min(max(0.0, timeout), _LONGEST_WAIT_SECONDS) if isinstance(timeout, int | float) else 0.0
         try:
-            found = await asyncio.to_thread(ask_daemon, self._settings, "/mcp", {}, given, wait_seconds=wait_seconds)
+            answer = await asyncio.to_thread(self._ask_daemon, given, TIMEOUT_SECONDS + wait_seconds)
         except RepoSyncError as error:
             return failed(f"{error.code}: {self._secrets.redact(str(error))}")
-        if found is not None:
+        if answer is not None:
             with contextlib.suppress(ValidationError):
-                return CallToolResult.model_validate(found.get("result"))
-        commits = SearchableCommits(lambda: self._open().result(), max_waiting=10)
-        caller = Caller(self._application, commits, _at_once, _at_once, _always)
-        return await answered(caller, name, arguments, redact=self._secrets.redact)
+                return CallToolResult.model_validate(json.loads(answer).get("result"))
+        caller = Caller(self._application, self.actor, _always)
+        result = await answered(caller, name, arguments, redact=self._secrets.redact)
+        if name == "request_sync" and result.structured_content is not None:
+            executing = asyncio.create_task(self._execute(result.structured_content["run"]))
+            self.resources.push_async_callback(end, executing)
+        return result
+
+    async def _execute(self, run_id: str) -> None:
+        """Without workers, nobody else does before a daemon is started."""
+        from reposync.app.command_runs import finished
+        from reposync.errors import RepoSyncError
+
+        with contextlib.suppress(RepoSyncError):  # the history has it
+            await finished(await self._application(), run_id)
+
+    def _ask_daemon(self, body: Mapping[str, Any], timeout_seconds: float) -> bytes | None:
+        daemon = running_daemon(self._settings)
+        if daemon is None:
+            return None
+        return daemon.request("POST", "/mcp", body, user=current_user(), timeout_seconds=timeout_seconds)
 
     async def _application(self) -> Application:
         # A client that gives up a call does not end it.
@@ -217,11 +234,6 @@ class _Tools:
     def _forget_failed(self, opening: asyncio.Task[Application]) -> None:
         if opening.cancelled() or opening.exception() is not None:  # the next call tries again
             self._opening = None
-
-
-async def _at_once(work: Callable[[], Awaitable[T]]) -> T:
-    """One agent asks, a question at a time."""
-    return await work()
 
 
 async def _always() -> bool:

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from reposync.errors import RepoSyncError
-    from reposync.store.run import Run
-    from reposync.sync.progress import RunProgress, Watch
+    from reposync.operations.following import RunProgress, Watch
+    from reposync.operations.runs import Run
 
 PIPED_WIDTH = 200
 LINE_SECONDS = 5.0
@@ -81,17 +81,10 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=_plain))
 
 
-def print_error(code: str, message: str, details: Mapping[str, Any]) -> None:
-    """The document of a command that ends with an error, as the HTTP API has it."""
-    print_json({"error": {"code": code, "message": message, "details": dict(details)}})
-
-
 def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value)
 
 
 def table_console() -> Console:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, current_user, with_database
-from reposync.cli.output import Result, field_lines, open_display, reason, short, summary, table, table_console
-from reposync.store.status import WAITING, RunStatus, RunTrigger
+from reposync.cli.commands import Group, prints
+from reposync.cli.output import Result, field_lines, reason, short, summary, table, table_console
+from reposync.store.status import RunStatus
 from reposync.words import duration, escape_unprintable, next_attempt
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reposync.store.database import Database
-    from reposync.store.run import Run
+    from reposync.operations.core import Operation
+    from reposync.operations.runs import Run, RunDetail, RunProblem
 
-FOLLOW_SECONDS = 0.3
-DATABASE_OUTAGE_SECONDS = 60.0
-"""How long `watch` waits for an unreachable database."""
 FAILED_FILE = "failed"
 """The reason of a problem with a file that could not be read or embedded (`Skip.FAILED`)."""
 
@@ -35,29 +30,28 @@ LEAST_WIDTHS = {
 
 @click.command()
 @click.option("--repository", metavar="NAME", help="Only runs of this repository.")
-@click.option("--status", type=click.Choice([each.value for each in RunStatus]), help="Only runs with this status.")
+@click.option("--status", type=click.Choice([status.value for status in RunStatus]), help="Only runs with this status.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Maximum number of runs.")
-@with_database
-async def history(database: Database, repository: str | None, status: str | None, limit: int) -> Result:
+@prints
+def history(repository: str | None, status: str | None, limit: int) -> Result:
     """The execution log, newest first."""
-    from reposync.api.documents import run_documents
-    from reposync.store.history import RunHistory
+    from reposync.cli.performing import Performer
+    from reposync.operations import runs
+    from reposync.operations.core import read_arguments
 
-    log = RunHistory(database)
-    found = await log.runs(repository=repository, status=RunStatus(status) if status else None, limit=limit)
-    if not found and repository is not None:
-        await log.require_known(repository)
-    documents = run_documents(log, found)
-    if found:
-        return Result(documents, _history(found))
+    filters = read_arguments(runs.RunFilters, {"repository": repository, "status": [status] if status else []})
+    with Performer() as perform:
+        page = perform.all_pages(runs.history, filters, limit=limit)
+    if page.items:
+        return Result(page, _history(page.items))
     of = "" if repository is None else f" of {escape_unprintable(repository)}"
     start = " `reposync sync .` starts the first one." if repository is None else ""
-    return Result([], [f"No run{of} is {status}." if status else f"No run{of} yet.{start}"])
+    return Result(page, [f"No run{of} is {status}." if status else f"No run{of} yet.{start}"])
 
 
 def _row(run: Run) -> dict[str, Any]:
     # The first one, and the number of others: `reposync runs show` lists all of them.
-    askers = run.askers
+    askers = run.asked_by
     asked_by = f"{askers[0][:30]}{f' +{len(askers) - 1}' if askers[1:] else ''}" if askers else None
     return {
         "run": run.id[:8],
@@ -74,11 +68,11 @@ def _row(run: Run) -> dict[str, Any]:
     }
 
 
-def _history(found: list[Run]) -> Iterator[str | Table]:
+def _history(runs: list[Run]) -> Iterator[str | Table]:
     width = table_console().width
-    rows = map(_row, found)
+    rows = map(_row, runs)
     yield table([{key: row[key] for key in row if LEAST_WIDTHS.get(key, 0) <= width} for row in rows])
-    explained = [run for run in found if run.error_message or run.next_attempt_at]
+    explained = [run for run in runs if run.error_message or run.next_attempt_at]
     if explained:
         yield ""
     for run in explained:
@@ -93,110 +87,105 @@ runs = Group("runs")
 @runs.command()
 @click.argument("run_id", metavar="ID")
 @click.option(
-    "--limit", type=click.IntRange(0, 100_000), default=50, show_default=True, help="Maximum number of problems."
+    "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Maximum number of problems."
 )
-@with_database
-async def show(database: Database, run_id: str, limit: int) -> Result:
+@prints
+def show(run_id: str, limit: int) -> Result:
     """Everything about the run ID (or a unique prefix), and the files that failed or were skipped, with the reason.
     Failed files are listed first; with --json, all are sorted by path."""
-    from reposync.api.documents import run_detail
-    from reposync.store.history import RunHistory
+    from reposync.cli.performing import Performer
+    from reposync.operations import runs
 
-    log = RunHistory(database)
-    run = await log.get(run_id)
-    document = await run_detail(log, run, limit)
-    lines = list(field_lines({key: value for key, value in document.items() if not key.startswith("problem")}))
-    counts = await log.count_problems(run.id)
-    lines += [f"{'failed or ' if FAILED_FILE in counts else ''}skipped:"] if counts else []
-    problems = await log.problems(run.id, limit=limit, failed_first=True)
-    for each in problems:
-        line = f"  {each.reason:<14}{escape_unprintable(each.path)}  {escape_unprintable(each.detail)}"
-        lines.append(click.style(line, fg="red" if each.reason == FAILED_FILE else None))
-    if (rest := sum(counts.values()) - len(problems)) > 0:
-        lines.append(f"  ... and {rest:,} more (--limit)")
-    return Result(document, lines)
+    with Performer() as perform:
+        run = perform(runs.get_run, run_id=run_id)
+        failed_count = run.problem_counts.get(FAILED_FILE, 0)
+        failed: list[RunProblem] = []
+        if failed_count:
+            filters = runs.ProblemFilters(reason=runs.Skip.FAILED)
+            failed = perform.all_pages(runs.problems, filters, limit=limit, run_id=run.id).items
+        page = perform.all_pages(runs.problems, runs.ProblemFilters(), limit=limit + len(failed), run_id=run.id)
+    others = [problem for problem in page.items if problem.reason != FAILED_FILE]
+    run = run.model_copy(update={"problems": page.items[:limit], "problems_cursor": page.next_cursor})
+    return Result(run, _detail_lines(run, [*failed, *others][:limit]))
+
+
+def _detail_lines(run: RunDetail, problems: list[RunProblem]) -> Iterator[str]:
+    yield from field_lines({key: value for key, value in run.model_dump().items() if not key.startswith("problem")})
+    if run.problem_counts:
+        yield f"{'failed or ' if FAILED_FILE in run.problem_counts else ''}skipped:"
+    for problem in problems:
+        line = f"  {problem.reason:<14}{escape_unprintable(problem.path)}  {escape_unprintable(problem.detail)}"
+        yield click.style(line, fg="red" if problem.reason == FAILED_FILE else None)
+    if (rest := sum(run.problem_counts.values()) - len(problems)) > 0:
+        yield f"  ... and {rest:,} more (--limit)"
 
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
-@with_database
-async def cancel(database: Database, run_id: str) -> Result:
+@prints
+def cancel(run_id: str) -> Result:
     """Request the run ID to stop. What it stored stays, and the next run continues from there."""
-    run, document = await _changed(database, run_id, "cancel")
-    return Result(document, [f"{run.id}: {'requested to stop' if run.status == 'running' else run.status}"])
+    from reposync.operations import runs
+
+    run = _changed(runs.cancel, run_id)
+    return Result(run, [f"{run.id}: {'requested to stop' if run.status == 'running' else run.status}"])
 
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
-@with_database
-async def retry(database: Database, run_id: str) -> Result:
+@prints
+def retry(run_id: str) -> Result:
     """Put the run ID, which failed or was cancelled, back into the queue."""
-    return _queued(*await _changed(database, run_id, "retry"))
+    from reposync.operations import runs
+
+    return _queued(_changed(runs.retry, run_id))
 
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
-@with_database
-async def approve(database: Database, run_id: str) -> Result:
+@prints
+def approve(run_id: str) -> Result:
     """Approve what the run ID is blocked for (the deletion of most of an index), and queue it again."""
-    return _queued(*await _changed(database, run_id, "approve"))
+    from reposync.operations import runs
+
+    return _queued(_changed(runs.approve, run_id))
 
 
-async def _changed(database: Database, run_id: str, action: str) -> tuple[Run, dict[str, Any]]:
-    from reposync.api.documents import run_detail
-    from reposync.catalog.apply import registry_in_force
-    from reposync.store.history import RunHistory
-    from reposync.store.run import Ask
-    from reposync.store.runs import Runs
+def _changed(operation: Operation[Any, RunDetail], run_id: str) -> RunDetail:
+    """`run_id` may be a prefix, which operations that change a run do not take."""
+    from reposync.cli.performing import Performer
+    from reposync.operations import runs
 
-    log, runs = RunHistory(database), Runs(database)
-    found = await log.get(run_id)
-    if action == "cancel":
-        run = await runs.cancel(found.id, by=current_user())
-    else:
-        attempts = (await registry_in_force(database)).daemon.max_attempts
-        ask = Ask(RunTrigger.COMMAND, current_user(), max_attempts=attempts)
-        run = await (runs.approve if action == "approve" else runs.retry)(found.id, ask)
-    return run, await run_detail(log, run)
+    with Performer() as perform:
+        return perform(operation, run_id=perform(runs.get_run, run_id=run_id).id)
 
 
-def _queued(run: Run, document: dict[str, Any]) -> Result:
+def _queued(run: RunDetail) -> Result:
     hint = "  A running `reposync serve` executes it, or the next `reposync sync`."
-    return Result(document, [f"{run.id}: {run.status}"], hint)
+    return Result(run, [f"{run.id}: {run.status}"], hint)
 
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
-@with_database
-async def watch(database: Database, run_id: str) -> Result:
+@prints
+def watch(run_id: str) -> Result:
     """Follow the run ID (or a unique prefix) to its end, whichever process executes it.
 
     The exit code is 0 if it is completed and no file failed, and 1 otherwise. Ctrl-C ends the watching only;
     `reposync runs cancel` stops the run.
     """
-    from reposync.api.documents import run_document
-    from reposync.errors import StoreUnavailable
-    from reposync.runs.reporting import displayed_progress
-    from reposync.store.history import RunHistory
-    from reposync.store.workers import Workers
+    from reposync.cli.following import watched
+    from reposync.cli.performing import Performer
+    from reposync.operations import runs
 
-    log = RunHistory(database)
-    run, read_at = await log.get(run_id), time.monotonic()
-    if run.status in WAITING and not await Workers(database).alive():
-        hint = "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."
-        click.echo(f"{escape_unprintable(run.repository)}: {run.status}; {hint}", err=True)
-    try:
-        with open_display(run.repository) as display:
-            while not run.is_final:
-                display(displayed_progress(run))
-                await asyncio.sleep(FOLLOW_SECONDS)
-                try:
-                    run, read_at = await log.get(run.id), time.monotonic()
-                except StoreUnavailable:
-                    if time.monotonic() - read_at > DATABASE_OUTAGE_SECONDS:
-                        raise
-    except asyncio.CancelledError:
-        click.echo(f"The run continues. `reposync runs cancel {run.id}` stops it.", err=True)
-        raise
-    failed = run.status != "completed" or run.files_failed > 0
-    return Result(run_document(log, run), [summary(run)], failed=failed)
+    with Performer() as perform:
+        run = perform(runs.get_run, run_id=run_id)
+        if run.is_waiting and not perform.has_workers():
+            hint = "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."
+            click.echo(f"{escape_unprintable(run.repository)}: {run.status}; {hint}", err=True)
+        try:
+            run = watched(perform, run)
+        except KeyboardInterrupt:
+            click.echo(f"The run continues. `reposync runs cancel {run.id}` stops it.", err=True)
+            raise
+    return Result(run.summary, [summary(run)], failed=run.status != "completed" or run.files_failed > 0)

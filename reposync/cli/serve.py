@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -112,12 +113,10 @@ async def serve_until_stopped(
     from reposync import __version__
     from reposync.api.app import ApiParts, create_app
     from reposync.api.auth import Access
-    from reposync.api.limits import MAX_WAITING, ConcurrencyLimit
     from reposync.api.server import check_exposure, serve_http
     from reposync.app.daemon import Daemon
     from reposync.errors import first_error
     from reposync.store.status import LOST, RunStatus, RunTrigger
-    from reposync.store.workers import StoredEndedSessions
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
 
@@ -135,8 +134,8 @@ async def serve_until_stopped(
     health = Health()
     daemon = Daemon(environment, loaded, roles, metrics, health, secrets, clock)
     _on_signals(daemon.stop, daemon.read_registry)
-    ended = StoredEndedSessions(lambda: daemon.application().database)
-    access = Access(environment.api_tokens, http, ended=ended)
+    command_key = token_urlsafe()
+    access = Access(environment.api_tokens, http, ended=daemon.ended_sessions, command_key=command_key)
     parts = ApiParts(
         health=health,
         metrics=metrics,
@@ -145,7 +144,6 @@ async def serve_until_stopped(
         application=daemon.application,
         access=access,
         secrets=secrets,
-        searches=ConcurrencyLimit(MAX_WAITING, loaded.registry.searches),
     )
     try:
         # Requests in progress need the database, so the server ends before it is closed.
@@ -155,7 +153,7 @@ async def serve_until_stopped(
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine has full access over HTTP")
             if metrics.traces is not None:
                 resources.push_async_callback(asyncio.to_thread, metrics.traces.close)
-            async with announced(environment, address.url):
+            with announced(environment, address.url, key=command_key, has_workers=roles.workers):
                 await daemon.run(resources)
     except ExceptionGroup as errors:
         raise first_error(errors) from errors

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import asdict
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.commands import current_user, prints, run_with_app
-from reposync.cli.output import Result, open_display, say, short, summary
+from reposync.cli.commands import prints
+from reposync.cli.output import Result, say, short, summary
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
-    from reposync.app.application import Application
-    from reposync.app.command_runs import CommandRun
-    from reposync.catalog.targets import SyncTarget
-    from reposync.store.run import Run
-    from reposync.sync.sync_run import Preview
+    from reposync.cli.performing import Performer
+    from reposync.operations.runs import RunDetail
+    from reposync.operations.syncs import Names, Plan
 
 NAMED_FAILURES = 5
 INTERRUPTED_FULL = (
@@ -37,123 +33,120 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
 
     A target is a registered name, a path inside a git repository, or an https URL of one.
     """
-    if plan_only:
-        return run_with_app(lambda app: _plan(app, targets, full=full), with_engine=True)
-    try:
-        return run_with_app(lambda app: _sync(app, targets, full=full, approved=allow_mass_delete), with_engine=True)
-    except KeyboardInterrupt:
-        if full:
-            click.echo(INTERRUPTED_FULL, err=True)
-        raise
+    from reposync.cli.performing import Performer
 
-
-async def _targets(app: Application, words: tuple[str, ...]) -> list[SyncTarget]:
-    """Raises UsageError if nothing is named and nothing is registered."""
-    from reposync.errors import RepoSyncError, UsageError
-
-    if words:
-        return [await app.catalog.find(word) for word in words]
-    targets = []
-    for row in await app.repositories.list():
-        if not row.is_active or row.by_hand:
-            continue
+    with Performer() as perform:
+        words = [target_of(perform, word) for word in targets]
+        if plan_only:
+            return _plans(perform, words, full=full)
         try:
-            targets.append(app.catalog.of_row(row))
-        except RepoSyncError as error:
-            _warn(row.name, f"left out: {error}")
-    if not targets:
-        remedy = "Try `reposync sync .` in a git repository, or `reposync apply` a file repositories.yaml."
-        if app.catalog.unapplied is not None:
-            remedy = f"{app.catalog.unapplied} was not applied yet: run `reposync apply`."
-        raise UsageError("Nothing is registered, and no target was named.", remedy=remedy)
-    return targets
+            return _sync(perform, words, full=full, allow_mass_delete=allow_mass_delete)
+        except KeyboardInterrupt:
+            if full:
+                click.echo(INTERRUPTED_FULL, err=True)
+            raise
 
 
-async def _discover_groups(app: Application, *, approved: bool) -> bool:
-    """Register the projects of the configured groups, and report what needs attention; whether all succeeded. A group
-    that fails does not stop the others."""
-    from reposync.catalog.groups import Discovery
-    from reposync.errors import RepoSyncError
+def target_of(perform: Performer, word: str) -> str:
+    """With the absolute path of a folder: a daemon runs in a different one. A registered name comes first."""
+    from reposync.errors import RepositoryNotFound
+    from reposync.operations import repositories
 
-    registry, all_ok = app.configuration.registry, True
-    discovery = Discovery(app.database)
-    for group in registry.groups:
+    path = Path(word).expanduser()
+    if "://" in word or not path.exists():
+        return word
+    if word[0] not in "./~":
         try:
-            report = await discovery.discover(registry, group, approved=approved)
-        except RepoSyncError as error:
-            problem: str | None = str(error)
-        else:
-            problem = report.problem
-            for former, name in report.renamed:
-                _warn(name, f"renamed, with its project: it was {former}")
-            for name, path in report.kept_names:
-                _warn(name, f"is project {path}, whose name a different repository has")
-            for name, reason in report.paused:
-                _warn(name, f"paused: {reason}")
-        if problem:
-            _warn(f"group {group.group}", problem)
-            all_ok = False
-    return all_ok
+            return perform(repositories.get_repository, name=word).name
+        except RepositoryNotFound:
+            pass
+    return str(path.absolute())
 
 
-def _warn(about: str, text: str) -> None:
-    click.echo(f"{escape_unprintable(about)}: {escape_unprintable(text)}", err=True)
-
-
-async def _sync(app: Application, words: tuple[str, ...], *, full: bool, approved: bool) -> Result:
+def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete: bool) -> Result:
     """Fails if a run was not completed, or without some files."""
-    from reposync.api.documents import run_documents
-    from reposync.app.command_runs import request_run
+    from reposync.cli.following import follow, withdraw
     from reposync.garbage import collect_as_usual
+    from reposync.operations import syncs
+    from reposync.operations.runs import Run, Runs
 
     collect_as_usual()
-    async with contextlib.AsyncExitStack() as unfinished:
+    if words:
+        # Before anything is requested: a mistyped word is reported at once.
+        perform(syncs.targets, syncs.TargetWords(target=words))
         all_ok = True
-        if not words and app.configuration.registry.groups:
-            all_ok = await _discover_groups(app, approved=approved)
-        targets = await _targets(app, words)
+    else:
+        names = perform(syncs.discover, syncs.Discovery(allow_mass_delete=allow_mass_delete))
+        words, all_ok = names.items, _report(names)
+    requested: list[Run] = []
+    ended: list[RunDetail] = []
 
-        async def request(target: SyncTarget) -> CommandRun:
-            requested = await request_run(app, target, full=full, approved=approved, asked_by=current_user())
-            unfinished.push_async_callback(requested.interrupt)
-            return requested
+    def request(word: str) -> Run:
+        asked = syncs.Target(target=word, full=full, allow_mass_delete=allow_mass_delete)
+        requested.append(perform(syncs.sync_target, asked))
+        return requested[-1]
 
+    try:
         # Workers execute several runs at a time. Without workers, request each run when its turn comes, so that an
         # interrupt leaves nothing in the queue.
-        queued = [await request(target) for target in targets] if await app.workers.alive() else []
-        runs = []
-        for number, target in enumerate(targets):
-            requested = queued[number] if queued else await request(target)
-            with open_display(requested.repository) as display:
-                run = await requested.ended(display, partial(_warn, requested.repository))
-            runs.append(run)
-            say(summary(run), *await _problem_lines(app, run))
-        all_ok = all_ok and all(run.status == "completed" and not run.files_failed for run in runs)
-        return Result(run_documents(app.history, runs), [], failed=not all_ok)
+        queued = [request(word) for word in words] if len(words) > 1 and perform.has_workers() else []
+        for number, word in enumerate(words):
+            run = follow(perform, queued[number] if queued else request(word))
+            ended.append(run)
+            say(summary(run), *_problem_lines(perform, run))
+    finally:
+        for left in requested[len(ended) :]:
+            withdraw(perform, left)
+    all_ok = all_ok and all(run.status == "completed" and not run.files_failed for run in ended)
+    return Result(Runs(items=[run.summary for run in ended]), [], failed=not all_ok)
 
 
-async def _problem_lines(app: Application, run: Run) -> list[str]:
+def _report(names: Names) -> bool:
+    """What needs attention; whether all groups were listed."""
+    from reposync.cli.following import warn
+
+    for group in names.groups:
+        for former, name in group.renamed:
+            warn(name, f"renamed, with its project: it was {former}")
+        for name, path in group.kept_names:
+            warn(name, f"is project {path}, whose name a different repository has")
+        for name, reason in group.paused:
+            warn(name, f"paused: {reason}")
+        if group.problem:
+            warn(f"group {group.group}", group.problem)
+    for name, reason in names.left_out.items():
+        warn(name, f"left out: {reason}")
+    return not any(group.problem for group in names.groups)
+
+
+def _problem_lines(perform: Performer, run: RunDetail) -> list[str]:
     """The first failed files, and the number of files by reason."""
-    counts = await app.history.count_problems(run.id)
-    failed = await app.history.problems(run.id, NAMED_FAILURES, reason="failed") if "failed" in counts else []
-    lines = [f"  failed: {escape_unprintable(each.path)}  {escape_unprintable(each.detail)}" for each in failed]
+    from reposync.operations import runs
+
+    counts = run.problem_counts
+    failed: list[runs.RunProblem] = []
+    if "failed" in counts:
+        filters = runs.ProblemFilters(reason=runs.Skip.FAILED, limit=NAMED_FAILURES)
+        failed = perform(runs.problems, filters, run_id=run.id).items
+    lines = [f"  failed: {escape_unprintable(file.path)}  {escape_unprintable(file.detail)}" for file in failed]
     reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
     title = "failed or skipped" if failed else "skipped"
     return [*lines, f"  {title}: {reasons} (reposync runs show {run.id})"] if counts else []
 
 
-async def _plan(app: Application, words: tuple[str, ...], *, full: bool) -> Result:
+def _plans(perform: Performer, words: list[str], *, full: bool) -> Result:
     """One plan for each target, without any write."""
-    from reposync.sync.progress import RunProgress
+    from reposync.operations import syncs
 
-    plans = []
-    for target in await _targets(app, words):
-        with open_display(target.name) as display:
-            plans.append(await app.preview(target, full=full, progress=RunProgress(), watch=display))
-    return Result([asdict(plan) for plan in plans], map(_plan_text, plans))
+    if not words:
+        names = perform(syncs.targets)
+        _report(names)
+        words = names.items
+    plans = [perform(syncs.plan, syncs.PlanOptions(target=word, full=full)) for word in words]
+    return Result({"items": plans}, map(_plan_text, plans))
 
 
-def _plan_text(plan: Preview) -> str:
+def _plan_text(plan: Plan) -> str:
     lines = [f"{escape_unprintable(plan.repository)}: {short(plan.commit_before)} -> {short(plan.commit)}"]
     if not (plan.files_to_read or plan.files_to_delete or plan.files_to_skip):
         lines.append("  nothing to do")

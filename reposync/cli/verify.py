@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import current_user, prints, run_with_app
-from reposync.cli.output import Result, open_display, say, short
+from reposync.cli.commands import prints
+from reposync.cli.output import Result, say, short
+from reposync.cli.sync import target_of
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
-    from reposync.app.application import Application
-    from reposync.app.verification import OrphanedPoints, Verdict, Verification
-    from reposync.store.run import Run
+    from reposync.cli.performing import Performer
+    from reposync.operations.runs import Run
+    from reposync.operations.syncs import Leftover, Verdict, VerifyOptions
 
-VERDICT_KEYS = ("repository", "exact", "collection", "commit", "files", "chunks", "points", "failed", "note", "trouble")
-LEFTOVER_KEYS = ("collection", "repository_id", "repository", "points", "known")
+
+LONGEST_WAIT_SECONDS = 86_400.0
 
 
 @click.command()
@@ -44,77 +44,80 @@ def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: b
     """
     if remove_unknown and not repair:
         raise click.UsageError("--remove-unknown requires --repair.")
+    from reposync.cli.performing import Performer
+    from reposync.errors import VectorIndexError
+    from reposync.garbage import collect_as_usual
+    from reposync.operations import repositories, syncs
 
-    async def act(app: Application) -> Result:
-        from reposync.app.verification import Verification
-        from reposync.errors import VectorIndexError
-        from reposync.garbage import collect_as_usual
-
-        collect_as_usual()
-        verification = Verification(app, against_source=source, report=lambda line: click.echo(line, err=True))
-        chosen = await verification.names(names)
+    collect_as_usual()
+    with Performer() as perform:
+        if names:
+            words = [target_of(perform, word) for word in names]
+            chosen = perform(syncs.targets, syncs.TargetWords(target=words)).items
+        else:
+            page = perform.all_pages(repositories.list_repositories, repositories.RepositoryFilters())
+            chosen = [repository.name for repository in page.items]
         if not chosen:
             say("Nothing is registered.")
-        repositories = [await _verify_one(verification, name, limit, repair=repair) for name in chosen]
+        options = syncs.VerifyOptions(source=source, limit=limit, timeout=LONGEST_WAIT_SECONDS)
+        verdicts = [_verify_one(perform, name, options, repair=repair) for name in chosen]
         leftovers, trouble = [], None
         if not names:
             try:
-                leftovers = await _leftovers(app, repair=repair, remove_unknown=remove_unknown)
+                leftovers = _leftovers(perform, repair=repair, remove_unknown=remove_unknown)
             except VectorIndexError as error:
                 trouble = str(error)
                 say(escape_unprintable(trouble))
-        exact = trouble is None and all(each["exact"] for each in repositories)
-        exact = exact and all(each["run"] and each["run"]["status"] == "completed" for each in leftovers)
-        document = {"exact": exact, "repositories": repositories, "leftovers": leftovers, "trouble": trouble}
-        return Result(document, [], failed=not exact)
-
-    return run_with_app(act, with_engine=True)
+    exact = trouble is None and all(verdict["exact"] for verdict in verdicts)
+    exact = exact and all(left["run"] and left["run"].status == "completed" for left in leftovers)
+    document = {"exact": exact, "repositories": verdicts, "leftovers": leftovers, "trouble": trouble}
+    return Result(document, [], failed=not exact)
 
 
-async def _verify_one(verification: Verification, name: str, limit: int, *, repair: bool) -> dict[str, Any]:
+def _verify_one(perform: Performer, name: str, options: VerifyOptions, *, repair: bool) -> dict[str, Any]:
     """The verdict as JSON; after a repair the one that follows it, with the first one under `repair`."""
+    from reposync.cli.following import follow
     from reposync.errors import RepoSyncError
+    from reposync.operations import syncs
 
-    verdict, shown = await verification.verify(name), escape_unprintable(name)
-    say(*_verdict_lines(verdict, limit))
+    verdict, shown = perform(syncs.verify, options, name=name), escape_unprintable(name)
+    say(*_verdict_lines(verdict))
     if verdict.exact or not repair:
-        return {**_verdict_json(verdict, limit), "repair": None}
-    repaired: dict[str, Any] = {"run": None, "trouble": None, "found": _verdict_json(verdict, limit)}
+        return {**verdict.model_dump(), "repair": None}
+    repaired: dict[str, Any] = {"run": None, "trouble": None, "found": verdict}
     try:
-        with open_display(name) as display:
-            run = await verification.repair(name, display, full=verdict.needs_full, asked_by=current_user())
+        run = follow(perform, perform(syncs.repair, syncs.RepairOptions(full=verdict.needs_full), name=name)).summary
     except RepoSyncError as error:
         repaired["trouble"] = str(error)
         say(f"{shown}: not repaired: {escape_unprintable(str(error))}")
     else:
-        repaired["run"] = run.document
+        repaired["run"] = run
         say(f"{shown}: repaired by run {run.id}, {run.status}{_why(run)}")
-        verdict = await verification.verify(name)
-        say(*_verdict_lines(verdict, limit))
-    return {**_verdict_json(verdict, limit), "repair": repaired}
+        verdict = perform(syncs.verify, options, name=name)
+        say(*_verdict_lines(verdict))
+    return {**verdict.model_dump(), "repair": repaired}
 
 
-async def _leftovers(app: Application, *, repair: bool, remove_unknown: bool) -> list[dict[str, Any]]:
+def _leftovers(perform: Performer, *, repair: bool, remove_unknown: bool) -> list[dict[str, Any]]:
     """Points of no registered repository, as JSON, each with the run that removed it."""
-    from reposync.app.verification import find_orphaned_points, remove_orphaned_points
+    from reposync.operations import syncs
 
     documents = []
     runs: dict[str, Run | None] = {}
-    for left in await find_orphaned_points(app):
+    for left in perform(syncs.leftovers).items:
         identity, run, trouble = left.repository_id, None, None
         if repair and identity is not None and (left.known or remove_unknown):
             if identity not in runs:
-                runs[identity] = await remove_orphaned_points(app, identity, left.repository or identity)
+                runs[identity] = perform(syncs.remove_leftovers, repository_id=identity).run
             run = runs[identity]
             if run is None:
                 trouble = "It is registered again, or a run of it is in progress."
         say(_leftover_line(left, run, trouble))
-        document = {key: getattr(left, key) for key in LEFTOVER_KEYS}
-        documents.append(document | {"run": None if run is None else run.document, "trouble": trouble})
+        documents.append({**left.model_dump(), "run": run, "trouble": trouble})
     return documents
 
 
-def _leftover_line(left: OrphanedPoints, run: Run | None, trouble: str | None) -> str:
+def _leftover_line(left: Leftover, run: Run | None, trouble: str | None) -> str:
     where = f"collection {left.collection}: {left.points:,} points"
     if left.repository_id is None:
         return f"{where} without a repository. They were not written by reposync and are kept."
@@ -134,7 +137,7 @@ def _why(run: Run) -> str:
     return f": {escape_unprintable(run.error_message)}" if run.error_message else ""
 
 
-def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
+def _verdict_lines(verdict: Verdict) -> Iterator[str]:
     name = escape_unprintable(verdict.repository)
     if verdict.trouble is not None:
         yield f"{name}: could not be verified: {escape_unprintable(verdict.trouble)}"
@@ -149,18 +152,9 @@ def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
     yield f"{name}: NOT exact{at}: {', '.join(counts)} ({size})"
     if verdict.note is not None:
         yield f"  {verdict.note}"
-    for each in verdict.differences[:limit]:
-        number = f" ({each.points:,})" if each.points > 1 else ""
-        place = f"{escape_unprintable(each.path)}  " if each.path is not None else ""
-        yield f"  {each.kind:<11}{place}{escape_unprintable(each.what)}{number}"
-    if (rest := len(verdict.differences) - limit) > 0:
-        yield f"  ... and {rest:,} more (--limit)"
-
-
-def _verdict_json(verdict: Verdict, limit: int) -> dict[str, Any]:
-    return {
-        **{key: getattr(verdict, key) for key in VERDICT_KEYS},
-        "counts": dict(verdict.counts),
-        "differences": list(map(asdict, verdict.differences[:limit])),
-        "differences_left_out": max(0, len(verdict.differences) - limit),
-    }
+    for difference in verdict.differences:
+        number = f" ({difference.points:,})" if difference.points > 1 else ""
+        place = f"{escape_unprintable(difference.path)}  " if difference.path is not None else ""
+        yield f"  {difference.kind:<11}{place}{escape_unprintable(difference.what)}{number}"
+    if verdict.differences_left_out:
+        yield f"  ... and {verdict.differences_left_out:,} more (--limit)"

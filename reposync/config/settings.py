@@ -16,7 +16,6 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from reposync.config.database_url import SqliteAddress, parse_address, sqlite_url
-from reposync.config.fields import base_urls
 from reposync.config.references import file_content
 from reposync.config.secret_fields import known_text
 from reposync.errors import ConfigError
@@ -205,6 +204,12 @@ def _redis_url(url: str) -> str:
     )
 
 
+def _qdrant_url(urls: str) -> str:
+    from reposync.config.fields import base_urls  # takes 0.06 s, and most commands have no address of a server
+
+    return base_urls(urls)
+
+
 def _qdrant_api_key(key: str) -> SecretStr:
     if not re.fullmatch(r"[\x21-\x7e]+", key):
         raise ValueError("must be printable ASCII without spaces")
@@ -229,7 +234,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "REPOSYNC_CONFIG": ("config_path", _config_path),
     "REPOSYNC_DATABASE_URL": ("database_url", _database_url),
     "REPOSYNC_REDIS_URL": ("redis_url", _redis_url),
-    "REPOSYNC_QDRANT_URL": ("qdrant_url", base_urls),
+    "REPOSYNC_QDRANT_URL": ("qdrant_url", _qdrant_url),
     "REPOSYNC_QDRANT_API_KEY": ("qdrant_api_key", _qdrant_api_key),
     "REPOSYNC_API_TOKEN": ("api_tokens", api_tokens),
     "POD_NAME": ("pod_name", _pod_name),

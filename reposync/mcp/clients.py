@@ -20,7 +20,7 @@ GUIDE: Final = """\
 ## Code search with reposync
 
 - `search_code` finds code in all repositories by what it does ("where are expired sessions removed") or by names. Give
-  `repositories` or `path` if you know them.
+  `repository` or `path` if you know them.
 - `grep_code` finds exact names and messages; `read_code` reads on at a place that was found.
 - For the folder you work in use local tools: the index has pushed commits only, not your changes.
 - After a push, `wait_for_commit` before you search for what was pushed.

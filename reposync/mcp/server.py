@@ -20,8 +20,10 @@ from mcp_types import (
 from mcp_types import Tool as ToolDefinition
 
 from reposync.errors import RepoSyncError, UsageError
-from reposync.mcp.schemas import read_arguments, schema_of
+from reposync.mcp import advice
+from reposync.mcp.schemas import schema_of
 from reposync.mcp.tools import TOOLS, Caller
+from reposync.operations.core import Role, read_arguments
 from reposync.words import escape_unprintable
 
 log = logging.getLogger(__name__)
@@ -40,42 +42,47 @@ Call = Callable[[str, Mapping[str, Any]], Awaitable[CallToolResult]]
 """Name and arguments of a tool."""
 
 
-def make_server(version: str, call: Call, *, on_list: Callable[[], None] = lambda: None) -> Server[Any]:
-    """`on_list`: called if a client lists the tools, and so is about to use them."""
+def make_server(version: str, call: Call, role: Role, *, on_list: Callable[[], None] = lambda: None) -> Server[Any]:
+    """Lists the tools that `role` may call. `on_list`: called if a client lists the tools, and so is about to use
+    them."""
 
     async def list_tools(context: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
         on_list()
-        return ListToolsResult(tools=list(DEFINITIONS))
+        return ListToolsResult(tools=[DEFINITIONS[name] for name, tool in TOOLS.items() if tool.role <= role])
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         return await call(params.name, params.arguments or {})
 
-    server: Server[Any] = Server(
+    return Server(
         "reposync",
         version=version,
         title="reposync: code search",
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-        cache_hints={"tools/list": CacheHint(_TOOLS_LAST_MS, "public")},
+        cache_hints={"tools/list": CacheHint(_TOOLS_LAST_MS)},
         get_tool_input_schema=_INPUT_SCHEMAS.get,
     )
-    # The SDK's only one traces requests; there is nothing here that collects traces.
-    server.middleware.clear()
-    return server
 
 
-DEFINITIONS: Final = tuple(
-    ToolDefinition(
+def _annotations(role: Role) -> ToolAnnotations:
+    if role is Role.READ:
+        return ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    return ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+
+
+DEFINITIONS: Final = {
+    name: ToolDefinition(
         name=name,
-        description=" ".join((arguments.__doc__ or "").split()),
-        input_schema=schema_of(arguments),
-        output_schema=arguments.result,
-        annotations=ToolAnnotations(read_only_hint=True),
+        title=tool.title,
+        description=tool.description,
+        input_schema=schema_of(tool.arguments, tool.words),
+        output_schema=tool.result,
+        annotations=_annotations(tool.role),
     )
-    for name, (arguments, _) in TOOLS.items()
-)
-_INPUT_SCHEMAS: Final = {each.name: each.input_schema for each in DEFINITIONS}
+    for name, tool in TOOLS.items()
+}
+_INPUT_SCHEMAS: Final = {name: definition.input_schema for name, definition in DEFINITIONS.items()}
 
 
 async def answered(
@@ -87,10 +94,11 @@ async def answered(
     try:
         if name not in TOOLS:
             raise UsageError(f"There is no tool {escape_unprintable(name[:100])!r}.")
-        kind, act = TOOLS[name]
-        found = await act(caller, read_arguments(kind, dict(arguments)))
+        tool = TOOLS[name]
+        found = await tool.act(caller, read_arguments(tool.arguments, arguments))
     except RepoSyncError as error:
-        text = escape_unprintable(redact(error.for_agents))
+        text = advice.message(error, may_operate=caller.actor.role >= Role.OPERATE)
+        text = escape_unprintable(redact(text))
         # An error of a server behind this one quotes it.
         return failed(f"{error.code}: {text if error.status < 500 else delimited(text, new_boundary())}")
     except Exception:

@@ -13,36 +13,43 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from reposync.mcp.schemas import Arguments, GrepCode, ListRepositories, ReadCode, SearchCode, WaitForCommit
+from reposync.errors import NotSearchableYet
+from reposync.mcp.schemas import (
+    FOUND,
+    MATCHES,
+    READ,
+    REPOSITORIES,
+    REQUESTED,
+    WAITED,
+    GrepCode,
+    ListRepositories,
+    ReadCode,
+    RequestSync,
+    SearchCode,
+    WaitForCommit,
+)
+from reposync.operations.core import Actor, Arguments, Role
+from reposync.operations.search import excerpts, grep, read
+from reposync.operations.syncs import SyncOptions, sync, wait_while_wanted
 from reposync.words import ago, escape_unprintable, until, visible
 
 # A client waits for this module when it starts the server: what works is imported with the first call.
 if TYPE_CHECKING:
     from reposync.app.application import Application
-    from reposync.app.commit_wait import SearchableCommits
-    from reposync.catalog.overview import Overview
-    from reposync.search.answers import Answer
+    from reposync.operations.repositories import Overview
 
-MAX_LISTED: Final = 50
 _COMMIT_CHARS: Final = 12
 MOST_CHARS: Final = 40_000
 """Of a file in one answer: 11,000 tokens. Agents limit what they accept of a tool; Claude Code does at 25,000."""
 
-Limit = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Returns the result of what it is given, when its turn has come."""
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`searches`, `greps`: limit how many there are at a time. `is_wanted`: whether somebody still waits. `client`:
-    whose share of the waits it takes."""
+    """`is_wanted`: whether somebody still waits for the answer."""
 
     application: Callable[[], Awaitable[Application]]
-    commits: SearchableCommits
-    searches: Limit
-    greps: Limit
+    actor: Actor
     is_wanted: Callable[[], Awaitable[bool]]
-    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,56 +60,39 @@ class Outcome:
     structure: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """`words`: descriptions of arguments. `result`: the JSON schema of the structure of an outcome. `role`: who may
+    call it; others do not see it."""
+
+    title: str
+    arguments: type[Arguments]
+    words: Mapping[str, str]
+    result: dict[str, Any]
+    act: Callable[[Caller, Any], Awaitable[Outcome]]
+    role: Role = Role.READ
+
+    @property
+    def description(self) -> str:
+        return " ".join((self.arguments.__doc__ or "").split())
+
+
 async def search_code(caller: Caller, asked: SearchCode) -> Outcome:
-    from reposync.search.answers import DEPTH, Indexed, answer
-    from reposync.supervision import in_thread
-
     app = await caller.application()
-
-    async def work() -> Answer:
-        hits = await app.searching.search(
-            asked.query,
-            repository=asked.repositories,
-            path_glob=asked.path or None,
-            language=asked.language or None,
-            like=asked.like or None,
-            limit=DEPTH,
-        )
-        words = await app.searching.words(asked.query, repository=asked.repositories, like=asked.like or None)
-        rows = await app.repositories.list({hit.repository for hit in hits}) if hits else []
-        indexed = {row.name: Indexed(row.last_commit, row.last_sync_at) for row in rows}
-        now = app.database.clock.now()
-        # Milliseconds of computing, in which other requests are answered.
-        return await in_thread(
-            lambda: answer(hits, words, max_tokens=asked.max_tokens, max_files=asked.limit, indexed=indexed, now=now)
-        )
-
-    found = await caller.searches(work)
+    found = await excerpts(app, caller.actor, asked, max_files=asked.limit, max_tokens=asked.max_tokens)
     return Outcome(found.text, found.structure)
 
 
 async def grep_code(caller: Caller, asked: GrepCode) -> Outcome:
     from reposync.search.answers import delimited, new_boundary
-    from reposync.search.grep import grep
 
-    app = await caller.application()
-    found = await caller.greps(
-        lambda: grep(
-            app,
-            asked.pattern,
-            repositories=asked.repositories,
-            path_glob=asked.path or None,
-            fixed=asked.fixed,
-            ignore_case=asked.ignore_case,
-            limit=asked.limit,
-        )
-    )
+    found = await grep(await caller.application(), caller.actor, asked)
     lines, files = [], []
-    for file in found.files:
+    for file in found.items:
         repository, path = escape_unprintable(file.repository), escape_unprintable(file.path)
         outdated = " (older than the commit: could not be read)" if file.outdated else ""
-        lines.append(f"{repository} {path} at {escape_unprintable(file.commit)[:12]}{outdated}")
-        shown = [(each, visible(each.text).removesuffix("\n")) for each in file.matches]
+        lines.append(f"{repository} {path} at {escape_unprintable(file.commit)[:_COMMIT_CHARS]}{outdated}")
+        shown = [(match, visible(match.text).removesuffix("\n")) for match in file.matches]
         for match, text in shown:
             first, *others = text.split("\n")
             lines += [f" {match.line}: {first}", *(f"   {other}" for other in others)]
@@ -122,16 +112,15 @@ async def grep_code(caller: Caller, asked: GrepCode) -> Outcome:
 
 async def read_code(caller: Caller, asked: ReadCode) -> Outcome:
     from reposync.search.answers import delimited, new_boundary
-    from reposync.search.reading import read_file
 
     app = await caller.application()
-    file = await read_file(app, asked.repository, asked.path, asked.start, asked.end)
+    file = await read(app, caller.actor, asked, name=asked.repository, path=asked.path)
     text, end = _beginning(file.text, file.start_line, file.end_line)
     shown = visible(text)
     path, lines = escape_unprintable(file.path), shown.removesuffix("\n").split("\n")
     about = f"{escape_unprintable(file.repository)} {path}:{file.start_line}-{end} of {file.total_lines:,} lines"
     parts = [
-        f"{about} at {escape_unprintable(file.commit)[:12]}",
+        f"{about} at {escape_unprintable(file.commit)[:_COMMIT_CHARS]}",
         "older than the commit: could not be read" if file.outdated else "",
         "text of the cells of a notebook" if file.is_notebook else "",
         f"read on with start={end + 1}" if end < file.end_line else "",
@@ -169,78 +158,79 @@ def _beginning(text: str, start: int, end: int) -> tuple[str, int]:
 
 
 async def list_repositories(caller: Caller, asked: ListRepositories) -> Outcome:
-    from reposync.catalog.overview import overviews
+    from reposync.operations.repositories import RepositoryFilters
+    from reposync.operations.repositories import list_repositories as list_them
     from reposync.search.answers import delimited, new_boundary
 
     app = await caller.application()
-    part = asked.name.casefold()
-    names = sorted(each.name for each in await app.repositories.states() if part in each.name.casefold())
-    shown = await overviews(app.repositories, app.manifests, app.history, names[:MAX_LISTED]) if names else []
-    now = app.database.clock.now()
-    more = len(names) - len(shown)
-    lines = [_repository_line(each, now) for each in shown] or ["No repository has such a name."]
-    lines += [f"and {more:,} more: ask with a part of the name"] if more > 0 else []
+    page = await list_them(app, caller.actor, RepositoryFilters(name=asked.name))
+    now = app.now()
+    lines = [_repository_line(repository, now) for repository in page.items] or ["No repository has such a name."]
+    lines += ["There are more: ask with a part of the name."] if page.next_cursor else []
+    repositories = [
+        without_nothing(
+            name=escape_unprintable(repository.name),
+            state=repository.state,
+            last_commit=repository.last_commit,
+            last_sync_at=time_text(repository.last_sync_at),
+            age=repository.last_sync_at and ago(repository.last_sync_at, now),
+            next_sync_at=time_text(repository.next_due_at),
+            problem=_problem(repository),
+        )
+        for repository in page.items
+    ]
     return Outcome(
         delimited("\n".join(lines), new_boundary()),
-        {
-            "repositories": [
-                without_nothing(
-                    name=escape_unprintable(each.name),
-                    state=each.state,
-                    last_commit=each.last_commit,
-                    last_sync_at=time_text(each.last_sync_at),
-                    age=each.last_sync_at and ago(each.last_sync_at, now),
-                    next_sync_at=time_text(each.next_due_at),
-                    problem=_problem(each),
-                )
-                for each in shown
-            ],
-            "more": max(0, more),
-        },
+        {"repositories": repositories, "more": page.next_cursor is not None},
     )
 
 
-def _repository_line(each: Overview, now: datetime) -> str:
-    holds = f"at {each.last_commit[:_COMMIT_CHARS]}, indexed {ago(each.last_sync_at, now)}" if each.last_commit else ""
+def _repository_line(row: Overview, now: datetime) -> str:
+    holds = f"at {row.last_commit[:_COMMIT_CHARS]}, indexed {ago(row.last_sync_at, now)}" if row.last_commit else ""
     parts = [
-        f"{escape_unprintable(each.name)} {holds or 'not indexed yet'}",
-        each.state,
-        f"next sync {until(each.next_due_at, now)}" if each.next_due_at else "",
-        _problem(each) or "",
+        f"{escape_unprintable(row.name)} {holds or 'not indexed yet'}",
+        row.state,
+        f"next sync {until(row.next_due_at, now)}" if row.next_due_at else "",
+        _problem(row) or "",
     ]
     return ", ".join(filter(None, parts))
 
 
-def _problem(each: Overview) -> str | None:
-    told = each.paused_reason or (each.last_error if each.last_status not in ("completed", "running") else None)
-    return escape_unprintable(told) if told else None
+def _problem(row: Overview) -> str | None:
+    problem = row.paused_reason or (row.last_error if row.last_status not in ("completed", "running") else None)
+    return escape_unprintable(problem) if problem else None
 
 
 async def wait_for_commit(caller: Caller, asked: WaitForCommit) -> Outcome:
     from reposync.search.answers import delimited, new_boundary
 
-    await caller.application()
-    commit = asked.sha.lower()
-    state = await caller.commits.wait(
-        asked.repository, commit, asked.timeout, is_wanted=caller.is_wanted, client=caller.client
-    )
-    why = None if state.relation else await caller.commits.explained(asked.repository, state)
-    if state.relation is not None:
-        held = (state.last_commit or "")[:_COMMIT_CHARS]
-        text = f"Searchable: the index of {escape_unprintable(state.repository)} is at {held} ({state.relation})."
-    else:
-        text = escape_unprintable(why.text if why else "")
+    app = await caller.application()
+    try:
+        state = await wait_while_wanted(app, caller.actor, asked, asked.repository, caller.is_wanted)
+    except NotSearchableYet as error:
+        # It may quote what another server says.
+        why, held = (
+            escape_unprintable(error.message),
+            {key: error.details[key] for key in ("last_commit", "last_sync_at")},
+        )
+        return Outcome(delimited(why, new_boundary()), without_nothing(searchable=False, **held, reason=why))
+    at = (state.last_commit or "")[:_COMMIT_CHARS]
     return Outcome(
-        # Why not may quote what another server says.
-        delimited(text, new_boundary()) if why else text,
+        f"Searchable: the index of {escape_unprintable(state.repository)} is at {at} ({state.relation}).",
         without_nothing(
-            searchable=state.relation is not None,
+            searchable=True,
             relation=state.relation,
             last_commit=state.last_commit,
             last_sync_at=time_text(state.last_sync_at),
-            reason=text if why else None,
         ),
     )
+
+
+async def request_sync(caller: Caller, asked: RequestSync) -> Outcome:
+    app = await caller.application()
+    run = await sync(app, caller.actor, SyncOptions(full=asked.full), name=asked.repository)
+    text = f"Run {run.id} of {escape_unprintable(run.repository)} is {run.status}. `wait_for_commit` waits for it."
+    return Outcome(text, {"run": run.id, "status": run.status})
 
 
 def without_nothing(**values: object) -> dict[str, Any]:
@@ -252,10 +242,43 @@ def time_text(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
-TOOLS: Final[Mapping[str, tuple[type[Arguments], Callable[[Caller, Any], Awaitable[Outcome]]]]] = {
-    "search_code": (SearchCode, search_code),
-    "grep_code": (GrepCode, grep_code),
-    "read_code": (ReadCode, read_code),
-    "list_repositories": (ListRepositories, list_repositories),
-    "wait_for_commit": (WaitForCommit, wait_for_commit),
+_FILTERS: Final = {
+    "repository": "Exact names; default: all.",
+    "path": "A gitignore pattern: src/**/*.py",
+}
+TOOLS: Final[Mapping[str, Tool]] = {
+    "search_code": Tool(
+        "Search code",
+        SearchCode,
+        {
+            "q": "What the code does, in words, or identifiers.",
+            **_FILTERS,
+            "kind": "function, class, ...",
+            "like": "REPOSITORY:PATH:LINE, instead of q: similar code.",
+            "limit": "Files with excerpts.",
+        },
+        FOUND,
+        search_code,
+    ),
+    "grep_code": Tool(
+        "Grep code",
+        GrepCode,
+        {"q": "RE2, within lines; text if fixed.", **_FILTERS, "limit": "Lines."},
+        MATCHES,
+        grep_code,
+    ),
+    "read_code": Tool("Read code", ReadCode, {"start": "First line."}, READ, read_code),
+    "list_repositories": Tool(
+        "List repositories", ListRepositories, {"name": "A part of the name."}, REPOSITORIES, list_repositories
+    ),
+    "wait_for_commit": Tool(
+        "Wait for commit",
+        WaitForCommit,
+        {"commit": "Or its first 7 digits or more.", "timeout": "Seconds."},
+        WAITED,
+        wait_for_commit,
+    ),
+    "request_sync": Tool(
+        "Request sync", RequestSync, {"full": "Read every file again."}, REQUESTED, request_sync, Role.OPERATE
+    ),
 }

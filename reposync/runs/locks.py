@@ -16,7 +16,8 @@ from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, Field
 
-from reposync.errors import LockHeld, LockNotFound, Remedy
+from reposync.errors import LockHeld, LockNotFound
+from reposync.next_steps import CancelRun, ListLocks, ReleaseLock
 from reposync.store.history import RunHistory
 from reposync.store.repositories import Repositories
 from reposync.store.run import Run
@@ -99,7 +100,7 @@ class Lock(BaseModel):
     ttl_seconds: float | None
     lease_until: datetime | None
     # Not shown: what Redis holds.
-    value: str = Field(exclude=True)
+    value: str = Field(default="", exclude=True)
 
 
 class Release(Lock):
@@ -166,22 +167,18 @@ async def release_lock(
     shown = await lock_overviews(locks, repositories, history)
     lock = next((lock for lock in shown if name in (lock.repository, lock.repository_id)), None)
     if lock is None:
-        look = Remedy("`reposync locks list` shows all locks.", "`GET /api/v1/locks` shows all locks.")
-        raise LockNotFound(f"The repository {name!r} has no lock.", remedy=look)
+        raise LockNotFound(f"The repository {name!r} has no lock.", next_steps=[ListLocks()])
     if lock.state is LockState.FOREIGN and not force:
-        other = "Look for a different reposync on the same Redis; if there is none, "
         raise LockHeld(
             f"The lock of {name!r} was not written by this installation: its run is not in this database.",
-            remedy=Remedy(f"{other}remove the lock with --force.", f"{other}`force=true` removes the lock."),
+            remedy="Look for a different reposync on the same Redis; if there is none, remove the lock.",
+            next_steps=[ReleaseLock(lock.repository)],
         )
     is_valid = lock.state in (LockState.HELD, LockState.DATABASE)
     if is_valid and not force:
         raise LockHeld(
             f"{lock.holder} works on {name!r} in run {lock.run_id}.",
-            remedy=Remedy(
-                f"`reposync runs cancel {lock.run_id}` ends it and releases the lock; --force does both.",
-                f"`POST /api/v1/runs/{lock.run_id}/cancel` ends it and releases the lock; `force=true` does both.",
-            ),
+            next_steps=[CancelRun(lock.run_id)] if lock.run_id is not None else (),
         )
     if is_valid and lock.run_id is not None:
         # First, because a run that continues would take the lock again.

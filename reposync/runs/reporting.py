@@ -1,17 +1,16 @@
-"""What runs report: events to an observer, which the daemon counts as metrics, and their progress."""
+"""What runs report: events to an observer, which the daemon counts as metrics."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reposync.store.run import Run, RunCounts
-from reposync.store.status import LOST, RunStatus
-from reposync.sync.progress import RunProgress
-from reposync.words import next_attempt
+from reposync.store.status import LOST
 
 if TYPE_CHECKING:
     from reposync.embedding.port import EmbeddingUse
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from reposync.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
-
-_COUNTS = ("files_total", "files_read", "files_done", "chunks_read", "chunks_embedded", "chunks_done", "bytes_read")
-_TEXTS = ("phase", "file", "waiting_for")
 
 
 @dataclass
@@ -35,6 +31,10 @@ class Observer:
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         if self.metrics is not None:
             self.metrics.count(name, *labels, by=by)
+
+    def measure(self, name: str, *labels: str) -> AbstractContextManager[object]:
+        """See `Metrics.measure`."""
+        return nullcontext() if self.metrics is None else self.metrics.measure(name, *labels)
 
     def observe(self, name: str, seconds: float, *labels: str) -> None:
         if self.metrics is not None:
@@ -91,25 +91,3 @@ class Observer:
     def attempt_lost(self, run: Run) -> None:
         """This process found that the worker of the latest attempt is gone."""
         self.attempt_ended(run, LOST, run.all_attempts[-1])
-
-
-def current_progress(run: Run) -> Mapping[str, Any] | None:
-    """Progress of the running attempt; None if none is running. The row of an ended run keeps its last report, but its
-    figures say what was done."""
-    return run.progress if run.status is RunStatus.RUNNING else None
-
-
-def displayed_progress(run: Run) -> RunProgress:
-    """The same as a record for displays; its phase is the run's status, with the end of its pause, if no attempt is
-    running."""
-    reported = current_progress(run)
-    if reported is None:
-        pause = f", {next_attempt(run.next_attempt_at)}" if run.next_attempt_at else ""
-        return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else f"{run.status}{pause}")
-    # A different version of this program may have written it.
-    elapsed = reported.get("elapsed_seconds")
-    started = time.monotonic() - (elapsed if isinstance(elapsed, int | float) else 0.0)
-    texts = {each: reported[each] for each in _TEXTS if isinstance(reported.get(each), str)}
-    return RunProgress(
-        started=started, **texts, **{each: reported[each] for each in _COUNTS if isinstance(reported.get(each), int)}
-    )

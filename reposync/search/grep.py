@@ -29,9 +29,9 @@ from reposync.sync.stored_points import is_count, stored_chunk
 from reposync.vectors.collection import WORDS_SCHEMA
 from reposync.vectors.hybrid_search import path_patterns
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.overlaps import url_of_lines
 from reposync.vectors.port import CollectionMissing, IndexQuery, StoredPoint
 from reposync.wildmatch import PathPatterns
+from reposync.words import url_of_lines
 
 MAX_LIMIT: Final = 1_000
 MAX_SECONDS: Final = 5.0

@@ -13,7 +13,8 @@ from typing import Any, Final
 import re2  # type: ignore[import-untyped]
 
 from reposync.embedding.sparse import words
-from reposync.errors import Remedy, UsageError
+from reposync.errors import UsageError
+from reposync.next_steps import UseFixed
 from reposync.search.required_words import required_words
 
 MAX_PATTERN_CHARS: Final = 1_000
@@ -28,11 +29,6 @@ _STEPS_PER_CALL: Final = 100_000_000
 """Bytes times instructions; 0.8 s on a slow machine. A call of RE2 cannot be interrupted."""
 _SYNTAX: Final = "https://github.com/google/re2/wiki/Syntax"
 _NO_SUCH: Final = f"The syntax has no look-around and no backreferences: {_SYNTAX}."
-_REMEDY: Final = Remedy(
-    f"{_NO_SUCH} -F searches for the text as it is.",
-    f"{_NO_SUCH} fixed=true searches for the text as it is.",
-    tool=f"{_NO_SUCH} fixed=true searches for the text as it is.",
-)
 _LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n|\(\?[imU]*s")
 
 
@@ -146,7 +142,9 @@ def _compiled(pattern: str, options: Any, *, fixed: bool) -> Any:
         at = pattern.find(culprit) if culprit else -1
         place = f", at character {at + 1}" if at >= 0 else ""
         raise UsageError(
-            f"The pattern is not valid: {reason.replace('(?m)', '', 1)}{place}.", remedy=_REMEDY
+            f"The pattern is not valid: {reason.replace('(?m)', '', 1)}{place}.",
+            remedy=_NO_SUCH,
+            next_steps=[UseFixed()],
         ) from error
     finally:
         re2.purge()  # its cache would hold 128 patterns of other people, with 8 MB each

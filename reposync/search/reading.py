@@ -11,14 +11,14 @@ from typing import Any, Final, Protocol
 
 from reposync.content.joining import JoinedText, has_lines_of_file, joined
 from reposync.content.model import Chunk
-from reposync.errors import FileIncomplete, FileNotIndexed, LinesNotFound, Remedy, UsageError
+from reposync.errors import FileIncomplete, FileNotIndexed, LinesNotFound, UsageError
+from reposync.next_steps import Sync, Verify
 from reposync.search.scope import TRIES, IndexParts, index_missing, version_of
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.symbol import Symbol, merged, read_symbols
 from reposync.sync.stored_points import is_count, own_text, stored_chunk
-from reposync.vectors.overlaps import url_of_lines
 from reposync.vectors.port import CollectionMissing, StoredPoint
-from reposync.words import with_unprintable
+from reposync.words import url_of_lines, with_unprintable
 
 # A run replaces the points of a batch of files, and then their rows in the manifest.
 _WAIT_SECONDS: Final = 0.2
@@ -143,10 +143,7 @@ async def _stored_file(parts: ReadingParts, repository: str, path: str) -> _Stor
             await asyncio.sleep(_WAIT_SECONDS)
     raise FileIncomplete(
         f"The index of {repository} has {path!r} incompletely, or changed by a different program.",
-        remedy=Remedy(
-            f"`reposync sync {repository} --full` stores it anew; `reposync verify {repository}` says what is wrong.",
-            f'`POST /api/v1/repositories/{repository}/sync` with `{{"full": true}}` stores it anew.',
-        ),
+        next_steps=[Sync(repository, full=True), Verify(repository)],
     )
 
 

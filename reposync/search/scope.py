@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from reposync.config.settings import Configuration
-from reposync.errors import IndexUnavailable, NothingIndexed, Remedy
+from reposync.errors import IndexUnavailable, NothingIndexed
+from reposync.next_steps import Sync
 from reposync.store.database import Database
 from reposync.store.index_queries import SearchScope, search_scope, searched_version
 from reposync.vectors.port import IndexQuery
@@ -74,28 +75,17 @@ async def version_of(parts: IndexParts, repository: str) -> tuple[str, str]:
         return live
     raise NothingIndexed(
         f"Nothing of {repository!r} is indexed yet.",
-        remedy=Remedy(
-            f"`reposync sync {repository}` indexes it.",
-            f"`POST /api/v1/repositories/{repository}/sync` indexes it.",
-            tool="`list_repositories` says when its next sync is.",
-        ),
+        next_steps=[Sync(repository)],
     )
 
 
 def nothing_indexed() -> NothingIndexed:
-    remedy = Remedy(
-        "`reposync sync .` indexes the repository you are in.",
-        "`POST /api/v1/repositories/NAME/sync` indexes one that is registered.",
-    )
-    return NothingIndexed("Nothing is indexed yet.", remedy=remedy)
+    return NothingIndexed("Nothing is indexed yet.", next_steps=[Sync()])
 
 
 def index_missing(what: str = "search") -> IndexUnavailable:
     return IndexUnavailable(
         f"There is nothing to {what}: the index is missing, or was damaged and set aside.",
-        remedy=Remedy(
-            "`reposync sync` rebuilds it, and its run says why.",
-            "The next sync (`POST /api/v1/repositories/NAME/sync`) rebuilds it, and its run says why.",
-            "The next sync rebuilds it, and its run says why.",
-        ),
+        remedy="The next sync rebuilds it, and its run says why.",
+        next_steps=[Sync()],
     )

@@ -53,10 +53,18 @@ class Searching:
         # Of collections, which do not change what they were made for. Read again after an error.
         self._specs: dict[str, EmbeddingSpec] = {}
 
-    async def words(self, text: str, *, repository: str | Sequence[str] | None = None, like: str | None = None) -> str:
+    async def words(
+        self,
+        text: str,
+        *,
+        repository: str | Sequence[str] | None = None,
+        symbol: str | None = None,
+        kind: str | None = None,
+        like: str | None = None,
+    ) -> str:
         """What the lines of hits are compared with: the words of the query, or the code that hits are like. Raises as
         `search` does."""
-        asked = read_query(text, like=like)
+        asked = read_query(text, symbol=symbol, kind=kind, like=like)
         return asked.words if asked.like is None else (await self._excerpt(asked.like, repository)).text
 
     async def search(

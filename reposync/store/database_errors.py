@@ -13,7 +13,8 @@ from typing import TypeAlias
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from reposync.errors import Remedy, StatementRefused, StoreUnavailable
+from reposync.errors import StatementRefused, StoreUnavailable
+from reposync.next_steps import UpgradeDatabase
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +22,12 @@ _CHECK_ADDRESS = "Check that it runs and that REPOSYNC_DATABASE_URL names it."
 _TRY_AGAIN = "Trying again later may help."
 _PROMOTE = "Work continues as soon as a writable server answers at that address."
 _DISK = "the disk is full, or it failed", "Make room, or check the disk."
-_ADMINISTRATOR = "The administrator of this server has to upgrade its database."
-UPGRADE = Remedy("Run `reposync db upgrade`.", _ADMINISTRATOR, tool=_ADMINISTRATOR)
+_UPGRADE = "Its schema has to be upgraded."
 
 # Reason and remedy.
-_Words: TypeAlias = tuple[str, str | Remedy]
+_Words: TypeAlias = tuple[str, str]
 LOCK_TIMEOUT, READ_ONLY = "55P03", "25006"
-_NO_TABLES = "its tables are missing, or lack a column", UPGRADE
+_NO_TABLES = "its tables are missing, or lack a column", _UPGRADE
 _NO_TABLES_IN_SQLITE = ("no such table", "no such column", "has no column")
 _LOCKED = "a different process holds the write lock for too long", _TRY_AGAIN
 
@@ -83,7 +83,11 @@ def translated(where: str) -> Iterator[None]:
 
 def _failure(where: str, error: BaseException) -> StoreUnavailable:
     reason, remedy = describe(error)
-    return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
+    return StoreUnavailable(
+        f"The database {where} cannot be used: {reason}.",
+        remedy=remedy,
+        next_steps=[UpgradeDatabase()] if remedy == _UPGRADE else (),
+    )
 
 
 def _unexpected(where: str, error: DBAPIError) -> StatementRefused:

@@ -23,7 +23,8 @@ from sqlalchemy import (
     update,
 )
 
-from reposync.errors import CANNOT_HERE, LOCKED, Remedy, RunAmbiguous, RunNotFound
+from reposync.errors import CANNOT_HERE, LOCKED, RunAmbiguous, RunNotFound
+from reposync.next_steps import ShowHistory
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Stored
 from reposync.store.repositories import unknown_repository
@@ -171,7 +172,6 @@ class RunHistory(Stored):
         *,
         after: str | None = None,
         reason: str | None = None,
-        failed_first: bool = False,
     ) -> list[RunProblem]:
         """By path. `after`: the path of the last problem of the page before. `reason`: only those with this reason."""
         query = select(PROBLEMS.c.path, PROBLEMS.c.reason, PROBLEMS.c.detail).where(PROBLEMS.c.run_id == run_id)
@@ -179,8 +179,7 @@ class RunHistory(Stored):
             query = query.where(PROBLEMS.c.reason == reason)
         if after is not None:
             query = query.where(PROBLEMS.c.path > after)
-        order = (PROBLEMS.c.reason != "failed",) if failed_first else ()
-        query = query.order_by(*order, PROBLEMS.c.path).limit(max(0, min(limit, MAX_PAGE)))
+        query = query.order_by(PROBLEMS.c.path).limit(max(0, min(limit, MAX_PAGE)))
         return [RunProblem(*row) for row in await self._database.rows(query)]
 
     async def count_problems(self, run_id: str) -> dict[str, int]:
@@ -256,8 +255,7 @@ def _moment(hour: datetime | str) -> datetime:
 
 
 def no_such_run(run_id: str) -> RunNotFound:
-    remedy = Remedy("`reposync history` shows the latest runs.", "`GET /api/v1/runs` shows the latest ones.")
-    return RunNotFound(f"No run has the id {run_id!r}.", remedy=remedy)
+    return RunNotFound(f"No run has the id {run_id!r}.", next_steps=[ShowHistory()])
 
 
 def _by_status(runs: Select[Any], statuses: Collection[RunStatus], repository: str | None) -> Iterator[Select[Any]]:

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from reposync.errors import Remedy, RepoSyncError, StoreUnavailable
+from reposync.errors import StoreUnavailable, TooManyWatchers
+from reposync.next_steps import NextStep
 from reposync.store.database import PROBE, QUEUE, Database
 from reposync.supervision import Backoff
 
@@ -71,19 +72,12 @@ Fetch = Callable[[Collection[str]], Awaitable[Mapping[str, T]]]
 """Rows by key, for all keys at once, without those that are gone. Raises StoreUnavailable."""
 
 
-class TooManyWatchers(RepoSyncError):
-    """This pod serves no further watcher."""
-
-    code = "TOO_MANY_WATCHERS"
-    status = 503
-    retryable = True
-
-
 class _Failure(NamedTuple):
     """A query that failed, for all who look until the next one."""
 
     message: str
-    remedy: str | Remedy | None
+    remedy: str | None
+    next_steps: tuple[NextStep, ...]
 
 
 class RowWatch(Generic[T]):
@@ -153,14 +147,14 @@ class RowWatch(Generic[T]):
         except TimeoutError:
             raise StoreUnavailable(f"The database did not answer within {_QUERY_SECONDS:g} s.") from None
         if isinstance(rows, _Failure):
-            raise StoreUnavailable(rows.message, remedy=rows.remedy)
+            raise StoreUnavailable(rows.message, remedy=rows.remedy, next_steps=rows.next_steps)
         return rows.get(key)
 
     async def _rows(self, keys: Collection[str]) -> Mapping[str, T] | _Failure:
         try:
             return await self._fetch(keys)
         except StoreUnavailable as error:
-            return _Failure(error.message, error.remedy)
+            return _Failure(error.message, error.remedy, error.next_steps)
 
     async def settle(self) -> None:
         """Wait until no query is running, before the database is closed."""

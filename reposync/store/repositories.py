@@ -13,7 +13,8 @@ from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, sele
 from sqlalchemy.exc import IntegrityError
 
 from reposync.config.schedule import Schedule, ScheduleError
-from reposync.errors import RegistryConflict, Remedy, RepositoryChanged, RepositoryNotFound, UsageError
+from reposync.errors import RegistryConflict, RepositoryChanged, RepositoryNotFound, UsageError
+from reposync.next_steps import ListRepositories, RemoveRepository
 from reposync.store.attempts import require_held
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Guard, Stored
@@ -330,14 +331,10 @@ async def lock_repository(connection: Connection, name: str, identity: str | Non
 async def unknown_repository(connection: Connection, name: str) -> RepositoryNotFound:
     """Suggests the nearest registered name."""
     near = difflib.get_close_matches(name, await connection.scalars(select(REPOSITORIES.c.name)), n=1)
-    listed = Remedy(
-        "`reposync repos list` names all repositories.",
-        "`GET /api/v1/repositories` names them all.",
-        tool="`list_repositories` names them.",
-    )
-    return RepositoryNotFound(
-        f"No repository {name!r} is registered.", remedy=f"Did you mean {near[0]!r}?" if near else listed
-    )
+    text = f"No repository {name!r} is registered."
+    if near:
+        return RepositoryNotFound(text, remedy=f"Did you mean {near[0]!r}?")
+    return RepositoryNotFound(text, next_steps=[ListRepositories()])
 
 
 async def change_repository(connection: Connection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
@@ -371,10 +368,8 @@ def conflict_over(rows: Sequence[Repository]) -> RegistryConflict:
     named = "; ".join(f"{row.name!r} comes from {row.origin_words}" for row in rows)
     return RegistryConflict(
         f"The registry file has names of repositories that it did not register, and they are unchanged: {named}.",
-        remedy=Remedy(
-            "Rename the entries, or remove these repositories: `reposync repos remove NAME`.",
-            "Rename the entries, or remove these repositories: `DELETE /api/v1/repositories/NAME`.",
-        ),
+        remedy="Rename the entries, or remove these repositories.",
+        next_steps=[RemoveRepository(row.name) for row in rows[:1]],
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic_core import to_json
 from sqlalchemy import BigInteger, false, text
 from sqlmodel import Field
 from sqlmodel.sql.sqltypes import UTCDateTime
@@ -110,6 +112,11 @@ class Repository(Registration):
     def changeable(self) -> tuple[object, ...]:
         """What a person may change of it."""
         return self.location, self.definition, self.resolved, self.is_active, self.paused_reason
+
+    @property
+    def version(self) -> str:
+        """Of `changeable`, as a short text."""
+        return hashlib.blake2b(to_json(self.changeable), digest_size=8).hexdigest()
 
     @property
     def has_left(self) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Row, and_, delete, exists, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from reposync.errors import DefinitionChanged, Remedy, RunCancelled, RunStateConflict
+from reposync.errors import DefinitionChanged, RunCancelled, RunStateConflict
+from reposync.next_steps import Sync
 from reposync.store.attempts import claimable, fence, free_abandoned, held_by, lease_lost, take
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, sanitize_text, truncate
 from reposync.store.database import Connection, Database, Stored
@@ -351,13 +352,10 @@ async def _locked(connection: Connection, run_id: str) -> Row[Any]:
 
 def _require_state(row: Row[Any], event: Event) -> None:
     """Raises RunStateConflict."""
-    which, option, body = "failed or cancelled run can be tried again", "", ""
-    if event is Event.APPROVE:
-        which, option = "blocked run can be approved", " --allow-mass-delete"
-        body = ' with `{"allow_mass_delete": true}`'
     if (row.status, event) not in TRANSITIONS:
-        http = f"`POST /api/v1/repositories/{row.repository}/sync`{body} starts a new one."
+        is_approval = event is Event.APPROVE
+        which = "blocked run can be approved" if is_approval else "failed or cancelled run can be tried again"
         raise RunStateConflict(
             f"Run {row.id} is {row.status}, and only a {which}.",
-            remedy=Remedy(f"`reposync sync {row.repository}{option}` starts a new one.", http),
+            next_steps=[Sync(row.repository, allow_mass_delete=is_approval)],
         )

@@ -23,7 +23,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from reposync.errors import DatabaseForeign, StoreUnavailable
-from reposync.store.database_errors import LOCK_TIMEOUT, UPGRADE, error_code, is_locked
+from reposync.next_steps import UpgradeDatabase
+from reposync.store.database_errors import LOCK_TIMEOUT, error_code, is_locked
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -102,7 +103,7 @@ class Schema:
             raise StoreUnavailable(f"{found}, which is newer than this version's {HEAD}.", remedy=remedy)
         if complete and self.state in ("empty", "behind"):
             found = found if self.revision else f"The database {where} has no tables yet"
-            raise StoreUnavailable(f"{found}; this version needs schema {HEAD}.", remedy=UPGRADE)
+            raise StoreUnavailable(f"{found}; this version needs schema {HEAD}.", next_steps=[UpgradeDatabase()])
 
 
 def read_schema(connection: Connection) -> Schema:

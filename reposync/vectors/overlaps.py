@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from reposync.symbol import merged
 from reposync.vectors.port import Candidate, PointId, SearchHit
+from reposync.words import url_of_lines
 
 # Chunks in one hit: what a cut went through is whole again. More would answer with files.
 _MOST_JOINED = 2
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_LINES_OF_URL = re.compile(r"#L\d+(?:-\d+)?$")
 
 
 @dataclass(slots=True)
@@ -46,11 +46,6 @@ class Passage:
         url = hit.url and url_of_lines(hit.url, start, end)
         symbols = [each for each in merged([*first.symbols, *last.symbols]) if start <= each.start_line <= end]
         return replace(hit, text=text, start_line=start, end_line=end, url=url, symbols=symbols)
-
-
-def url_of_lines(url: str, start: int, end: int) -> str:
-    """The url of other lines of the same file."""
-    return _LINES_OF_URL.sub(f"#L{start}-{end}" if start < end else f"#L{start}", url)
 
 
 def passages(found: Sequence[Candidate]) -> list[Passage]:

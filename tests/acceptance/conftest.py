@@ -50,6 +50,11 @@ class Person:
         """The one JSON document on stdout."""
         return json.loads(self.types(*words, "--json", exit_code=exit_code).stdout)
 
+    def lists(self, *words: str, exit_code: int = 0) -> list[Any]:
+        """The items of the list that is the document."""
+        items: list[Any] = self.asks(*words, exit_code=exit_code)["items"]
+        return items
+
     def starts(self, *words: str) -> "subprocess.Popen[str]":
         return popen(
             self.program,

@@ -25,7 +25,7 @@ def test_a_file_that_cannot_be_read_fails_the_command_until_it_was_read(person: 
         done = person.types("sync", exit_code=1)
         assert f"payments: completed with 1 file failed at {second[:10]}: 1 file stored" in done.stdout
         assert f"1 file of commit {second[:10]} could not be read" in done.stdout
-        [run] = person.asks("sync", exit_code=1)
+        [run] = person.lists("sync", exit_code=1)
         assert (run["status"], run["error_code"], run["files_failed"]) == ("completed", "FILES_FAILED", 1)
         assert person.asks("repos", "show", "payments")["last_commit"] == first
         assert "alpha = 1" in person.types("search", "alpha").stdout, "what the index had stays"
@@ -42,7 +42,7 @@ def test_a_mistyped_pattern_stops_until_a_person_approves_just_that(person: Pers
     configures(person, repository)
     person.types("sync")
     configures(person, repository, ", include: ['scr/**']")
-    [blocked] = person.asks("sync", exit_code=1)
+    [blocked] = person.lists("sync", exit_code=1)
     assert blocked["status"] == "blocked"
     assert "30 of the 30 indexed files of payments would be lost" in blocked["error_message"]
     assert "30 match no include pattern now (src/m" in blocked["error_message"]

@@ -22,6 +22,7 @@ SMALLEST: dict[str, str] = {
     "commands": "--files 20",
     "corpus": "{folder}/corpus.git 20 0.1",
     "daemon": "--repositories 2 --seconds 1 --requests 1 --database sqlite --schedule={never}",
+    "dashboard": "--check",
     "first_sync": "--files 30 --megabytes 0.2",
     "grep": "--files 20 --rounds 1",
     "http": "--seconds 1 --connections 2 --repositories 2 --files 3 --embedding-seconds 0",

@@ -61,7 +61,7 @@ def test_a_command_in_a_different_folder_syncs_what_the_daemon_serves(folders: F
     with folders.pod(person, "daemon") as pod:
         until(lambda: log.ended("alpha"), details=pod.log_tail)
         for _ in range(3):
-            (run,) = other.asks("sync", "alpha")
+            (run,) = other.lists("sync", "alpha")
             assert (run["status"], run["commit_after"]) == ("completed", folders.alpha.head())
         before = len(log.ended("alpha"))
         until(lambda: len(log.ended("alpha")) > before, details=pod.log_tail)
@@ -72,15 +72,15 @@ def test_a_command_in_a_different_folder_syncs_what_the_daemon_serves(folders: F
     assert (shown["schedule"], shown["location"]) == ("every second", str(folders.alpha.path))
     assert (served["cron_expression"], served["location"]) == (shown["cron_expression"], shown["location"])
     assert {run.commit_after for run in log.ended("alpha")} == {folders.alpha.head()}
-    assert [hit["path"] for hit in other.asks("search", "alpha")] == ["alpha.py"]
-    assert other.asks("search", "beta") == []
+    assert [hit["path"] for hit in other.lists("search", "alpha")] == ["alpha.py"]
+    assert other.lists("search", "beta") == []
 
 
 def test_two_daemons_with_different_documents_do_not_fight_and_a_person_decides(folders: Folders) -> None:
     person, other = folders.person, folders.other
 
     def place() -> list[str]:
-        return [row["location"] for row in person.asks("repos", "list")]
+        return [row["location"] for row in person.lists("repos", "list")]
 
     with folders.pod(person, "first") as first:
         until(lambda: place() == [str(folders.alpha.path)], details=first.log_tail)

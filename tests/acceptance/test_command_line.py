@@ -35,9 +35,10 @@ FILES = 2_500
 # Batches of 200 files between the embedding server and the index when a process is killed.
 IN_FLIGHT = 5 * 200
 RUN_KEYS = """
-id asked_by repository status trigger scheduled_for queued_at next_attempt_at started_at completed_at duration_seconds
-elapsed_seconds attempt worker commit_before commit_after files_processed files_deleted files_skipped files_failed
-chunks_embedded chunks_reused error_code error_message
+id asked_by repository status trigger removal scheduled_for queued_at next_attempt_at started_at completed_at
+duration_seconds elapsed_seconds attempt worker commit_before commit_after files_processed files_deleted files_skipped
+files_failed chunks_embedded chunks_reused error_code error_message brake
+progress
 """
 
 
@@ -54,7 +55,7 @@ def test_sync_search_history_and_the_other_commands_agree(configured: Person, re
     assert "1 symlink" in done.stdout
     assert "payments: indexing" in done.stderr
 
-    (run,) = configured.asks("history")
+    (run,) = configured.lists("history")
     assert run.keys() == set(RUN_KEYS.split())
     assert (run["status"], run["trigger"], run["files_processed"]) == ("completed", "command", 2)
     assert run["commit_after"] == repository.head()
@@ -64,7 +65,7 @@ def test_sync_search_history_and_the_other_commands_agree(configured: Person, re
     table = configured.types("history").stdout
     assert all(word in table for word in ("payments", "completed", run["id"][:8]))
 
-    found = configured.asks("search", "drop sessions whose deadline has passed", "--limit", "1")
+    found = configured.lists("search", "drop sessions whose deadline has passed", "--limit", "1")
     place = {"repository", "path", "start_line", "end_line", "language", "text", "url"}
     assert found[0].keys() == place | {"score", "parts", "symbols", "definitions", "outdated", "meaning_indexed"}
     assert (found[0]["path"], found[0]["language"], found[0]["start_line"]) == ("billing/sessions.py", "python", 1)
@@ -73,20 +74,20 @@ def test_sync_search_history_and_the_other_commands_agree(configured: Person, re
     shown = configured.types("search", "drop sessions whose deadline has passed").stdout
     assert "billing/sessions.py:5" in shown
     assert "> " in shown
-    assert configured.asks("search", "sessions", "--path", "*.md", "--language", "py") == []
+    assert configured.lists("search", "sessions", "--path", "*.md", "--language", "py") == []
     assert "Did you mean 'python'" in configured.types("search", "x", "--language", "pythn", exit_code=2).stderr
-    assert [each["path"] for each in configured.asks("search", "payments", "--path", "*.md")] == ["README.md"]
+    assert [each["path"] for each in configured.lists("search", "payments", "--path", "*.md")] == ["README.md"]
 
     shown = configured.asks("runs", "show", run["id"][:8])
     assert shown["problems"] == [{"path": "link", "reason": "symlink", "detail": shown["problems"][0]["detail"]}]
-    (listed,) = configured.asks("repos", "list")
+    (listed,) = configured.lists("repos", "list")
     assert (listed["name"], listed["files"], listed["schedule"]) == ("payments", 2, "every 6 hours")
     assert configured.asks("repos", "show", "payments")["last_commit"] == repository.head()
 
-    again = configured.asks("sync")
+    again = configured.lists("sync")
     assert (again[0]["status"], again[0]["files_processed"]) == ("completed", 0)
-    assert len(configured.asks("history", "--limit", "1")) == 1
-    assert configured.asks("history", "--status", "failed") == []
+    assert len(configured.lists("history", "--limit", "1")) == 1
+    assert configured.lists("history", "--status", "failed") == []
 
 
 def test_a_terminal_shows_one_line_that_changes(configured: Person):
@@ -122,15 +123,15 @@ def test_a_folder_syncs_with_nothing_configured_and_keeps_two_of_one_name_apart(
         commit = ["-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "-m", "x"]
         subprocess.run(["git", "-C", folder, "add", "."], check=True)
         subprocess.run(["git", "-C", folder, *commit], check=True)
-    (plan,) = person.asks("sync", "--plan", str(tmp_path / "one" / "app" / "src"))
-    (first,) = person.asks("sync", str(tmp_path / "one" / "app" / "src"))
+    (plan,) = person.lists("sync", "--plan", str(tmp_path / "one" / "app" / "src"))
+    (first,) = person.lists("sync", str(tmp_path / "one" / "app" / "src"))
     assert (plan["chunks"], plan["chunks_to_embed"], plan["characters_to_embed"]) == (1, 0, 0), "no model is asked"
     assert (first["files_processed"], first["chunks_embedded"], first["chunks_reused"]) == (1, 0, 0)
-    (second,) = person.asks("sync", str(tmp_path / "two" / "app"))
+    (second,) = person.lists("sync", str(tmp_path / "two" / "app"))
     assert first["repository"] == "app"
     assert second["repository"].startswith("app-")
     # The name alone is enough from now on.
-    (again,) = person.asks("sync", "app")
+    (again,) = person.lists("sync", "app")
     assert (again["repository"], again["files_processed"]) == ("app", 0)
 
 
@@ -161,18 +162,18 @@ def test_what_is_not_possible_is_explained_in_a_sentence_and_has_its_exit_code(
     (configured.home / "plain").mkdir()
     repository.commit({b"evil\x1b[2J\n.py": b"\x1b[31mred = 'sessions'\x1b[0m\n# sessions sessions\n"})
     assert configured.types("history").stdout.startswith("No run yet.")
-    (plan,) = configured.asks("sync", "--plan")
+    (plan,) = configured.lists("sync", "--plan")
     assert "3 to store" in configured.types("sync", "--plan").stdout
-    assert (plan["files_to_store"], plan["chunks_to_embed"], configured.asks("history")) == (3, 3, [])
+    assert (plan["files_to_store"], plan["chunks_to_embed"], configured.lists("history")) == (3, 3, [])
     configured.types("sync")
-    (run,) = configured.asks("history")
+    (run,) = configured.lists("history")
 
     places = {"RUN": run["id"], "SOURCE": str(repository.path)}
     for words, exit_code, message in WRONG:
         done = configured.types(*[places.get(word, word) for word in words], exit_code=exit_code)
         assert message in done.stderr, words
         assert "secret" not in done.stderr and done.stdout == ""
-    assert len(configured.asks("history")) == len(configured.asks("repos", "list")) == 1, (
+    assert len(configured.lists("history")) == len(configured.lists("repos", "list")) == 1, (
         "mistakes leave nothing behind"
     )
     for words in (("search", "red sessions"), ("runs", "show", run["id"])):
@@ -210,9 +211,9 @@ def test_ctrl_c_or_sigterm_ends_a_run_as_cancelled_and_the_next_one_continues(
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert note in errors and "Traceback" not in errors
-    (run,) = configured.asks("history")
+    (run,) = configured.lists("history")
     assert run["status"] == "cancelled"
-    (after,) = configured.asks("sync")
+    (after,) = configured.lists("sync")
     assert after["status"] == "completed"
     assert configured.asks("repos", "show", "payments")["files"] == 102
 
@@ -228,13 +229,13 @@ def test_kill_9_in_the_middle_is_taken_over_and_embeds_only_what_was_in_flight_t
         embeddings.wait_for_waiting(1, timeout_seconds=60)
         process.kill()
         process.communicate(timeout=60)
-    (after,) = configured.asks("sync")
+    (after,) = configured.lists("sync")
     assert after["status"] == "completed"
-    runs = configured.asks("history")
+    runs = configured.lists("history")
     assert {run["status"] for run in runs} == {"completed"}
     assert max(run["attempt"] for run in runs) == 2
     assert configured.asks("repos", "show", "payments")["chunks"] == FILES + 2
-    assert not configured.asks("sync")[0]["files_processed"]
+    assert not configured.lists("sync")[0]["files_processed"]
     twice = len(embeddings.inputs) - len(set(embeddings.inputs))
     assert twice <= IN_FLIGHT, f"{twice} texts were embedded twice"
 
@@ -251,10 +252,10 @@ def test_an_engine_killed_in_the_middle_of_a_sync_is_started_again_and_the_run_g
         (record,) = configured.home.rglob("engine.json")
         os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
     reported, _ = process.communicate(timeout=60)
-    (run,) = json.loads(reported)
+    (run,) = json.loads(reported)["items"]
     assert (run["status"], run["files_processed"]) == ("completed", 100)
     assert configured.asks("repos", "show", "payments")["chunks"] == 102
-    assert configured.asks("sync")[0]["files_processed"] == 0, "the index is whole"
+    assert configured.lists("sync")[0]["files_processed"] == 0, "the index is whole"
 
 
 @pytest.mark.full
@@ -266,8 +267,8 @@ def test_a_repository_that_is_never_due_is_synced_with_all_others_and_one_synced
 
     added = configured.types("repos", "add", "second", "--path", str(repository.path), "--schedule", "never").stdout
     configured.types("sync", str(by_hand.path))
-    runs = configured.asks("sync")
-    listed = {each["name"]: (each["schedule"], each["cron_expression"]) for each in configured.asks("repos", "list")}
+    runs = configured.lists("sync")
+    listed = {each["name"]: (each["schedule"], each["cron_expression"]) for each in configured.lists("repos", "list")}
 
     assert added == "second: registered, on request only\n"
     assert {(run["repository"], run["status"]) for run in runs} == {("payments", "completed"), ("second", "completed")}

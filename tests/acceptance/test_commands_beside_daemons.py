@@ -53,7 +53,7 @@ def answer(process: subprocess.Popen[str], exit_code: int = 0) -> tuple[dict[str
     """The run that a `sync --json` ended with, and what it said meanwhile."""
     out, err = process.communicate(timeout=120)
     assert process.returncode == exit_code, err
-    (run,) = json.loads(out)
+    (run,) = json.loads(out)["items"]
     return run, err
 
 

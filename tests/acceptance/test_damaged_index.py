@@ -46,7 +46,7 @@ def test_a_damaged_index_is_made_again_by_the_next_sync_which_says_why(person: P
     assert "damaged and set aside" in refused
     assert "reposync sync" in refused
 
-    (run,) = person.asks("sync")
+    (run,) = person.lists("sync")
     assert (run["status"], run["error_code"], run["files_processed"]) == ("completed", "INDEX_REBUILT", 5)
     assert "segment.json" in run["error_message"]
     assert str(index / DAMAGED) in run["error_message"]

@@ -45,7 +45,7 @@ def test_a_command_says_that_the_disk_is_full_and_the_next_one_goes_on(
     assert process.returncode == 1
     assert "the disk is full, or it failed. Make room" in said
     disk.make_room()
-    (run,) = person.asks("sync")
+    (run,) = person.lists("sync")
     assert run["status"] == "completed"
     assert person.asks("repos", "show", "payments")["files"] == 1
 

@@ -54,13 +54,13 @@ def test_sync_finds_the_projects_of_the_group_and_indexes_them(configured: Perso
     project("platform/old", archived=True)
     project("elsewhere/app")
 
-    runs = configured.asks("sync")
+    runs = configured.lists("sync")
 
     assert [(run["repository"], run["status"]) for run in runs] == [
         ("platform/api", "completed"),
         ("platform/web/shop", "completed"),
     ]
-    assert configured.asks("search", "shop")[0]["repository"] == "platform/web/shop"
+    assert configured.lists("search", "shop")[0]["repository"] == "platform/web/shop"
 
 
 def test_the_daemon_follows_projects_that_come_move_and_go(configured: Person, log: ExecutionLog, project):
@@ -72,14 +72,14 @@ def test_the_daemon_follows_projects_that_come_move_and_go(configured: Person, l
         shop.path = "platform/store"
         api.archived = True
         until(lambda: log.ended("platform/new") and log.runs("platform/store"), details=pod.log_tail)
-        until(lambda: "paused" in {each["state"] for each in configured.asks("repos", "list")}, details=pod.log_tail)
+        until(lambda: "paused" in {each["state"] for each in configured.lists("repos", "list")}, details=pod.log_tail)
 
-        shown = {each["name"]: each for each in configured.asks("repos", "list")}
+        shown = {each["name"]: each for each in configured.lists("repos", "list")}
         assert set(shown) == {"platform/api", "platform/new", "platform/store"}
         assert shown["platform/api"]["state"] == "paused"
         assert "archived" in shown["platform/api"]["paused_reason"]
         # The index of both stays; the moved one is found under its new name.
-        assert {hit["repository"] for hit in configured.asks("search", "shop")} >= {"platform/store"}
+        assert {hit["repository"] for hit in configured.lists("search", "shop")} >= {"platform/store"}
         assert pod.metric("reposync_group_discoveries_total", result="ok") >= 1
 
         # What is still in the group comes back by itself; what left it goes with a person's word.

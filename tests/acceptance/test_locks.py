@@ -80,7 +80,7 @@ def lock(server: redis.Redis, run: Run, value: str | bytes | None = None) -> str
 def test_without_redis_the_running_syncs_are_listed_from_the_database(person: Person, scene: Scene):
     assert "No repository is locked." in person.types("locks", "list").stdout
     run = scene.running("payments")
-    (shown,) = person.asks("locks", "list")
+    (shown,) = person.lists("locks", "list")
     assert shown.keys() == KEYS
     assert (shown["repository"], shown["state"]) == ("payments", "database")
     assert (shown["holder"], shown["pod"], shown["run_id"], shown["attempt"]) == (WORKER, "pod-7", run.id, 1)
@@ -93,7 +93,7 @@ def test_the_lock_of_a_running_sync_is_displayed_and_removed_with_force_only(
 ):
     run = scene.running("payments")
     key = lock(server, run)
-    (shown,) = person.asks("locks", "list")
+    (shown,) = person.lists("locks", "list")
     assert (shown["state"], shown["pod"], shown["run_id"]) == ("held", "pod-7", run.id)
     assert 1_600 < shown["ttl_seconds"] <= 1_700
     table = person.types("locks", "list").stdout
@@ -115,7 +115,7 @@ def test_the_lock_of_a_different_installation_is_removed_with_force_only(
     run = scene.running("payments")
     scene.ends(run)
     key = lock(server, run.model_copy(update={"id": str(uuid.uuid4())}))
-    (shown,) = person.asks("locks", "list")
+    (shown,) = person.lists("locks", "list")
     assert (shown["repository"], shown["state"]) == ("payments", "foreign")
     assert "not written by this installation" in person.types("locks", "release", "payments", exit_code=4).stderr
     assert server.exists(key)
@@ -129,7 +129,7 @@ def test_any_value_is_displayed_without_control_characters_and_can_be_removed(
 ):
     run = scene.running("payments")
     server.set(LOCK_PREFIX + run.repository_id, b"\xff\x1b]0;x\x07")
-    (shown,) = person.asks("locks", "list")
+    (shown,) = person.lists("locks", "list")
     assert (shown["repository"], shown["state"], shown["ttl_seconds"]) == ("payments", "foreign", None)
     printed = person.types("locks", "list").stdout
     printed += person.types("locks", "release", "payments", "--force").stdout
@@ -160,13 +160,13 @@ def test_a_sync_holds_its_lock_and_one_that_was_killed_is_not_waited_for(
     with embeddings.holding():
         process = person.starts("sync")
         embeddings.wait_for_waiting(1, timeout_seconds=60)
-        (shown,) = person.asks("locks", "list")
+        (shown,) = person.lists("locks", "list")
         assert (shown["repository"], shown["state"], shown["pod"]) == ("payments", "held", "laptop")
         assert shown["ttl_seconds"] > 1_700
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
     assert server.keys(LOCK_PREFIX + "*")
-    (after,) = person.asks("sync")
+    (after,) = person.lists("sync")
     assert after["status"] == "completed"
-    assert max(run["attempt"] for run in person.asks("history")) == 2
+    assert max(run["attempt"] for run in person.lists("history")) == 2
     assert server.keys(LOCK_PREFIX + "*") == []

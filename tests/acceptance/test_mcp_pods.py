@@ -27,7 +27,7 @@ TRIES = 4
 CLOSED = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError)
 """Of a connection that was open."""
 QUESTIONS: list[tuple[str, dict[str, object]]] = [
-    ("search_code", {"query": "remove expired sessions"}),
+    ("search_code", {"q": "remove expired sessions"}),
     ("list_repositories", {}),
     ("read_code", {"repository": "app", "path": "sessions.py"}),
 ]
@@ -148,7 +148,7 @@ async def test_two_hundred_agents_at_once_are_all_answered(pods: list[Pod]) -> N
                 async with agent(
                     httpx2.AsyncHTTPTransport(), pods[number % len(pods)].url or "", "2026-07-28"
                 ) as client:
-                    await call(client, "search_code", {"query": f"sessions {number}"})
+                    await call(client, "search_code", {"q": f"sessions {number}"})
                 return None
             except* (Refused, *CLOSED) as errors:
                 # A pod that is asked too much says so at once, and one that gets no request on a connection for ten

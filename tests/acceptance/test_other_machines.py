@@ -114,7 +114,7 @@ VALUES = {"unset": None, "empty": "", "unfit": "ümlaut\nand a line", "short": "
 def test_what_only_a_different_machine_has_stops_no_command_that_reads(
     app: Person, repository: GitRepository, value: str | None
 ):
-    run = app.asks("sync", str(repository.path))[0]["id"]
+    run = app.lists("sync", str(repository.path))[0]["id"]
     write_registry(app.home, repository)
     app.types("apply")
     on_another_machine(app, value)
@@ -135,7 +135,7 @@ def test_what_only_a_different_machine_has_stops_no_work_that_does_not_need_it(
     on_another_machine(app, VALUES[value])
 
     app.types("sync", "app", "--full")
-    assert app.asks("search", "first")[0]["path"] == "a.py"
+    assert app.lists("search", "first")[0]["path"] == "a.py"
     assert app.types("grep", "first").stdout
     app.types("verify", "app")
 
@@ -155,5 +155,5 @@ def test_a_daemon_that_lacks_what_a_different_machine_has_stays_and_says_so(
     assert pod.is_running, pod.log_tail()
 
     assert pod.health()["components"]["registry"]["status"] == "ok"
-    assert app.asks("repos", "list")
+    assert app.lists("repos", "list")
     assert pod.is_running, pod.log_tail()

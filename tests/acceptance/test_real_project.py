@@ -29,9 +29,9 @@ def test_a_phrase_in_words_of_what_a_function_does_finds_its_file_among_the_firs
     package = Path(spec.origin).parent
     files = {f"httpx/{path.name}": path.read_bytes() for path in sorted(package.glob("*.py"))}
     repository.commit(files)
-    (run,) = person.asks("sync", str(repository.path))
+    (run,) = person.lists("sync", str(repository.path))
     assert run["status"] == "completed"
     assert run["files_processed"] == len(files)
     for question, path in QUESTIONS.items():
-        found = [hit["path"] for hit in person.asks("search", question, "--limit", "5")]
+        found = [hit["path"] for hit in person.lists("search", question, "--limit", "5")]
         assert path in found, f"{question}: {found}"

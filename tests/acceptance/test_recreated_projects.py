@@ -36,32 +36,32 @@ def test_a_recreated_project_is_named_and_adopted_by_one_command(
         person.environment["GITLAB_TOKEN"] = TOKEN
         former = gitlab.add_project("g/a", files(tmp_path, "old.git", "first.py").path, id=1)
         person.applies(REGISTRY.format(url=gitlab.url))
-        person.asks("sync", "app")
+        person.lists("sync", "app")
         assert person.asks("repos", "show", "app")["project_id"] == 1
 
         assert "number 1 exists, at g/a" in person.types("repos", "adopt", "app", exit_code=2).stderr
         former.deleted = True
         if not recreated:
-            (run,) = person.asks("sync", "app", exit_code=1)
+            (run,) = person.lists("sync", "app", exit_code=1)
             assert (run["error_code"], "repos adopt" in run["error_message"]) == ("SOURCE_GONE", False)
             person.types("repos", "adopt", "app", exit_code=1)
             assert person.asks("repos", "show", "app")["project_id"] == 1
             return
         gitlab.add_project("g/a", files(tmp_path, "new.git", "first.py", "second.py").path, id=51)
-        (run,) = person.asks("sync", "app", exit_code=1)
+        (run,) = person.lists("sync", "app", exit_code=1)
         assert run["error_code"] == "SOURCE_GONE"
         assert "number 1 is gone" in run["error_message"]
         assert "g/a is number 51 now" in run["error_message"]
         assert "`reposync repos adopt" in run["error_message"]
-        assert [hit["path"] for hit in person.asks("search", "first")] == ["first.py"]
+        assert [hit["path"] for hit in person.lists("search", "first")] == ["first.py"]
 
         assert "is number 51 now" in person.types("repos", "adopt", "app").stdout
-        assert [hit["path"] for hit in person.asks("search", "first")] == ["first.py"]
-        (run,) = person.asks("sync", "app")
+        assert [hit["path"] for hit in person.lists("search", "first")] == ["first.py"]
+        (run,) = person.lists("sync", "app")
 
         assert run["status"] == "completed"
         assert person.asks("repos", "show", "app")["project_id"] == 51
-        assert [hit["path"] for hit in person.asks("search", "second")] == ["second.py"]
+        assert [hit["path"] for hit in person.lists("search", "second")] == ["second.py"]
         person.types("verify", "app", "--source")
 
 
@@ -71,7 +71,7 @@ def test_verify_says_that_a_rewritten_branch_no_longer_has_the_indexed_commit(pe
         person.environment["GITLAB_TOKEN"] = TOKEN
         project = gitlab.add_project("g/a", files(tmp_path, "old.git", "first.py").path, id=1)
         person.applies(REGISTRY.format(url=gitlab.url))
-        person.asks("sync", "app")
+        person.lists("sync", "app")
         project.repository.close()
         project.repository = BareRepository(files(tmp_path, "new.git", "second.py").path)
 

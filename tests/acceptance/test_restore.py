@@ -38,11 +38,11 @@ def test_a_backup_that_was_made_beside_a_working_daemon_brings_registry_and_hist
     database.write_bytes(b"a disk that failed")
 
     shutil.copyfile(backup, database)
-    history = person.asks("history")
+    history = person.lists("history")
 
     assert {each["id"] for each in history} < after_it
     assert [each["status"] for each in history].count("completed") > 2
-    (shown,) = person.asks("repos", "list")
+    (shown,) = person.lists("repos", "list")
     assert (shown["name"], shown["last_commit"]) == ("app", repository.head())
     with closing(sqlite3.connect(database)) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -70,7 +70,7 @@ def test_the_next_sync_after_a_loss_or_a_restore_makes_the_index_exact(
         with QdrantServer(disk / "index") as server:
             person.environment["REPOSYNC_QDRANT_URL"] = server.url
             person.types("apply")
-            (run,) = person.asks("sync", "app")
+            (run,) = person.lists("sync", "app")
             for command in more:
                 (found,) = person.asks(command, "app", "--source")["repositories"]
                 assert (found["exact"], found["files"]) == (True, 3)
@@ -94,7 +94,7 @@ def test_the_next_sync_after_a_loss_or_a_restore_makes_the_index_exact(
 
     assert run["status"] == "completed"
     assert index == "of friday" or run["error_code"] == "INDEX_REBUILT"
-    assert len(person.asks("history")) == {"lost": 1, "of monday": 2, "of friday": 4}[database]
+    assert len(person.lists("history")) == {"lost": 1, "of monday": 2, "of friday": 4}[database]
 
 
 def test_pg_dump_and_pg_restore_bring_registry_and_history_back(
@@ -106,13 +106,13 @@ def test_pg_dump_and_pg_restore_bring_registry_and_history_back(
     repository.commit({"a.py": b"def first(): pass\n"})
     person.environment["REPOSYNC_DATABASE_URL"] = url = postgresql.empty()
     person.applies(REGISTRY.format(path=repository.path, schedule="yearly"))
-    (first,) = person.asks("sync")
+    (first,) = person.lists("sync")
     dump = tmp_path / "reposync.dump"
 
     subprocess.run([tools / "pg_dump", "--format=custom", f"--file={dump}", url], check=True)
     assert postgresql.empty() == url, "the database is lost"
     subprocess.run([tools / "pg_restore", "--no-owner", f"--dbname={url}", dump], check=True)
 
-    (again,) = person.asks("sync")
+    (again,) = person.lists("sync")
     assert (again["status"], again["files_processed"], again["error_code"]) == ("completed", 0, None)
-    assert [each["id"] for each in person.asks("history")] == [again["id"], first["id"]]
+    assert [each["id"] for each in person.lists("history")] == [again["id"], first["id"]]

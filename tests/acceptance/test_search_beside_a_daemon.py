@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import socket
 import subprocess
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from reposync.cli.running_daemon import ask_daemon
+from reposync.cli.running_daemon import RunningDaemon, running_daemon
 from reposync.config.settings import Settings
 from tests.acceptance.conftest import Person
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 
-QUERY = {"q": "remove sessions", "limit": 5}
+QUERY = "/api/v1/search?q=remove+sessions&limit=5"
 ODD = "line one\r\n\tred \x1b[31m and \u202e back\r\n\nlast, without an end: \xe9".encode()
 
 
@@ -42,10 +44,15 @@ def pod(indexed: Person) -> Generator[Pod, None, None]:
         yield pod
 
 
-def in_daemon(person: Person, **more: str) -> Any:
-    """The hits that a daemon with the person's settings finds."""
-    settings = Settings.from_environment({**person.variables(), **more})
-    return (ask_daemon(settings, "/api/v1/search", QUERY) or {}).get("items")
+def daemon_of(person: Person, **more: str) -> RunningDaemon | None:
+    """The one that commands with the person's settings ask."""
+    return running_daemon(Settings.from_environment({**person.variables(), **more}))
+
+
+def in_daemon(daemon: RunningDaemon | None) -> Any:
+    """The hits that it finds."""
+    answer = None if daemon is None else daemon.request("GET", QUERY, timeout_seconds=60)
+    return None if answer is None else json.loads(answer)["items"]
 
 
 def prints(person: Person, *words: str) -> bytes:
@@ -99,36 +106,30 @@ def test_what_is_not_possible_has_an_error_and_a_daemon_changes_nothing(indexed:
         return [(indexed.types(*each).stdout, indexed.asks(*each)) for each in words]
 
     beside = answers()
-    assert [(hit["path"], hit["start_line"]) for hit in in_daemon(indexed)][:1] == [("sessions.py", 1)]
+    assert [(hit["path"], hit["start_line"]) for hit in in_daemon(daemon_of(indexed))][:1] == [("sessions.py", 1)]
     assert pod.terminate() == 0
-    assert in_daemon(indexed) is None
+    assert in_daemon(daemon_of(indexed)) is None
     assert answers() == beside
 
 
-def test_a_daemon_with_other_settings_or_a_token_that_the_command_lacks_is_left_aside(indexed: Person) -> None:
-    indexed.environment["REPOSYNC_API_TOKEN"] = token = "a-token-of-32-characters-0123456"
-    with Pod("laptop", indexed.home, indexed.environment) as pod:
-        until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
-        assert in_daemon(indexed)
-        assert in_daemon(indexed, REPOSYNC_DATABASE_URL=f"sqlite:///{indexed.home}/another.db") is None
-        assert in_daemon(indexed, REPOSYNC_API_TOKEN=token[::-1]) is None
-        del indexed.environment["REPOSYNC_API_TOKEN"]
-        assert in_daemon(indexed) is None
-        assert indexed.asks("search", "remove", "sessions")[0]["path"] == "sessions.py"
-
-
-def test_commands_beside_a_daemon_use_its_database_if_a_variable_without_a_prefix_names_it(
-    person: Person, repository: GitRepository
+def test_commands_act_by_a_daemon_without_its_token_and_not_by_one_with_other_settings(
+    indexed: Person, repository: GitRepository
 ) -> None:
-    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
-    person.environment["DATABASE_URL"] = f"sqlite:///{person.home}/shared.db"
-    person.configures(f"embedding: {{provider: none}}\nrepositories: [{{name: app, path: '{repository.path}'}}]\n")
-    with Pod("laptop", person.home, person.environment) as pod:
+    with Pod("laptop", indexed.home, {**indexed.environment, "REPOSYNC_API_TOKEN": "read:a-token-of-32-chars"}) as pod:
         until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
-        assert "app" in person.types("repos", "list").stdout
+        daemon = daemon_of(indexed)
+        assert daemon is not None and in_daemon(daemon)
+        assert in_daemon(replace(daemon, key="a guess")) is None
+        assert daemon_of(indexed, REPOSYNC_DATABASE_URL=f"sqlite:///{indexed.home}/another.db") is None
+        assert (indexed.home / "state" / "serve.json").stat().st_mode & 0o077 == 0, "nobody else may read the key"
 
-    alone = person.types("repos", "list")
-    assert "app" not in alone.stdout and "set REPOSYNC_DATABASE_URL" in alone.stderr
+        repository.commit({"more.py": b"def more(): pass\n"})
+        folder = os.path.relpath(repository.path, indexed.home)
+        assert indexed.lists("sync", folder)[0]["worker"].startswith("laptop:"), "a relative path is the command's"
+        assert indexed.types("repos", "add", "again", "--path", folder, "--schedule", "never").returncode == 0
+        assert indexed.asks("repos", "set", "again", "--schedule", "hourly")["schedule"] == "every hour"
+        assert indexed.asks("repos", "set", "again", "--schedule", "")["definition"].keys() == {"name", "path"}
+        assert "registry file" in indexed.types("repos", "set", "app", "--branch", "x", exit_code=4).stderr
 
 
 def test_after_a_kill_nothing_is_sent_to_the_process_that_has_the_port_now(indexed: Person, pod: Pod) -> None:
@@ -136,6 +137,6 @@ def test_after_a_kill_nothing_is_sent_to_the_process_that_has_the_port_now(index
     pod.kill()
     with socket.create_server(("127.0.0.1", port or 0)) as stranger:
         stranger.setblocking(False)
-        assert indexed.asks("search", "remove", "sessions")[0]["path"] == "sessions.py"
+        assert indexed.lists("search", "remove", "sessions")[0]["path"] == "sessions.py"
         with pytest.raises(BlockingIOError):
             stranger.accept()

@@ -42,7 +42,7 @@ def test_a_registered_repository_is_indexed_at_once_and_again_at_every_tick(
     head = repository.commit({"b.py": b"def second(): pass\n"})
     until(lambda: [run for run in log.ended("app") if run.commit_after == head], details=pod.log_tail)
 
-    assert person.asks("search", "second")[0]["path"] == "b.py"
+    assert person.lists("search", "second")[0]["path"] == "b.py"
     ticks = [run.scheduled_for for run in log.runs("app") if run.scheduled_for]
     assert ticks == sorted(set(ticks))
     assert all(tick.second % 2 == 0 and tick.microsecond == 0 for tick in ticks)
@@ -75,11 +75,11 @@ def test_the_registry_file_is_followed_without_a_restart(
     until(lambda: pod.health()["status"] == "degraded", details=pod.log_tail)
     assert "repositories.yaml:1" in pod.health()["components"]["registry"]["reason"]
     assert pod.metric("reposync_registry_reloads_total", result="invalid") == 1
-    assert {each["state"] for each in person.asks("repos", "list")} == {"active"}
+    assert {each["state"] for each in person.lists("repos", "list")} == {"active"}
 
     (person.home / "v2" / "repositories.yaml").write_text(registry(second))
     wanted = {"one": "inactive", "two": "active"}
-    until(lambda: {each["name"]: each["state"] for each in person.asks("repos", "list")} == wanted)
+    until(lambda: {each["name"]: each["state"] for each in person.lists("repos", "list")} == wanted)
     until(lambda: pod.health()["status"] == "ok", details=pod.log_tail)
     assert len(log.ended("one")) == 1  # its history stays
 
@@ -101,7 +101,7 @@ def test_commands_reach_the_running_daemon(
     until(lambda: not [run for run in log.runs("app") if run.status in ("queued", "running")])
     paused = len(log.runs("app"))
     # A person may sync it all the same; the clock may not.
-    (run,) = person.asks("sync", "app")
+    (run,) = person.lists("sync", "app")
     assert run["status"] == "completed"
     assert len(log.runs("app")) == paused + 1
 
@@ -111,7 +111,7 @@ def test_commands_reach_the_running_daemon(
     removed = person.asks("repos", "remove", "app", "--yes")
     assert (removed["status"], removed["files_deleted"]) == ("completed", 1)
     assert removed["worker"].startswith("laptop:")
-    assert person.asks("repos", "list") == []
+    assert person.lists("repos", "list") == []
     assert log.runs("app")  # the history stays
     gone = len(log.runs("app"))
     repository.commit({"b.py": b"x\n"})

@@ -73,12 +73,12 @@ def test_what_a_release_made_is_taken_over(person: Person, repository: GitReposi
     assert there in REVISIONS[:-1] and found == {"revision": there, "needed": HEAD, "state": "behind"}
     assert person.asks("db", "upgrade") == {"before": there, "after": HEAD}
     person.types("apply")
-    (run,) = person.asks("sync", "app")
+    (run,) = person.lists("sync", "app")
 
     assert (run["status"], run["files_processed"], run["chunks_embedded"]) == ("completed", 2, 0)
     assert run["commit_before"] == run["commit_after"] == earlier["commit_after"]
-    assert [each["id"] for each in person.asks("history")] == [run["id"], earlier["id"]]
-    assert person.asks("search", "second")[0]["path"] == "b.py"
+    assert [each["id"] for each in person.lists("history")] == [run["id"], earlier["id"]]
+    assert person.lists("search", "second")[0]["path"] == "b.py"
 
 
 async def test_the_first_sync_after_the_upgrade_from_0_2_embeds_nothing(
@@ -144,8 +144,8 @@ def test_a_secret_in_the_clear_that_a_release_applied_is_missing_until_the_file_
     del person.environment["PYTHONPATH"]
     person.types("db", "upgrade")
 
-    assert person.asks("sync", "app")[0]["status"] == "completed"
-    (failed,) = person.asks("sync", "book", exit_code=1)
+    assert person.lists("sync", "app")[0]["status"] == "completed"
+    (failed,) = person.lists("sync", "book", exit_code=1)
     assert failed["error_code"] == "SECRET_MISSING"
     assert f"in the clear in {person.home / 'repositories.yaml'}" in failed["error_message"]
     assert "Write ${GIT_PASSWORD} there, set GIT_PASSWORD for every process" in failed["error_message"]

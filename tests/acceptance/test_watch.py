@@ -71,7 +71,7 @@ def test_a_run_that_does_not_end_well_is_exit_code_1(person: Person, repository:
     person.applies("embedding: {provider: none}\n")
     person.types("sync", str(repository.path))
     repository.delete_branch("main")
-    (run,) = person.asks("sync", "payments", exit_code=1)
+    (run,) = person.lists("sync", "payments", exit_code=1)
 
     watched = person.types("runs", "watch", run["id"], exit_code=1)
     assert watched.stdout.startswith("payments: failed: ")

@@ -61,7 +61,7 @@ def test_a_push_is_synced_at_once(
     (reported,) = json.loads(delivery.answer)["runs"]
     (run,) = until(lambda: [each for each in log.ended("app") if each.id != first.id], details=pod.log_tail)
     assert (run.id, run.trigger, run.commit_after) == (reported["run_id"], "webhook", after)
-    assert person.asks("search", "second")[0]["path"] == "b.py"
+    assert person.lists("search", "second")[0]["path"] == "b.py"
     again = gitlab.webhooks.again(project, delivery)
     assert (again.status, json.loads(again.answer)["ignored"][0]["reason"]) == (200, "already_indexed")
     assert SECRET not in "\n".join(pod.text)

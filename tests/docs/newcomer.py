@@ -174,7 +174,7 @@ class Newcomer:
         state = STATES.get(words[2] if len(words) > 2 else "")
         code, printed = self.run("reposync history --json --limit 50")
         assert code == 0, printed
-        runs = [run for run in json.loads(printed) if state is None or run["status"] == state]
+        runs = [run for run in json.loads(printed)["items"] if state is None or run["status"] == state]
         assert runs, f"$ {line}: no run is {state} in\n{printed}"
         return re.sub(r"\bID\b", runs[0]["id"], line)
 

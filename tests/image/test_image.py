@@ -96,7 +96,7 @@ def test_a_repository_is_synced_and_found_without_network_on_a_read_only_root(
         container.types("sync", "/srv/payments.git")
     # Another container on the same volume: what the first one wrote is there, and the model is in the image.
     with Container(image, tmp_path, **kept) as container:
-        (first, *_) = json.loads(container.types("search", "where do sessions end", "--json"))
+        (first, *_) = json.loads(container.types("search", "where do sessions end", "--json"))["items"]
     assert first["path"] == "sessions.py"
 
 

@@ -4,25 +4,22 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
-from pydantic_core import to_json
 
-from reposync.api.auth import admitted
+from reposync.api.auth import actor_of
 from reposync.api.middleware import is_head
-from reposync.api.routes.runs import RunIdPrefix
-from reposync.api.routing import PREFIX, ApiParts, Router
+from reposync.api.operating import RunId
+from reposync.api.routing import ApiParts, Router
 from reposync.api.server import pause, stopping_of
 from reposync.errors import StoreUnavailable
-from reposync.runs.reporting import current_progress
-from reposync.store.notifications import RowWatch
-from reposync.store.run import Run
+from reposync.operations.following import Follower, following
+from reposync.operations.paths import PREFIX
+from reposync.operations.runs import Run
 
-MAX_STREAMS = 200
-"""A pod serves 500 connections; these may take less than half of them."""
 KEEP_ALIVE_SECONDS = 10.0
 """Proxies close an idle connection after a minute, some after 15 s."""
 MAX_SECONDS = 3600.0
@@ -39,23 +36,14 @@ stream ends without `ended`, open it again: the server is shutting down, or an h
 def event_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["runs"], dependencies=parts.readers)
 
-    async def fetch(ids: Collection[str]) -> dict[str, Run]:
-        return await parts.application().history.by_ids(ids)
-
-    following = RowWatch(fetch, max_watchers=MAX_STREAMS)
-
-    async def followed(request: Request, run_id: RunIdPrefix) -> AsyncIterator[tuple[Run, AsyncIterator[bytes]]]:
+    async def followed(request: Request, run_id: RunId) -> AsyncIterator[tuple[Run, AsyncIterator[bytes]]]:
         # A dependency, not part of the stream: its errors still become a response, and it ends with the request.
-        run = await parts.application().history.get(run_id)
         # A response to HEAD has no body to stream.
         max_seconds = 0.0 if is_head(request) else MAX_SECONDS
-        events = run_events(following, run, stopping_of(request), max_seconds=max_seconds)
-        try:
-            with following.watching(run.id, admitted(request).credential):
-                async with contextlib.aclosing(events):
-                    yield run, events
-        finally:
-            await following.settle()
+        async with following(parts.application(), actor_of(request), run_id) as follower:
+            events = run_events(follower, stopping_of(request), max_seconds=max_seconds)
+            async with contextlib.aclosing(events):
+                yield follower.state, events
 
     # Only OpenAPI 3.2 describes the events of a stream.
     responses: dict[int | str, dict[str, Any]] = {
@@ -87,14 +75,14 @@ def event_routes(parts: ApiParts) -> APIRouter:
 
 
 async def run_events(
-    following: RowWatch[Run],
-    run: Run,
+    follower: Follower,
     stopping: asyncio.Event,
     *,
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     max_seconds: float = MAX_SECONDS,
 ) -> AsyncGenerator[bytes, None]:
-    """The events of `run`, while it is watched."""
+    """The events of the run that is followed."""
+    run = follower.state
     ends_at = time.monotonic() + max_seconds
     yield _state(run, retry=RETRY_MILLISECONDS)
     sent_at = time.monotonic()
@@ -102,10 +90,11 @@ async def run_events(
         if stopping.is_set() or time.monotonic() >= ends_at:
             yield format_sse_event(comment="reconnect", retry=RETRY_MILLISECONDS)
             return
-        await pause(stopping, following.pause_seconds)
+        await pause(stopping, follower.pause_seconds)
         comment = "no change"
+        found: Run | None
         try:
-            found = await following.look(run.id)
+            found = await follower.look()
         except StoreUnavailable:
             # It may be available again in a moment; a client that reconnects would be refused.
             comment, found = "the database does not respond", run
@@ -124,7 +113,7 @@ async def run_events(
 
 def _state(run: Run, retry: int | None = None) -> bytes:
     return format_sse_event(
-        data_str=to_json({**run.document, "progress": current_progress(run)}).decode(),
+        data_str=run.model_dump_json(),
         event="ended" if run.is_final else "progress",
         id=_end_id(run) if run.is_final else None,
         retry=retry,

@@ -6,34 +6,31 @@ answers any request. Who may ask, the limits of heads and bodies, hosts and orig
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from reposync.api.auth import admitted
+from reposync.api.auth import actor_of
 from reposync.api.routing import ApiParts, Router
 from reposync.api.server import stopping_of
 from reposync.app.application import Application
-from reposync.app.commit_wait import SearchableCommits
 from reposync.supervision import in_thread
-
-MAX_WAITING = 200
 
 
 def mcp_routes(parts: ApiParts) -> APIRouter:
     routes = Router()
-    commits = SearchableCommits(parts.application, max_waiting=MAX_WAITING)
 
     # Not in the description of the API: the protocol describes itself.
     @routes.post("/mcp", dependencies=parts.readers, include_in_schema=False)
     async def mcp(request: Request) -> Response:
         # The SDK takes half a second to import, and many daemons have no agents.
         await in_thread(partial(import_module, "reposync.mcp.server"))
-        return _Exchange(parts, commits, request, await request.body())
+        return _Exchange(parts, request)
 
     return routes
 
@@ -41,10 +38,9 @@ def mcp_routes(parts: ApiParts) -> APIRouter:
 class _Exchange(Response):
     """The SDK's own response to the request, whose body was read already."""
 
-    def __init__(self, parts: ApiParts, commits: SearchableCommits, request: Request, body: bytes) -> None:
+    def __init__(self, parts: ApiParts, request: Request) -> None:
         super().__init__()
-        self._parts, self._commits, self._request = parts, commits, request
-        self._left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        self._parts, self._request = parts, request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -52,34 +48,26 @@ class _Exchange(Response):
         from reposync.mcp.server import answered, make_server
         from reposync.mcp.tools import TOOLS, Caller
 
-        parts = self._parts
-        stopping = stopping_of(self._request)
+        parts, request = self._parts, self._request
+        stopping = stopping_of(request)
 
         async def application() -> Application:
             return parts.application()
 
         async def is_wanted() -> bool:
-            return not stopping.is_set() and not await self._request.is_disconnected()
+            return not stopping.is_set() and not await request.is_disconnected()
 
-        async def call(name: str, arguments: Any) -> Any:
-            caller = Caller(
-                application,
-                self._commits,
-                parts.searches.search,
-                parts.greps.search,
-                is_wanted,
-                client=admitted(self._request).credential,
-            )
+        caller = Caller(application, actor_of(request), is_wanted)
+
+        async def call(name: str, arguments: Mapping[str, Any]) -> Any:
             tool = name if name in TOOLS else "other"
             with parts.metrics.measure("mcp_call_duration_seconds", tool) as measurement:
                 result = await answered(caller, name, arguments, redact=parts.secrets.redact)
                 measurement.outcome = "failed" if result.is_error else "ok"
             return result
 
-        async def replayed() -> Message:
-            return self._left.pop() if self._left else await receive()
-
+        server = make_server(parts.version, call, caller.actor.role)
         # Made for this request alone: with `stateless` it would keep none either, but it starts only once.
-        manager = StreamableHTTPSessionManager(make_server(parts.version, call), json_response=True, stateless=True)
+        manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
         async with manager.run():
-            await manager.handle_request(scope, replayed, send)
+            await manager.handle_request(scope, request.receive, send)

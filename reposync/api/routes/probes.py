@@ -11,8 +11,8 @@ from typing import Literal
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from reposync.api.auth import Role
 from reposync.api.routing import ApiParts, Router
+from reposync.operations.core import Role
 
 log = logging.getLogger(__name__)
 

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 
-from reposync.api.auth import admitted
-from reposync.api.documents import cursor_after, key_before, run_detail, run_documents
-from reposync.api.etags import ETAG_ANSWERS, conditional
-from reposync.api.models import NoQuery, ProblemFilters, ProblemPage, RunDetail, RunFilters, RunPage
-from reposync.api.routing import PREFIX, ApiParts, Router
+from reposync.api.auth import actor_of
+from reposync.api.operating import RunId, add_operation, described
+from reposync.api.routing import ApiParts, Router
 from reposync.api.server import pause, stopping_of
 from reposync.app.application import Application
-from reposync.errors import Remedy, RunNotFound, StoreUnavailable
-from reposync.store.notifications import RowWatch, TooManyWatchers
-from reposync.store.run import Ask, Run
-from reposync.store.status import RunTrigger
-
-_ID_CHARS = 36
-
-RunIdPrefix = Annotated[str, Path(max_length=_ID_CHARS, description="Id of the run, or a unique prefix of it.")]
-RunId = Annotated[str, Path(max_length=_ID_CHARS, description="The whole id of the run.")]
+from reposync.errors import RunNotFound, StoreUnavailable, TooManyWatchers
+from reposync.operations import runs
+from reposync.operations.core import NOTHING, NoArguments, Operation
+from reposync.operations.following import following
+from reposync.operations.paths import PREFIX
+from reposync.operations.runs import Run
 
 
 def run_path(request: Request, run_id: str) -> str:
@@ -33,122 +27,51 @@ def run_path(request: Request, run_id: str) -> str:
 
 
 def run_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix=PREFIX, tags=["runs"], dependencies=parts.readers)
-
-    @routes.get(
-        "/runs",
-        summary="The execution history, newest first",
-        description="All filters must match. Pages do not shift while runs are added: `next_cursor` is a position in "
-        "the history, not a page number.",
-        response_model=RunPage,
-        responses=ETAG_ANSWERS,
-    )
-    async def list_runs(request: Request, filters: Annotated[RunFilters, Query()]) -> Response:
-        history = parts.application().history
-        wanted = filters.model_dump(exclude={"limit", "cursor"}) | {"status": filters.status or None}
-        # One more than requested shows whether there is another page.
-        found = await history.runs(**wanted, limit=filters.limit + 1, before=filters.cursor)
-        if not found and filters.repository is not None:
-            await history.require_known(filters.repository)
-        shown = found[: filters.limit]
-        next_cursor = shown[-1].cursor if len(found) > len(shown) else None
-        return conditional(request, {"items": run_documents(history, shown), "next_cursor": next_cursor})
-
-    @routes.get(
-        "/runs/{run_id}",
-        summary="One run, with its attempts and its first problems",
-        response_model=RunDetail,
-        responses=ETAG_ANSWERS,
-    )
-    async def get_run(request: Request, run_id: RunIdPrefix, _: NoQuery) -> Response:
-        history = parts.application().history
-        return conditional(request, await run_detail(history, await history.get(run_id)))
-
-    @routes.get(
-        "/runs/{run_id}/problems",
-        summary="The files that a run skipped or failed on, with the reason",
-        response_model=ProblemPage,
-        responses=ETAG_ANSWERS,
-    )
-    async def list_problems(
-        request: Request, run_id: RunIdPrefix, filters: Annotated[ProblemFilters, Query()]
-    ) -> Response:
-        after = None if filters.cursor is None else key_before(filters.cursor)
-        history = parts.application().history
-        run = await history.get(run_id)
-        found = await history.problems(run.id, filters.limit + 1, after=after, reason=filters.reason)
-        shown = found[: filters.limit]
-        next_cursor = cursor_after(shown[-1].path) if len(found) > len(shown) else None
-        return conditional(request, {"items": shown, "next_cursor": next_cursor})
+    routes = Router(prefix=PREFIX, tags=["runs"])
+    for operation in (runs.history, runs.get_run, runs.problems):
+        add_operation(routes, parts, operation, has_etag=True)
+    add_operation(routes, parts, runs.retry_failed, status_code=202)
 
     @routes.post(
         "/runs/{run_id}/cancel",
-        summary="Cancel a run",
-        description="A waiting or blocked run ends at once (200). A running one ends at the next heartbeat of its "
-        "worker (202). One that has ended stays unchanged (200). What was stored stays, and the next run continues "
-        "from it.",
-        response_model=RunDetail,
         dependencies=parts.operators,
-        responses={202: {"model": RunDetail, "description": "It ends at the next heartbeat"}},
+        responses={202: {"model": runs.RunDetail, "description": "It ends at the next heartbeat"}},
+        **described(runs.cancel),
     )
-    async def cancel_run(request: Request, response: Response, run_id: RunId, _: NoQuery) -> dict[str, Any]:
-        run = await act_on_run(parts.application(), "cancel", run_id, admitted(request).name)
+    async def cancel(
+        request: Request,
+        response: Response,
+        run_id: RunId,
+        options: Annotated[runs.Cancellation | None, Body()] = None,
+    ) -> runs.RunDetail:
+        run = await runs.cancel(parts.application(), actor_of(request), options or runs.Cancellation(), run_id=run_id)
         response.status_code = 200 if run.is_final else 202
-        return await run_detail(parts.application().history, run)
+        return run
 
-    def queue_again(action: str) -> Callable[..., Awaitable[dict[str, Any]]]:
-        async def handle(request: Request, response: Response, run_id: RunId, _: NoQuery) -> dict[str, Any]:
-            run = await act_on_run(parts.application(), action, run_id, admitted(request).name)
+    def queue_again(operation: Operation[NoArguments, runs.RunDetail]) -> None:
+        @routes.post(operation.path, status_code=202, dependencies=parts.operators, **described(operation))
+        async def handle(
+            request: Request, response: Response, run_id: RunId, _: Annotated[NoArguments, Query()]
+        ) -> runs.RunDetail:
+            run = await operation(parts.application(), actor_of(request), NOTHING, run_id=run_id)
             response.headers["Location"] = run_path(request, run.id)
-            return await run_detail(parts.application().history, run)
+            return run
 
-        return handle
-
-    for action, summary in (
-        ("approve", "Approve what a blocked run stopped at, and queue it again"),
-        ("retry", "Queue a failed or cancelled run again"),
-    ):
-        routes.post(
-            f"/runs/{{run_id}}/{action}",
-            name=f"{action}_run",
-            summary=summary,
-            status_code=202,
-            response_model=RunDetail,
-            dependencies=parts.operators,
-        )(queue_again(action))
-
+    queue_again(runs.approve)
+    queue_again(runs.retry)
     return routes
 
 
-async def act_on_run(app: Application, action: str, run_id: str, by: str) -> Run:
-    """`cancel`, `approve` or `retry`. Needs the whole id: a prefix may match a different run by the time it is used.
-    Raises RunNotFound, RunStateConflict."""
-    if len(run_id.strip()) != _ID_CHARS:
-        raise RunNotFound(
-            f"{run_id!r} is not the whole id of a run, which is required to change one.",
-            remedy=Remedy(
-                "`reposync runs show ID` takes a prefix, and shows the whole id.",
-                "`GET /api/v1/runs/ID` takes a prefix, and responds with the whole id.",
-            ),
-        )
-    if action == "cancel":
-        return await app.runs.cancel(run_id, by=by)
-    queue_again = app.runs.approve if action == "approve" else app.runs.retry
-    attempts = app.configuration.registry.daemon.max_attempts
-    return await queue_again(run_id, Ask(RunTrigger.HTTP, by, max_attempts=attempts))
-
-
-async def end_of(following: RowWatch[Run], request: Request, run_id: str, seconds: float) -> Run | None:
+async def end_of(app: Application, request: Request, run_id: str, seconds: float) -> Run | None:
     """The run when it has ended; None if it has not within `seconds`, if the client disconnects or the server shuts
     down first, or if this pod has too many watchers: the run is queued, and the response says how to follow it."""
     stopping = stopping_of(request)
-    with contextlib.suppress(TimeoutError, TooManyWatchers):
-        async with asyncio.timeout(seconds):
-            with following.watching(run_id, admitted(request).credential):
-                while not stopping.is_set() and not await request.is_disconnected():
-                    with contextlib.suppress(StoreUnavailable):  # it may be available again in time
-                        run = await following.look(run_id)
-                        if run is None or run.is_final:
-                            return run
-                    await pause(stopping, following.pause_seconds)
+    with contextlib.suppress(TimeoutError, TooManyWatchers, RunNotFound):
+        async with asyncio.timeout(seconds), following(app, actor_of(request), run_id) as follower:
+            while not stopping.is_set() and not await request.is_disconnected():
+                with contextlib.suppress(StoreUnavailable):  # it may be available again in time
+                    run = await follower.look()
+                    if run is None or run.is_final:
+                        return run
+                await pause(stopping, follower.pause_seconds)
     return None

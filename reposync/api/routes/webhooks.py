@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 
 from reposync.api.errors import BodiesBusy
-from reposync.api.routing import PREFIX, ApiParts, BodyLimits, Router, UnreadRoute, read_body
+from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, read_body
 from reposync.app.webhooks import (
     Credentials,
     Ignored,
@@ -27,6 +27,7 @@ from reposync.app.webhooks import (
     read_event,
     receive_push,
 )
+from reposync.operations.paths import PREFIX
 
 log = logging.getLogger(__name__)
 

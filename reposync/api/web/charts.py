@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from markupsafe import Markup
 
-from reposync.store.run import Run, RunCount
-from reposync.store.status import RunStatus
+from reposync.operations.pages import HOURS, RunCount, first_hour
+from reposync.operations.runs import Run
 from reposync.words import duration
 
 _WIDTH, CHART_HEIGHT = 300, 80
 MIN_BAR_HEIGHT = 2.0
 """A bar that is too low to see would look like a missing run."""
 _MIN_BARS = 40
-_HOURS = 24
 # From the bottom of a bar up.
 _KINDS = ("completed", "cancelled", "failed")
 _SVG = Markup('<svg class="bars" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>')
@@ -34,7 +33,7 @@ def run_chart(runs: Sequence[Run]) -> dict[str, Any] | None:
     seconds = [run.duration_seconds or 0.0 for run in ended]
     files = [run.files_processed for run in ended]
     chunks = [run.chunks_embedded + run.chunks_reused for run in ended]
-    completed = sum(run.status is RunStatus.COMPLETED and not run.files_failed for run in ended)
+    completed = sum(run.status == "completed" and not run.files_failed for run in ended)
     charts = [
         ("Duration, oldest first", duration(max(seconds)), _bars(ended, seconds, map(duration, seconds))),
         ("Files stored", f"{max(files):,}", _bars(ended, files, (f"{each:,} files" for each in files))),
@@ -70,23 +69,18 @@ def _height(value: float, highest: float) -> float:
     return max(MIN_BAR_HEIGHT, CHART_HEIGHT * value / (highest or 1.0))
 
 
-def first_hour(now: datetime) -> datetime:
-    """The beginning of the chart by hour."""
-    return now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=_HOURS - 1)
-
-
 def hour_chart(counts: Sequence[RunCount], now: datetime) -> Markup | None:
     """A bar for each of the last 24 hours, its failures at the top and in red; None without runs."""
     first = first_hour(now)
-    hours = [dict.fromkeys(_KINDS, 0) for _ in range(_HOURS)]
+    hours = [dict.fromkeys(_KINDS, 0) for _ in range(HOURS)]
     for each in counts:
         number = int((each.hour - first) / timedelta(hours=1))
-        if each.kind in _KINDS and 0 <= number < _HOURS:
+        if each.kind in _KINDS and 0 <= number < HOURS:
             hours[number][each.kind] += each.runs
     highest = max(sum(runs.values()) for runs in hours)
     if not highest:
         return None
-    step, bars = _WIDTH / _HOURS, []
+    step, bars = _WIDTH / HOURS, []
     for number, runs in enumerate(hours):
         top = float(CHART_HEIGHT)
         for kind, count in runs.items():
@@ -95,4 +89,4 @@ def hour_chart(counts: Sequence[RunCount], now: datetime) -> Markup | None:
                 top -= height
                 title = f"{first + timedelta(hours=number):%H:00} UTC: {count:,} {kind}"
                 bars.append(_RECT.format(kind, number * step, max(top, 0), step - 1, height, title))
-    return _SVG.format(_WIDTH, CHART_HEIGHT, f"Runs of the last {_HOURS} hours", Markup().join(bars))
+    return _SVG.format(_WIDTH, CHART_HEIGHT, f"Runs of the last {HOURS} hours", Markup().join(bars))

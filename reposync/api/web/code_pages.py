@@ -18,13 +18,11 @@ from reposync.api.web.highlighting import code_block, highlighted_lines, snippet
 from reposync.api.web.rendering import Page, web_link
 from reposync.embedding.sparse import query_terms
 from reposync.errors import RepoSyncError, StoreUnavailable
-from reposync.search.query import MAX_QUERY_CHARS
-from reposync.search.reading import FileText, read_file
+from reposync.operations.core import read_arguments
+from reposync.operations.search import MAX_QUERY_CHARS, FileLines, Hit, Lines, Search, read, search
 from reposync.search.snippets import Snippet, best_snippet
 from reposync.symbol import Symbol
-from reposync.vectors.overlaps import url_of_lines
-from reposync.vectors.port import SearchHit
-from reposync.words import file_address
+from reposync.words import file_address, url_of_lines
 
 PAGE_HITS = 10
 SHOWN_LINES = 8
@@ -34,27 +32,26 @@ SHOWN_SYMBOLS = 6
 async def show_search(page: Page) -> Response:
     fields = ("q", "repository", "path", "language")
     given: dict[str, Any] = {key: page.query.get(key, "").strip() or None for key in fields}
-    query = given["q"]
-    found: Sequence[SearchHit] = ()
+    found: Sequence[Hit] = ()
     files: Collection[list[dict[str, Any]]] = ()
     problem = None
-    if query:
+    if given["q"]:
         try:
-            searching = page.app.searching
-            filters = {"repository": given["repository"], "language": given["language"], "path_glob": given["path"]}
-            found = await page.parts.searches.search(lambda: searching.search(query, **filters, limit=PAGE_HITS))
-            words = await searching.words(query, repository=given["repository"])
-            files = await asyncio.to_thread(by_file, found, words)
+            repository = [given["repository"]] if given["repository"] else None
+            asked = read_arguments(Search, {**given, "repository": repository, "limit": PAGE_HITS})
+            answer = await search(page.app, page.actor, asked)
+            found = answer.items
+            files = await asyncio.to_thread(by_file, found, answer.words)
         except StoreUnavailable:
             raise
         except RepoSyncError as error:
             # Shown with the form: most of these are about its fields.
-            problem = error.for_pages
+            problem = str(error)
     facets = [(key, _links(page, key, found)) for key in ("repository", "language")]
     return page.show("search.html", **given, longest=MAX_QUERY_CHARS, files=files, facets=facets, problem=problem)
 
 
-def _links(page: Page, key: str, found: Sequence[SearchHit]) -> list[tuple[str, int, str]]:
+def _links(page: Page, key: str, found: Sequence[Hit]) -> list[tuple[str, int, str]]:
     """For each value of `key`, if the hits have several: their number, and the search of these alone."""
     counts = Counter(value for hit in found if (value := getattr(hit, key)))
     if len(counts) < 2:
@@ -65,7 +62,7 @@ def _links(page: Page, key: str, found: Sequence[SearchHit]) -> list[tuple[str, 
     ]
 
 
-def by_file(found: Sequence[SearchHit], words: str) -> Collection[list[dict[str, Any]]]:
+def by_file(found: Sequence[Hit], words: str) -> Collection[list[dict[str, Any]]]:
     """The hits of each file, at the place of the best one, with the lines that match `words` best."""
     files: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for hit in found:
@@ -73,7 +70,7 @@ def by_file(found: Sequence[SearchHit], words: str) -> Collection[list[dict[str,
     return files.values()
 
 
-def _lines(hit: SearchHit, words: str) -> dict[str, Any]:
+def _lines(hit: Hit, words: str) -> dict[str, Any]:
     """What the page shows of a hit. `like`: the query for code like it. `address`: of the page of its file, without the
     root; `whole`: that page with all lines of the hit, if there are more; `url`: of these lines at their source."""
     snippet, rows = _shown(hit.text, hit.start_line, words, hit.language, tuple(hit.symbols), tuple(hit.definitions))
@@ -124,7 +121,7 @@ _LINES = re.compile(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 async def show_file(page: Page) -> Response:
     name = page.request.path_params["name"]
     path = page.request.path_params["path"]
-    text = await read_file(page.app, name, path)
+    text = await read(page.app, page.actor, Lines(), name=name, path=path)
     marked = _read_lines(page.query.get("lines", ""))
     start, _ = marked or _read_lines(page.query.get("from", "")) or (1, 1)
     values = await asyncio.to_thread(_part, text, start, marked)
@@ -141,7 +138,7 @@ def _read_lines(value: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), max(int(match[1]), int(match[2] or match[1])))
 
 
-def _part(file: FileText, start: int, marked: tuple[int, int] | None) -> dict[str, Any]:
+def _part(file: FileLines, start: int, marked: tuple[int, int] | None) -> dict[str, Any]:
     """What the page shows of the file: the part that has the line `start`."""
     lines = file.text.removesuffix("\n").split("\n")
     first = (min(start, len(lines)) - 1) // PAGE_LINES * PAGE_LINES

@@ -3,29 +3,27 @@ actions of buttons. Pages work without scripts."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import URL
 
-from reposync.api.auth import ANONYMOUS, Principal, Role, admitted, local_address, login_address
+from reposync.api.auth import ANONYMOUS, Principal, actor_of, local_address, login_address
 from reposync.api.description import Description
 from reposync.api.errors import AccessDenied
-from reposync.api.routes.runs import act_on_run
 from reposync.api.routing import FILE, ApiParts, BodyLimits, Router, UnreadRoute, with_body
 from reposync.api.web.code_pages import show_file, show_search
 from reposync.api.web.rendering import Page, Renderer
 from reposync.api.web.repository_pages import show_repositories, show_repository
 from reposync.api.web.runs_page import show_run, show_runs
-from reposync.app.application import Application
-from reposync.catalog.overview import overviews
-from reposync.catalog.targets import syncable
-from reposync.errors import RepoSyncError, RunStateConflict, StoreUnavailable, UsageError
-from reposync.runs.locks import Lock, lock_overviews, release_lock
-from reposync.store.run import Ask
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
+from reposync.operations import runs
+from reposync.operations.core import NOTHING, Operation, Role
+from reposync.operations.index import Locks, ReleaseOptions, locks, release
+from reposync.operations.repositories import Change, change
+from reposync.operations.syncs import RepairOptions, SyncOptions, repair, sync
 
 # Everybody may send these, and a form has a few hundred bytes.
 FORM = BodyLimits(max_bytes=16_384, seconds=3.0)
@@ -57,10 +55,14 @@ def page_routes(parts: ApiParts, renderer: Renderer, description: Description) -
     @routes.post("/actions/{action}", dependencies=[parts.access.page(Role.OPERATE)])
     async def act(request: Request, action: str) -> Response:
         """Redirects, so that reloading does not repeat the action: to `back`, the page of the button, if given."""
-        form = _fields(await request.form())
-        name = admitted(request).name
-        by = "page" if name == ANONYMOUS else name
-        onward = renderer.root + await _perform(parts.application(), action, form, by)
+        form, actor = _fields(await request.form()), actor_of(request)
+        if action not in ACTIONS:
+            raise UsageError(f"There is no action {action[:50]!r}.")
+        operation, arguments = ACTIONS[action]
+        named = {key: form.get(field, "") for key, field in _FORM_FIELDS.items() if f"{{{key}}}" in operation.path}
+        by = replace(actor, name="page") if actor.name == ANONYMOUS else actor
+        answer = await operation(parts.application(), by, arguments, **named)
+        onward = f"{renderer.root}/runs/{answer.id}" if isinstance(answer, runs.Run) else f"{renderer.root}/"
         if form.get("back"):
             onward = local_address(form["back"], renderer.root)
         # With the notice that the page shows.
@@ -70,17 +72,15 @@ def page_routes(parts: ApiParts, renderer: Renderer, description: Description) -
 
 
 async def show_locks(page: Page) -> Response:
-    app = page.app
-    found: list[Lock] = []
-    problem = None
+    found, problem = Locks(items=[]), None
     try:
-        found = await lock_overviews(app.locks, app.repositories, app.history)
+        found = await locks(page.app, page.actor, NOTHING)
     except StoreUnavailable:
         raise
     except RepoSyncError as error:
         # Redis is not available, which this page reports.
-        problem = error.for_pages
-    return page.show("locks.html", locks=found, problem=problem)
+        problem = str(error)
+    return page.show("locks.html", locks=found.items, problem=problem)
 
 
 PAGES: Mapping[str, Callable[[Page], Awaitable[Response]]] = {
@@ -94,40 +94,20 @@ PAGES: Mapping[str, Callable[[Page], Awaitable[Response]]] = {
 }
 
 
-async def _perform(app: Application, action: str, form: Mapping[str, str], by: str) -> str:
-    """Returns the path of the page to show."""
-    name = form.get("name", "")
-    match action:
-        case "sync" | "full" | "verify":
-            row = await syncable(app.repositories, name)
-            attempts = app.configuration.registry.daemon.max_attempts
-            full, repair = action == "full", action == "verify"
-            ask = Ask(RunTrigger.HTTP, by, full=full, repair=repair, max_attempts=attempts)
-            run, _ = await app.runs.enqueue(row.name, ask)
-            return f"/runs/{run.id}"
-        case "cancel" | "retry" | "approve":
-            return f"/runs/{(await act_on_run(app, action, form.get('run', ''), by)).id}"
-        case "retry-failed":
-            await _retry_failed(app, by)
-        case "release":
-            await release_lock(name, app.locks, app.repositories, app.history, app.runs, by=by)
-            return "/locks"
-        case "pause":
-            await app.repositories.pause(name, "Paused on the page.", by=by)
-        case "resume":
-            await app.repositories.resume(name)
-        case _:
-            raise UsageError(f"There is no action {action[:50]!r}.")
-    return "/"
-
-
-async def _retry_failed(app: Application, by: str) -> None:
-    """The last run of each repository, if it failed."""
-    names = await app.history.latest_statuses({RunStatus.FAILED})
-    for each in await overviews(app.repositories, app.manifests, app.history, sorted(names)) if names else ():
-        if each.last_run is not None and each.last_status == RunStatus.FAILED:
-            with contextlib.suppress(RunStateConflict):  # queued again meanwhile
-                await act_on_run(app, "retry", each.last_run, by)
+ACTIONS: Mapping[str, tuple[Operation[Any, Any], Any]] = {
+    "sync": (sync, SyncOptions()),
+    "full": (sync, SyncOptions(full=True)),
+    "verify": (repair, RepairOptions()),
+    "pause": (change, Change({"is_active": False, "paused_reason": "Paused on the page."})),
+    "resume": (change, Change({"is_active": True})),
+    "cancel": (runs.cancel, runs.Cancellation()),
+    "retry": (runs.retry, NOTHING),
+    "retry-failed": (runs.retry_failed, NOTHING),
+    "approve": (runs.approve, NOTHING),
+    "release": (release, ReleaseOptions()),
+}
+_FORM_FIELDS = {"name": "name", "repository": "name", "run_id": "run"}
+"""Fields of forms, by the placeholders of an operation."""
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:

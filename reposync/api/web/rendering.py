@@ -25,6 +25,7 @@ from reposync.api.errors import RETRY_AFTER_SECONDS, ErrorPage, ErrorResponse, h
 from reposync.api.etags import conditional_body
 from reposync.api.routing import ApiParts
 from reposync.app.application import Application
+from reposync.operations.core import Actor
 from reposync.telemetry.health import Health
 from reposync.words import ago, duration, escape_unprintable, until
 
@@ -62,6 +63,10 @@ class Page:
     def app(self) -> Application:
         """Raises Starting, StoreUnavailable."""
         return self.parts.application()
+
+    @property
+    def actor(self) -> Actor:
+        return self.principal.actor
 
     @property
     def query(self) -> QueryParams:

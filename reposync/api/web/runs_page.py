@@ -15,19 +15,29 @@ from starlette.datastructures import QueryParams
 from reposync.api.web.charts import run_chart
 from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Page
 from reposync.config.schedule import ScheduleError, zone
-from reposync.content.model import Skip
 from reposync.errors import RepositoryNotFound
-from reposync.runs.reporting import current_progress
-from reposync.store.index_queries import commit_page
-from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.run import IN_ADVANCE, Run, RunRequest
-from reposync.store.status import RunStatus, RunTrigger
-from reposync.sync.brake import read_brake
+from reposync.operations.core import NOTHING, read_arguments
+from reposync.operations.fields import MAX_NAME_CHARS
+from reposync.operations.runs import (
+    ProblemFilters,
+    Run,
+    RunDetail,
+    RunFilters,
+    RunPage,
+    RunProblem,
+    RunRequest,
+    RunStatus,
+    RunTrigger,
+    get_run,
+    history,
+    problems,
+)
 
 PAGE_RUNS = 50
-CHART_RUNS = 60
 PAGE_PROBLEMS = 200
 PAGE_REQUESTS = 50
+FAILED = "failed"
+"""The reason of problems that need somebody's attention."""
 _MAX_ZONE_CHARS = 64
 _RUN = re.compile("Run ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 """In the message of a run that a different one replaced."""
@@ -36,30 +46,26 @@ LIVE_REFRESH_SECONDS = 1
 
 
 async def show_runs(page: Page) -> Response:
-    app = page.app
     filters, wanted = _filters(page.query)
     before = page.query.get("before") or None
-    found = await app.history.runs(**wanted, limit=max(PAGE_RUNS + 1, CHART_RUNS), before=before)
-    shown, more = found[:PAGE_RUNS], len(found) > PAGE_RUNS
-    repository, unknown = filters["repository"], None
-    if not found and repository:
-        try:
-            await app.history.require_known(repository)
-        except RepositoryNotFound as error:
-            unknown = error.for_pages
+    found, unknown = RunPage(items=[]), None
+    try:
+        found = await history(page.app, page.actor, read_arguments(RunFilters, {**wanted, "cursor": before}))
+    except RepositoryNotFound as error:
+        unknown = str(error)
     kept = {key: value for key, value in filters.items() if value}
     first = f"{page.root}/runs" + (f"?{urlencode(kept)}" if kept else "")
-    older = urlencode({**kept, "before": shown[-1].cursor}) if more else None
+    older = urlencode({**kept, "before": found.next_cursor}) if found.next_cursor else None
     return page.show(
         "runs.html",
-        runs=shown,
-        progress=progress_of(shown),
-        chart=run_chart(found) if before is None else None,
+        runs=found.items,
+        progress=progress_of(found.items),
+        chart=run_chart(found.items) if before is None else None,
         filters=filters,
         filtered=bool(kept),
         unknown=unknown,
-        statuses=[each.value for each in RunStatus],
-        triggers=[each.value for each in RunTrigger],
+        statuses=[status.value for status in RunStatus],
+        triggers=[trigger.value for trigger in RunTrigger],
         before=before,
         back=first,
         newest_link=first,
@@ -70,37 +76,40 @@ async def show_runs(page: Page) -> Response:
 
 
 async def show_run(page: Page) -> Response:
-    app = page.app
-    found = await app.history.get(page.request.path_params["run_id"])
-    counts = await app.history.count_problems(found.id)
-    problems = await app.history.problems(found.id, PAGE_PROBLEMS, failed_first=True)
-    brake = read_brake(found.brake)
-    requests, askers = found.requests, found.all_askers
+    run = await get_run(page.app, page.actor, NOTHING, run_id=page.request.path_params["run_id"])
+    shown = await _problems(page, run)
     return page.show(
         "run.html",
-        run=found,
-        commit_page=await commit_page(app.database, found.repository_id),
-        askers=askers,
-        other_run=_RUN.search(found.error_message or "") if found.status is RunStatus.CANCELLED else None,
-        requests=[{"request": request, "wants": _wants(request)} for request in requests[:PAGE_REQUESTS]],
-        more_requests=len(requests) - PAGE_REQUESTS,
-        cancel_label=f"Cancel for all {len(askers):,} requesters" if len(askers) > 1 else "Cancel",
-        attempts=found.all_attempts,
-        progress=_progress(found),
-        counts=counts,
-        skipped=sum(number for reason, number in counts.items() if reason != Skip.FAILED),
-        brake=brake,
-        approve_label=approve_label(found),
-        problems=problems,
-        more_problems=sum(counts.values()) - len(problems),
-        events=f"{page.root}/api/v1/runs/{found.id}/events",
+        run=run,
+        other_run=_RUN.search(run.error_message or "") if run.status == "cancelled" else None,
+        requests=[{"request": request, "wants": _wants(request)} for request in run.requests[:PAGE_REQUESTS]],
+        more_requests=len(run.requests) - PAGE_REQUESTS,
+        cancel_label=f"Cancel for all {len(run.asked_by):,} requesters" if len(run.asked_by) > 1 else "Cancel",
+        progress=_progress(run),
+        skipped=sum(number for reason, number in run.problem_counts.items() if reason != FAILED),
+        approve_label=approve_label(run),
+        problems=shown,
+        more_problems=sum(run.problem_counts.values()) - len(shown),
+        events=f"{page.root}/api/v1/runs/{run.id}/events",
         refresh_seconds=LIVE_REFRESH_SECONDS,
     )
 
 
+async def _problems(page: Page, run: RunDetail) -> list[RunProblem]:
+    """Those that need attention first, then the others, each by path."""
+    if not run.problem_counts:
+        return []
+    every = (await problems(page.app, page.actor, ProblemFilters(limit=PAGE_PROBLEMS), run_id=run.id)).items
+    if FAILED not in run.problem_counts:
+        return every
+    failed = read_arguments(ProblemFilters, {"reason": FAILED, "limit": PAGE_PROBLEMS})
+    first = (await problems(page.app, page.actor, failed, run_id=run.id)).items
+    return [*first, *(problem for problem in every if problem.reason != FAILED)][:PAGE_PROBLEMS]
+
+
 def approve_label(run: Run) -> str:
     """Of the button that approves a blocked run."""
-    if (brake := read_brake(run.brake)) is not None:
+    if (brake := run.brake) is not None:
         return f"Approve: {brake.lost:,} of {brake.indexed:,} files lose their points"
     return "Try again"
 
@@ -109,8 +118,8 @@ def _filters(query: QueryParams) -> tuple[dict[str, str], dict[str, Any]]:
     """The valid ones as the form shows them, and as arguments of `history`. Days are in the browser's time zone, as the
     times on the page are."""
     repository = query.get("repository", "").strip()[:MAX_NAME_CHARS]
-    status = next((each for each in RunStatus if each == query.get("status")), None)
-    trigger = next((each for each in RunTrigger if each == query.get("trigger")), None)
+    status = next((status for status in RunStatus if status == query.get("status")), None)
+    trigger = next((trigger for trigger in RunTrigger if trigger == query.get("trigger")), None)
     since, until = _day(query.get("since", "")), _day(query.get("until", ""))
     here, tz = query.get("zone", "")[:_MAX_ZONE_CHARS] if since or until else "", zone("UTC")
     try:
@@ -119,11 +128,12 @@ def _filters(query: QueryParams) -> tuple[dict[str, str], dict[str, Any]]:
         here = ""
     words = {"repository": repository, "status": status, "trigger": trigger, "since": since, "until": until}
     wanted = {
-        "repository": repository or None,
-        "status": status,
+        "repository": repository,
+        "status": [status] if status else None,
         "trigger": trigger,
         "since": datetime.combine(since, time.min, tz).astimezone(UTC) if since else None,
         "until": datetime.combine(until + timedelta(days=1), time.min, tz).astimezone(UTC) if until else None,
+        "limit": PAGE_RUNS,
     }
     return {key: str(value or "") for key, value in {**words, "zone": here}.items()}, wanted
 
@@ -138,13 +148,13 @@ def _day(text: str) -> date | None:
 
 def progress_of(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
     """Of those that are running, by id."""
-    return {run.id: _progress(run) for run in runs if run.status is RunStatus.RUNNING}
+    return {run.id: _progress(run) for run in runs if run.status == "running"}
 
 
 def _progress(run: Run) -> dict[str, Any]:
     """The figures of the running attempt as its events have them, so that the first event does not move the page; zero
     if its worker has not reported any. A different version of this program may have written them."""
-    reported = current_progress(run) or {}
+    reported = run.progress or {}
     found = {key: reported.get(key) if isinstance(reported.get(key), int | float) else 0 for key in _NUMBERS}
     stages, file = reported.get("stage_seconds"), reported.get("file")
     phase = str(reported.get("phase", "starting"))
@@ -175,9 +185,9 @@ _NUMBERS = (
 def _wants(request: RunRequest) -> str:
     kinds = (("removal", request.removal), ("repair", request.repair), ("full sync", request.full))
     wants = next((kind for kind, is_wanted in kinds if is_wanted), "sync")
-    if request.approval == IN_ADVANCE:
-        return f"{wants}, a mass deletion approved in advance"
-    brake = read_brake(request.approval)
-    if brake is None:
-        return wants
-    return f"{wants}; {brake.lost:,} of {brake.indexed:,} files may go at commit {brake.commit[:10]}"
+    match request.approval:
+        case {"in_advance": True}:
+            return f"{wants}, a mass deletion approved in advance"
+        case {"commit": str(commit), "losses": dict(losses), "indexed": int(indexed)}:
+            return f"{wants}; {sum(losses.values()):,} of {indexed:,} files may go at commit {commit[:10]}"
+    return wants

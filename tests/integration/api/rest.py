@@ -58,7 +58,7 @@ class Rest:
     async def refusal(self, method: str, path: str, status: int, **options: Any) -> str:
         """The code of the error."""
         error = (await self.answers(method, path, status, **options))["error"]
-        assert set(error) == {"code", "message", "help", "details"}
+        assert set(error) == {"code", "message", "help", "details", "next"}
         return str(error["code"])
 
     async def claimed(self, run_id: str) -> Run:

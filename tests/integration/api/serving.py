@@ -16,10 +16,11 @@ import httpx
 from fastapi import FastAPI, Request
 
 from reposync.api.app import ApiParts, create_app
-from reposync.api.auth import Access, Principal, Role
+from reposync.api.auth import Access, Principal
 from reposync.api.server import serve_http
 from reposync.app.application import Application
 from reposync.errors import StoreUnavailable
+from reposync.operations.core import Role
 from reposync.store.repository import Registration
 from reposync.store.run import Ask, Run
 from reposync.store.status import RunTrigger
@@ -43,7 +44,10 @@ def parts_of(app: Application | None = None, access: Access | None = None) -> Ap
             raise StoreUnavailable("There is no database in these tests.")
         return app
 
-    return ApiParts(Health(), Metrics(version="1.2.3"), _nothing, "1.2.3", application, access or Access([]))
+    metrics = Metrics(version="1.2.3")
+    if app is not None:
+        app.observer.metrics = metrics
+    return ApiParts(Health(), metrics, _nothing, "1.2.3", application, access or Access([]))
 
 
 @contextlib.asynccontextmanager

@@ -123,7 +123,7 @@ async def test_no_body_is_read_before_the_client_is_admitted(root: str) -> None:
 async def test_every_route_that_reads_needs_a_token_but_the_probes(door: httpx.AsyncClient) -> None:
     described = (await door.get("/openapi.json")).json()["paths"]
     paths = [path for path, methods in described.items() if "get" in methods and not path.startswith("/test/")]
-    read = [path.format(name="x", path="y", run_id="x") for path in paths]
+    read = [path.format(name="x", path="y", run_id="x", repository_id="x") for path in paths]
 
     statuses = {path: (await door.get(path)).status_code for path in read}
 
@@ -138,13 +138,13 @@ async def test_every_route_that_reads_needs_a_token_but_the_probes(door: httpx.A
 
 async def test_a_reader_cannot_use_any_route_that_changes_something(door: httpx.AsyncClient) -> None:
     routes = [
-        (method, path.format(name="x", run_id="x", repository="x"))
+        (method, path.format(name="x", run_id="x", repository="x", repository_id="x"))
         for path, methods in (await door.get("/openapi.json")).json()["paths"].items()
         for method in methods
-        if method != "get" and "/webhooks/" not in path
+        if method != "get" and "/webhooks/" not in path and path != "/api/v1/eval"
     ]
 
-    assert len(routes) == 9
+    assert len(routes) == 16
     for method, path in routes:
         assert code(await door.request(method, path, headers=bearer(READER))) == (403, "FORBIDDEN"), path
 
@@ -237,7 +237,7 @@ async def test_without_tokens_a_page_of_another_site_can_link_to_pages_and_read_
                 ("/test/read", {**link, "Sec-Fetch-Dest": "iframe"}, 403),
                 ("/test/read", {}, 403),
                 ("/test/page", link, 200),
-                ("/api/v1/grep?pattern=key", link, 403),
+                ("/api/v1/grep?q=key", link, 403),
                 ("/metrics", link, 403),
                 ("/static/app.css", {}, 200),
                 ("/healthz", {}, 200),

@@ -62,9 +62,9 @@ async def test_requests_are_counted_by_route_and_unknown_paths_as_one(client: ht
 async def test_a_search_is_counted_whatever_asks_for_it(client: httpx.AsyncClient, world: World) -> None:
     await client.get("/api/v1/search", params={"q": "anything"})
     await client.get("/search", params={"q": "anything"})
-    await client.get("/api/v1/grep", params={"pattern": "("})
+    await client.get("/api/v1/grep", params={"q": "("})
     async with agent(str(client.base_url).rstrip("/"), "2026-07-28", **bearer(READER)) as tools:
-        result = await tools.call_tool("search_code", {"query": "anything"})
+        result = await tools.call_tool("search_code", {"q": "anything"})
         await tools.call_tool("no_such_tool", {})
 
     searches = await sampled(client, "search_duration_seconds_count")

@@ -95,7 +95,7 @@ async def test_every_error_has_the_same_shape(
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/json"
     address = f"/help/errors#{code.lower()}"
-    assert answer.json() == {"error": {"code": code, "message": message, "help": address, "details": {}}}
+    assert answer.json() == {"error": {"code": code, "message": message, "help": address, "details": {}, "next": []}}
     assert answer.headers.get("x-pot") == ("tea" if status == 418 else None)
     assert answer.headers.get("retry-after") == ("5" if status == 503 else None)
 
@@ -104,7 +104,7 @@ async def test_every_error_has_the_same_shape(
     ("method", "path", "allowed"),
     [
         ("DELETE", "/healthz", "GET, HEAD"),
-        ("POST", "/api/v1/repositories/platform/api", "GET, HEAD, PATCH, DELETE"),
+        ("POST", "/api/v1/repositories/platform/api", "GET, HEAD, PATCH, PUT, DELETE"),
         ("GET", "/api/v1/repositories/platform/api/sync", "POST"),
         ("HEAD", "/api/v1/runs/a4b8a167/cancel", "POST"),
         ("POST", "/static/code.css", "GET, HEAD"),

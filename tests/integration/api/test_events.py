@@ -12,9 +12,11 @@ import httpx
 import pytest
 
 from reposync.api.routes import events
-from reposync.errors import StoreUnavailable
+from reposync.errors import StoreUnavailable, TooManyWatchers
+from reposync.operations.core import Actor, Role
+from reposync.operations.following import following as follow
 from reposync.store.endings import Fail, Finish
-from reposync.store.notifications import RowWatch, TooManyWatchers
+from reposync.store.notifications import RowWatch
 from reposync.store.run import RUN_KEYS, Ask, Run, RunFigures
 from reposync.store.status import RunTrigger
 from tests.fixtures.world import World
@@ -35,7 +37,7 @@ async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client:
     async with asyncio.timeout(30), following(client, run.id) as stream:
         first = await anext(stream)
         assert (first.name, first.data["status"], first.data["progress"]) == ("progress", "queued", None)
-        assert set(first.data) == {*RUN_KEYS, "progress"}
+        assert set(first.data) == {*RUN_KEYS, "asked_by", "removal", "brake", "progress"}
         assert first.data["queued_at"].endswith("Z")
         assert int(first.fields["retry"]) > 0
 
@@ -71,8 +73,8 @@ async def test_an_ended_run_sends_one_event_and_a_reconnect_gets_204(world: Worl
         assert (await anext(stream)).data["status"] in ("queued", "retrying")
 
 
-async def test_streams_are_bounded_and_one_that_is_closed_makes_room(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(events, "MAX_STREAMS", 2)
+async def test_streams_are_bounded_and_one_that_is_closed_makes_room(world: World):
+    world.app.followed_runs = RowWatch(world.app.history.by_ids, max_watchers=2)
     run = await running(world)
     async with serving(world.app) as client, AsyncExitStack() as others:
         first = AsyncExitStack()
@@ -124,9 +126,9 @@ async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(wo
             raise StoreUnavailable("The database db:5432 refuses connections.")
         return there
 
-    watched = RowWatch(fetch, look_seconds=0.01)
-    with watched.watching(run.id):
-        stream = events.run_events(watched, run, asyncio.Event(), keep_alive_seconds=0.05)
+    world.app.followed_runs = RowWatch(fetch, look_seconds=0.01)
+    async with follow(world.app, Actor("reader", Role.READ), run.id) as follower:
+        stream = events.run_events(follower, asyncio.Event(), keep_alive_seconds=0.05)
         assert (await anext(stream)).startswith(b"event: progress\n")
         assert await anext(stream) == b": no change\n\n"
         is_away = True
@@ -137,7 +139,7 @@ async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(wo
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
         there[run.id] = run
-        short = events.run_events(watched, run, asyncio.Event(), max_seconds=0.05)
+        short = events.run_events(follower, asyncio.Event(), max_seconds=0.05)
         assert [event async for event in short][1:] == [b": reconnect\nretry: 2000\n\n"]
 
 

@@ -18,7 +18,7 @@ async def asks(client: httpx.AsyncClient, **query: object) -> httpx.Response:
 
 
 async def test_the_lines_that_match_are_found_with_their_places(world: World, client: httpx.AsyncClient):
-    answer = await asks(client, pattern=r"\bremove_expired\b")
+    answer = await asks(client, q=r"\bremove_expired\b")
 
     assert answer.status_code == 200, answer.text
     place = {"repository": "project", "commit": world.repository.head(), "outdated": False}
@@ -31,7 +31,6 @@ async def test_the_lines_that_match_are_found_with_their_places(world: World, cl
             },
             {**(place | {"path": "src/sessions.py", "language": "python"}), "matches": [{"line": 1, **line}]},
         ],
-        "next_cursor": None,
         "is_complete": True,
         "stopped": None,
         "files_searched": 2,
@@ -44,32 +43,32 @@ async def test_parameters_narrow_a_search_and_say_what_the_pattern_is(client: ht
         assert answer.status_code == 200, answer.text
         return [each["path"] for each in answer.json()["items"]]
 
-    assert await paths(pattern="(sessions)", fixed="true") == ["src/sessions.py"]
-    assert await paths(pattern="(sessions)", fixed="true", ignore_case="true") == ["docs/notes.md", "src/sessions.py"]
-    assert await paths(pattern="remove", path="docs/") == ["docs/notes.md"]
-    assert await paths(pattern="remove", language="py", repository=["project"]) == ["src/sessions.py"]
-    assert await paths(pattern="nothing like it") == []
-    document = (await asks(client, pattern="remove", limit=1)).json()
+    assert await paths(q="(sessions)", fixed="true") == ["src/sessions.py"]
+    assert await paths(q="(sessions)", fixed="true", ignore_case="true") == ["docs/notes.md", "src/sessions.py"]
+    assert await paths(q="remove", path="docs/") == ["docs/notes.md"]
+    assert await paths(q="remove", language="py", repository=["project"]) == ["src/sessions.py"]
+    assert await paths(q="nothing like it") == []
+    document = (await asks(client, q="remove", limit=1)).json()
     assert (len(document["items"]), document["is_complete"]) == (1, False)
     assert "raise the limit" in document["stopped"]
-    whole = (await asks(client, pattern="[m]")).json()
+    whole = (await asks(client, q="[m]")).json()
     count = sum(len(each["matches"]) for each in whole["items"])
-    exactly = (await asks(client, pattern="[m]", limit=count)).json()
+    exactly = (await asks(client, q="[m]", limit=count)).json()
     assert whole["is_complete"] and exactly == whole, "nothing is left"
 
 
 @pytest.mark.parametrize(
     ("query", "expected", "said"),
     [
-        ({"pattern": "foo("}, (422, "USAGE"), "missing ): foo(, at character 1"),
-        ({"pattern": r"(?=x)"}, (422, "USAGE"), "no look-around"),
-        ({"pattern": ""}, (422, "REQUEST_INVALID"), "pattern"),
-        ({"pattern": "x" * 1_001}, (422, "REQUEST_INVALID"), "pattern"),
-        ({}, (422, "REQUEST_INVALID"), "pattern"),
-        ({"pattern": "x", "path": "["}, (422, "USAGE"), "matches nothing"),
-        ({"pattern": "x", "language": "pythn"}, (422, "USAGE"), "Did you mean"),
-        ({"pattern": "x", "limit": 1_001}, (422, "REQUEST_INVALID"), "limit"),
-        ({"pattern": "x", "repository": ["project", "unknown"]}, (404, "REPOSITORY_NOT_FOUND"), "unknown"),
+        ({"q": "foo("}, (422, "USAGE"), "missing ): foo(, at character 1"),
+        ({"q": r"(?=x)"}, (422, "USAGE"), "no look-around"),
+        ({"q": ""}, (422, "REQUEST_INVALID"), "query.q"),
+        ({"q": "x" * 1_001}, (422, "REQUEST_INVALID"), "query.q"),
+        ({}, (422, "REQUEST_INVALID"), "query.q"),
+        ({"q": "x", "path": "["}, (422, "USAGE"), "matches nothing"),
+        ({"q": "x", "language": "pythn"}, (422, "USAGE"), "Did you mean"),
+        ({"q": "x", "limit": 1_001}, (422, "REQUEST_INVALID"), "limit"),
+        ({"q": "x", "repository": ["project", "unknown"]}, (404, "REPOSITORY_NOT_FOUND"), "unknown"),
     ],
 )
 async def test_what_cannot_be_searched_is_refused_with_its_reason(

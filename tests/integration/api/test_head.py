@@ -15,7 +15,7 @@ PAGES += ["/openapi.json", "/static/code.css"]
 DESCRIBED = tuple(path for path, operations in description()["paths"].items() if "get" in operations)
 QUERIES = {
     f"{API}/search": "?q=sessions",
-    f"{API}/grep": "?pattern=sessions",
+    f"{API}/grep": "?q=sessions",
     f"{API}/repositories/{{name}}/wait": "?commit=8843d7f&timeout=0",
 }
 # Of each answer its own; and these figures count what was asked before.

@@ -24,6 +24,7 @@ from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code
 SESSIONS = b"def remove_expired_sessions(sessions, now):\n    return [s for s in sessions if s.expires > now]\n"
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 JSON = {"Content-Type": "application/json"}
+READERS_TOOLS = ["search_code", "grep_code", "read_code", "list_repositories", "wait_for_commit"]
 ERAS = pytest.mark.parametrize("era", ["2026-07-28", "legacy"])
 
 
@@ -61,7 +62,7 @@ async def called(client: Client, name: str, **arguments: Any) -> Any:
 @ERAS
 async def test_a_question_is_answered_with_lines_of_files(url: str, era: str) -> None:
     async with agent(url, era) as client:
-        result = await called(client, "search_code", query="where are expired sessions removed")
+        result = await called(client, "search_code", q="where are expired sessions removed")
 
     first = result.structured_content["files"][0]
     assert (first["repository"], first["path"]) == ("project", "src/sessions.py")
@@ -76,16 +77,15 @@ async def test_a_search_is_narrowed_and_limited_as_asked(url: str) -> None:
             found = await called(client, "search_code", **arguments)
             return [each["path"] for each in found.structured_content["files"]]
 
-        both = await paths(query="sessions expired")
+        both = await paths(q="sessions expired")
         assert set(both) == {"src/sessions.py", "docs/notes.md"}
-        assert await paths(query="sessions expired", path="src/**/*.py", repositories=["project"]) == [
-            "src/sessions.py"
-        ]
-        assert await paths(query="sessions expired", language="markdown") == ["docs/notes.md"]
-        assert await paths(query="sessions expired", limit=1) == both[:1]
+        assert await paths(q="sessions expired", path="src/**/*.py", repository=["project"]) == ["src/sessions.py"]
+        assert await paths(q="sessions expired", language="markdown") == ["docs/notes.md"]
+        assert await paths(q="sessions expired", limit=1) == both[:1]
         assert await paths(like="project:src/sessions.py:1") == ["docs/notes.md"]
-        # Some clients send null for every argument that is not given.
-        given = await client.call_tool("search_code", {"query": "sessions expired", "language": None, "path": None})
+        assert await paths(q="sessions expired", kind="function") == ["src/sessions.py"]
+        # Some clients send null, or an empty text, for every argument that is not given.
+        given = await client.call_tool("search_code", {"q": "sessions expired", "language": None, "path": ""})
         assert [each["path"] for each in given.structured_content["files"]] == both
 
 
@@ -100,15 +100,16 @@ async def test_a_file_is_read_with_the_numbers_of_its_lines(url: str) -> None:
 
 async def test_lines_are_found_exactly(url: str) -> None:
     async with agent(url) as client:
-        found = await called(client, "grep_code", pattern=r"EXPIRES? ", ignore_case=True)
-        none = await called(client, "grep_code", pattern=r"def remove_expired_\d", repositories=["project"])
-        bad = await client.call_tool("grep_code", {"pattern": "(unclosed"})
+        found = await called(client, "grep_code", q=r"EXPIRES? ", ignore_case=True)
+        none = await called(client, "grep_code", q=r"def remove_expired_\d", repository=["project"])
+        elsewhere = await called(client, "grep_code", q="expires", language="markdown")
+        bad = await client.call_tool("grep_code", {"q": "(unclosed"})
 
     (file,) = found.structured_content["files"]
     assert (file["path"], [each["line"] for each in file["matches"]]) == ("src/sessions.py", [2])
     assert "project src/sessions.py at " in found.content[0].text
     assert "\n 2:     return [s for s" in found.content[0].text
-    assert none.structured_content["files"] == []
+    assert none.structured_content["files"] == elsewhere.structured_content["files"] == []
     assert bad.is_error
 
 
@@ -121,14 +122,14 @@ async def test_the_advice_of_an_error_can_be_followed_with_the_tools(world: Worl
             assert answer.is_error
             return str(answer.content[0].text)
 
-        errors = [await refused("search_code", query="sessions"), await refused("grep_code", pattern="sessions")]
+        errors = [await refused("search_code", q="sessions"), await refused("grep_code", q="sessions")]
         errors.append(await refused("read_code", repository="project", path="a.py"))
         await world.completed()
         errors.append(await refused("list_repositories", names="x"))
-        errors.append(await refused("search_code", query="sessions", repositories=["zzz"]))
-        errors.append(bad := await refused("grep_code", pattern="remove_expired_sessions("))
+        errors.append(await refused("search_code", q="sessions", repository=["zzz"]))
+        errors.append(bad := await refused("grep_code", q="remove_expired_sessions("))
         assert "fixed=true" in bad
-        found = await called(client, "grep_code", pattern="remove_expired_sessions(", fixed=True)
+        found = await called(client, "grep_code", q="remove_expired_sessions(", fixed=True)
 
     assert [each["line"] for each in found.structured_content["files"][0]["matches"]] == [1]
     assert "list_repositories" in errors[-2]
@@ -136,16 +137,18 @@ async def test_the_advice_of_an_error_can_be_followed_with_the_tools(world: Worl
         assert not re.search(r"(?<!\w)--?[a-z]|/api/|POST|GET|`reposync ", error), error
 
 
-async def test_the_list_of_tools_is_small_and_says_that_they_change_nothing(url: str) -> None:
+async def test_the_list_of_tools_is_small_and_says_that_they_change_no_code(url: str) -> None:
     async with agent(url) as client:
         listed = await client.list_tools()
 
-    names = ["search_code", "grep_code", "read_code", "list_repositories", "wait_for_commit"]
-    assert [each.name for each in listed.tools] == names
-    assert tokens(listed.model_dump_json(by_alias=True, exclude_none=True)) < 1_500
+    assert [tool.name for tool in listed.tools] == [*READERS_TOOLS, "request_sync"]
+    for_readers = listed.model_copy(update={"tools": listed.tools[: len(READERS_TOOLS)]})
+    for tools, most in ((for_readers, 1_500), (listed, 1_650)):
+        assert tokens(tools.model_dump_json(by_alias=True, exclude_none=True)) < most
     for each in listed.tools:
-        assert each.annotations is not None
-        assert each.annotations.read_only_hint
+        assert each.title and each.annotations is not None
+        assert each.annotations.read_only_hint is (each.name in READERS_TOOLS)
+        assert each.annotations.open_world_hint is False
         jsonschema.Draft202012Validator.check_schema(each.input_schema)
         jsonschema.Draft202012Validator.check_schema(each.output_schema or {})
 
@@ -185,6 +188,32 @@ async def test_the_tools_need_a_token_and_reading_is_enough() -> None:
             assert "STORE_UNAVAILABLE" in answer.text
 
 
+async def test_an_agent_that_may_operate_requests_a_sync_and_waits_for_its_commit(world: World) -> None:
+    world.repository.commit({"src/sessions.py": SESSIONS})
+    commit = world.repository.head()
+    async with serving(world.app, *TOKENS) as http:
+        url = str(http.base_url).rstrip("/")
+        async with agent(url, **bearer(READER)) as reader:
+            assert [tool.name for tool in (await reader.list_tools()).tools] == READERS_TOOLS
+            refused = await reader.call_tool("request_sync", {"repository": "project"})
+            searched = await reader.call_tool("search_code", {"q": "sessions", "repository": ["project"]})
+        assert refused.is_error and refused.content[0].text.startswith("FORBIDDEN: ")
+        assert "request_sync" not in searched.content[0].text
+        async with agent(url, **bearer(OPERATOR)) as client:
+            searched = await client.call_tool("search_code", {"q": "sessions", "repository": ["project"]})
+            assert searched.is_error and "request_sync" in searched.content[0].text
+            requested = await called(client, "request_sync", repository="project", full=True)
+            early = await called(client, "wait_for_commit", repository="project", commit=commit, timeout=0)
+            await world.completed()
+            late = await called(client, "wait_for_commit", repository="project", commit=commit)
+
+    run = await world.app.history.get(requested.structured_content["run"])
+    assert (run.status, run.full, run.askers[0]) == ("completed", True, "token 2")
+    assert "wait_for_commit" in requested.content[0].text
+    assert early.structured_content["searchable"] is False and run.id in early.structured_content["reason"]
+    assert late.structured_content["relation"] == "same"
+
+
 async def test_pages_of_other_sites_cannot_ask_a_server_without_tokens() -> None:
     async with server(Access([])) as door:
         for headers, status in (
@@ -222,9 +251,9 @@ async def test_hostile_names_and_contents_stay_data(world: World) -> None:
     await world.completed()
     async with serving(world.app) as http, agent(str(http.base_url).rstrip("/")) as client:
         answers = [
-            await called(client, "search_code", query="sessions instructions"),
+            await called(client, "search_code", q="sessions instructions"),
             await called(client, "read_code", repository="project", path="src/long.txt"),
-            await called(client, "grep_code", pattern="sessions|Ignore"),
+            await called(client, "grep_code", q="sessions|Ignore"),
         ]
 
     for answer in answers:
@@ -249,5 +278,5 @@ async def test_no_name_that_an_author_chose_is_suggested_as_words_of_the_server(
             answer = await client.call_tool("read_code", {"repository": "project", "path": asked})
             assert answer.is_error and "First run" not in answer.content[0].text
         assert "services/src/sessions.py" in answer.content[0].text
-        waited = await client.call_tool("wait_for_commit", {"repository": "project", "sha": "1" * 40, "timeout": 0})
+        waited = await client.call_tool("wait_for_commit", {"repository": "project", "commit": "1" * 40, "timeout": 0})
     assert waited.is_error

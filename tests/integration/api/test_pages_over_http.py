@@ -93,6 +93,9 @@ def check(answer: httpx.Response, status: int, *words: str) -> None:
         ("POST", "/", 405, "POST is not possible"),
         ("GET", "/runs?before=rubbish", 422, "cursor is not valid"),
         ("GET", "/?after=***", 422, "cursor is not valid"),
+        ("GET", "/repositories/a%1Bb", 422, "must not contain a line break"),
+        ("GET", "/runs?repository=a%0Ab", 422, "must not contain a line break"),
+        ("GET", "/?name=a%1Bb", 422, "must not contain a line break"),
         ("GET", "/search?q=%00", 422, "NUL"),
         ("GET", "/search?q=" + "a" * 9_000, 414, "the limit is 8,192"),
         ("GET", "/test/unforeseen", 500, "under incident"),
@@ -413,7 +416,7 @@ def test_the_api_is_described_route_by_route(open_url: str) -> None:
     routes = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     headings = re.findall(r"<h2 id=.*?</h2>", page)
     assert {" ".join(re.sub("<[^>]+>", "", each).split()) for each in headings} == routes
-    for words in ("REPOSITORY_NOT_FOUND", "If-Match", "SyncRequest"):
+    for words in ("REPOSITORY_NOT_FOUND", "If-Match", "SyncOptions"):
         assert words in page
 
 

@@ -55,7 +55,8 @@ async def test_a_misspelt_repository_is_answered_with_the_nearest(rest: Rest) ->
 async def test_a_name_like_no_other_is_answered_with_the_request_that_names_them(rest: Rest) -> None:
     error = (await rest.answers("POST", "/repositories/zzzzzz/sync", 404))["error"]
 
-    assert error["message"].endswith("`GET /api/v1/repositories` names them all.")
+    assert error["message"].endswith("Next: `GET /api/v1/repositories`.")
+    assert error["next"] == [{"step": "ListRepositories"}]
 
 
 async def test_the_beginning_of_several_ids_is_a_conflict(rest: Rest) -> None:
@@ -91,7 +92,7 @@ async def test_a_refusal_names_the_request_that_helps(rest: Rest) -> None:
         ("POST", f"/runs/{done.id}/retry", 409, None, "`POST /api/v1/repositories/payments/sync`"),
         ("POST", f"/runs/{done.id}/approve", 409, None, '/sync` with `{"allow_mass_delete": true}`'),
         ("POST", "/repositories", 409, public, "`DELETE /api/v1/repositories/handbook`"),
-        ("GET", "/search?q=sessions", 422, None, "`POST /api/v1/repositories/NAME/sync`"),
+        ("GET", "/search?q=sessions", 422, None, "`GET /api/v1/repositories`"),
         ("GET", "/search?q=sessions&repository=payments", 422, None, "`POST /api/v1/repositories/payments/sync`"),
         ("DELETE", "/locks/payments", 404, None, "`GET /api/v1/locks`"),
         ("DELETE", "/locks/platform/api", 409, None, f"`POST /api/v1/runs/{running.id}/cancel`"),

@@ -179,8 +179,8 @@ async def test_a_change_that_does_not_fit_changes_nothing(rest: Rest) -> None:
         ("CONFIG_INVALID", {"schedule": "whenever"}),
         ("CONFIG_INVALID", {"branch": "a\ud800"}),
         ("CONFIG_INVALID", {"paused_reason": "why"}),
-        ("REQUEST_INVALID", {"is_active": "false"}),
-        ("REQUEST_INVALID", {"is_active": False, "paused_reason": "a\u0000"}),
+        ("USAGE", {"is_active": "false"}),
+        ("USAGE", {"is_active": False, "paused_reason": "a\u0000"}),
         ("REQUEST_INVALID", [1]),
     ):
         assert await rest.refusal("PATCH", "/repositories/handbook", 422, content=json.dumps(wrong)) == code, wrong
@@ -301,8 +301,8 @@ async def test_removing_is_a_run_that_any_pod_executes(rest: Rest) -> None:
     sync = await rest.answers("POST", "/repositories/a/handbook/sync", 202)
     running = await rest.claimed(sync["id"])
 
-    asked = await rest.client.delete(f"{API}/repositories/a/handbook")
-    again = await rest.answers("DELETE", "/repositories/a/handbook", 202)
+    asked = await rest.client.delete(f"{API}/repositories/a/handbook", params={"wait": 0})
+    again = await rest.answers("DELETE", "/repositories/a/handbook?wait=0", 202)
 
     assert asked.status_code == 202
     removal = (await rest.client.get(asked.headers["location"])).json()
@@ -317,3 +317,31 @@ async def test_removing_is_a_run_that_any_pod_executes(rest: Rest) -> None:
     assert await rest.refusal("GET", "/repositories/a/handbook", 404) == "REPOSITORY_NOT_FOUND"
     assert await rest.refusal("DELETE", "/repositories/a/handbook", 404) == "REPOSITORY_NOT_FOUND"
     assert (await rest.get("/runs", repository="a/handbook"))["items"][0]["files_deleted"] == 7
+
+
+async def test_a_removal_answers_when_it_is_recorded_and_the_name_is_free(rest: Rest) -> None:
+    await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC})
+    removing = asyncio.create_task(rest.answers("DELETE", "/repositories/handbook", 200))
+    while not (waiting := (await rest.get("/runs", repository="handbook", status="queued"))["items"]):
+        await asyncio.sleep(0)
+    claimed = await rest.claimed(waiting[0]["id"])
+    await rest.app.repositories.remove("handbook", by=claimed)
+    await rest.other.end(claimed, Finish(), RunFigures())
+
+    assert (await removing)["status"] == "completed"
+    await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC})
+
+
+async def test_a_definition_is_put_and_put_again(rest: Rest) -> None:
+    entry = {"git": PUBLIC, "schedule": "daily at 04:00", "include": ["docs/"]}
+    first = await rest.answers("PUT", "/repositories/handbook", 200, json=entry)
+    again = await rest.answers("PUT", "/repositories/handbook", 200, json={"name": "handbook", **entry})
+    less = await rest.answers("PUT", "/repositories/handbook", 200, json={"git": PUBLIC, "branch": "next"})
+
+    assert again == first
+    assert first["definition"] == {"name": "handbook", **entry}
+    assert less["definition"] == {"name": "handbook", "git": PUBLIC, "branch": "next"}
+    for wrong in ({"git": f"{PUBLIC}x"}, {**entry, "name": "other"}, {**entry, "shedule": "never"}, {}):
+        assert await rest.refusal("PUT", "/repositories/handbook", 422, json=wrong) == "CONFIG_INVALID", wrong
+    assert await rest.get("/repositories/handbook") == less
+    assert await rest.refusal("PUT", "/repositories/payments", 409, json={"git": PUBLIC}) == "REPOSITORY_READ_ONLY"

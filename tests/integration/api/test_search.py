@@ -9,8 +9,8 @@ import re
 import httpx
 import pytest
 
-from reposync.api import limits
 from reposync.api.web.code_pages import SHOWN_LINES
+from reposync.app import limits
 from tests.fixtures.applied import apply_again
 from tests.fixtures.world import World
 from tests.integration.api.serving import code, eventually, serving
@@ -29,7 +29,7 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
 
     assert answer.status_code == 200, answer.text
     document = answer.json()
-    assert document["next_cursor"] is None
+    assert set(document) == {"items", "words"}
     first = document["items"][0]
     assert {**first, "score": None, "parts": None} == {
         "repository": "project",
@@ -55,12 +55,12 @@ async def test_the_code_of_a_repository_that_left_the_registry_is_no_longer_show
 ):
     like = {"q": "", "like": "src/sessions.py:1"}
     named = [f"/api/v1/{each}" for each in ("search?q=sessions&repository=project", "files/project/-/src/sessions.py")]
-    named += ["/api/v1/grep?pattern=expire&repository=project", "/search?q=sessions&repository=project"]
+    named += ["/api/v1/grep?q=expire&repository=project", "/search?q=sessions&repository=project"]
     registry = world.folder / "repositories.yaml"
     before = registry.read_text()
 
     async def found() -> list[int]:
-        answers = [await asks(client, q="sessions"), await client.get("/api/v1/grep", params={"pattern": "expire"})]
+        answers = [await asks(client, q="sessions"), await client.get("/api/v1/grep", params={"q": "expire"})]
         return [len(each.json().get("items", [])) for each in answers]
 
     assert all(await found())
@@ -163,10 +163,8 @@ async def test_an_embedding_server_that_is_away_is_503(world: World, client: htt
     assert answer.json()["error"]["code"] == "EMBEDDING_ERROR"
 
 
-async def test_a_burst_is_taken_a_few_at_a_time_and_the_rest_refused_at_once(
-    world: World, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(limits, "MAX_WAITING", 3)
+async def test_a_burst_is_taken_a_few_at_a_time_and_the_rest_refused_at_once(world: World, client: httpx.AsyncClient):
+    world.app.searches = limits.ConcurrencyLimit(3)
     world.embeddings.forget()
     async with serving(world.app) as bounded:
         with world.embeddings.holding():

@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from reposync.api.app import create_app
-from reposync.api.auth import Access, Role
+from reposync.api.auth import Access
 from reposync.api.server import HttpAddress, HttpLimits, serve_http
 from reposync.config.sections import HttpConfig
+from reposync.operations.core import Role
 from tests.integration.api.conftest import Daemon
 from tests.integration.api.serving import READER, TOKENS, bearer, eventually
 

@@ -48,7 +48,7 @@ async def test_what_does_not_fit_is_refused(rest: Rest) -> None:
     for body in ('{"ful": true}', '{"full": "yes"}', "[]", "{", "3", "1" * 5000, "[" * 50_000):
         answer = await rest.client.post(API + SYNC, content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code in (400, 422), body[:20]
-        assert set(answer.json()["error"]) == {"code", "message", "help", "details"}
+        assert set(answer.json()["error"]) == {"code", "message", "help", "details", "next"}
     for query in ("wait=-1", "wait=301", "wait=nan", "wait=inf", "wait=x", "wiat=1"):
         assert await rest.refusal("POST", f"{SYNC}?{query}", 422) == "REQUEST_INVALID", query
     assert await rest.refusal("POST", "/repositories/nowhere/sync", 404) == "REPOSITORY_NOT_FOUND"

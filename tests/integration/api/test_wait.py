@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from reposync.api.routes import repositories
+from reposync.app.commit_wait import SearchableCommits
 from reposync.store import notifications
 from reposync.store.tables import REPOSITORIES
 from tests.fixtures.gitlab_server import GitLabServer
@@ -110,8 +110,8 @@ async def test_what_cannot_be_waited_for_is_refused_at_once(world: World, client
         assert code(await asks(client, commit, seconds)) == (422, "REQUEST_INVALID"), (commit, seconds)
 
 
-async def test_waiting_clients_are_limited_and_end_with_the_server(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(repositories, "MAX_WAITING", 1)
+async def test_waiting_clients_are_limited_and_end_with_the_server(world: World):
+    world.app.commits = SearchableCommits(world.app, max_waiting=1)
     world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
     later = world.repository.commit({"b.py": b"y = 2\n"})

@@ -20,9 +20,9 @@ from mcp_types import CallToolResult
 
 from reposync.cli.running_daemon import announced
 from reposync.config.settings import Settings
-from reposync.errors import EXIT_CODE_HEADER
 from tests.integration.cli.conftest import Types
 
+KEY = "the key of the commands"
 Answers = Callable[..., AbstractContextManager[list[str]]]
 
 
@@ -31,16 +31,18 @@ def daemon(types: Types) -> Answers:
     """A daemon of the state folder with this answer; yields the paths that it was asked for."""
 
     @contextmanager
-    def answering(status: int, code: str, **headers: str) -> Iterator[list[str]]:
+    def answering(status: int, code: str) -> Iterator[list[str]]:
         asked: list[str] = []
 
         class Daemon(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                assert self.headers["X-Reposync-Command"] == KEY and "Authorization" not in self.headers
                 asked.append(self.path.partition("?")[0])
-                body = json.dumps({"error": {"code": code, "message": "Said the daemon.", "details": {}}}).encode()
+                steps = [{"step": "ShowHistory"}, {"step": "OfANewerProgram", "moon": 1}]
+                error = {"code": code, "message": "Said the daemon.", "details": {}, "next": steps}
+                body = json.dumps({"error": error}).encode()
                 self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name.replace("_", "-"), value)
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -48,19 +50,18 @@ def daemon(types: Types) -> Answers:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 self.do_GET()
 
+            do_PATCH, do_DELETE = do_POST, do_GET  # noqa: N815 - the server calls them
+
             def log_message(self, *_: Any) -> None: ...
 
         server = http.server.HTTPServer(("127.0.0.1", 0), Daemon)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        loop = asyncio.new_event_loop()
-        known = announced(Settings.from_environment(), f"http://0.0.0.0:{server.server_port}")
-        loop.run_until_complete(known.__aenter__())
+        url = f"http://0.0.0.0:{server.server_port}"
         try:
-            yield asked
+            with announced(Settings.from_environment(), url, key=KEY, has_workers=True):
+                yield asked
         finally:
-            loop.run_until_complete(known.__aexit__(None, None, None))
-            loop.close()
             server.shutdown()
             server.server_close()
             thread.join()
@@ -68,18 +69,33 @@ def daemon(types: Types) -> Answers:
     return answering
 
 
-COMMANDS = (("search", "word"), ("grep", "word"), ("cat", "app", "a.py"))
+COMMANDS = (
+    ("search", "word"),
+    ("grep", "word"),
+    ("cat", "app", "a.py"),
+    ("history",),
+    ("runs", "cancel", "1"),
+    ("repos", "add", "app", "--path", "."),
+    ("repos", "set", "app", "--branch", ""),
+    ("repos", "remove", "app", "--yes"),
+    ("index", "status"),
+    ("locks", "release", "app"),
+    ("verify",),
+    ("sync",),
+)
 
 
 @pytest.mark.parametrize("words", COMMANDS)
 @pytest.mark.parametrize(
-    ("status", "code", "headers", "exit_code"),
+    ("status", "code", "exit_code"),
     [
-        (503, "BUSY", {}, 1),
-        (504, "SEARCH_TIMEOUT", {}, 1),
-        (500, "INTERNAL_ERROR", {}, 1),
-        (404, "REPOSITORY_NOT_FOUND", {EXIT_CODE_HEADER: "3"}, 3),
-        (422, "USAGE", {EXIT_CODE_HEADER: "2"}, 2),
+        (503, "BUSY", 1),
+        (504, "SEARCH_TIMEOUT", 1),
+        (500, "INTERNAL_ERROR", 1),
+        (404, "REPOSITORY_NOT_FOUND", 3),
+        (422, "USAGE", 2),
+        (409, "USAGE", 4),
+        (422, "NOTHING_INDEXED", 4),
     ],
 )
 def test_what_a_daemon_refuses_is_not_done_by_the_command(
@@ -88,22 +104,24 @@ def test_what_a_daemon_refuses_is_not_done_by_the_command(
     words: tuple[str, ...],
     status: int,
     code: str,
-    headers: dict[str, str],
     exit_code: int,
 ) -> None:
-    with daemon(status, code, **headers) as asked:
+    with daemon(status, code) as asked:
         ended, out, err = types(*words, "--json")
 
     assert len(asked) == 1
     assert (ended, json.loads(out)["error"]["code"]) == (exit_code, code)
-    assert "Said the daemon." in err
+    assert err == "error: Said the daemon.\n  Next: `reposync history`.\n"
 
 
-@pytest.mark.parametrize(("status", "code"), [(503, "STARTING"), (503, "SHUTTING_DOWN"), (401, "UNAUTHENTICATED")])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(503, "STARTING"), (503, "SHUTTING_DOWN"), (401, "UNAUTHENTICATED"), (404, "NOT_FOUND"), (414, "QUERY_TOO_LONG")],
+)
 def test_what_a_daemon_cannot_judge_is_done_by_the_command(
     daemon: Answers, types: Types, status: int, code: str
 ) -> None:
-    with daemon(status, code, **{EXIT_CODE_HEADER: "1"}) as asked:
+    with daemon(status, code) as asked:
         ended, _, err = types("search", "word")
 
     assert asked == ["/api/v1/search"]
@@ -131,7 +149,7 @@ def test_the_attempts_that_are_configured_hold_for_commands_too(types: Types, tm
         "daemon: {max_attempts: 7}\nrepositories: [{name: app, path: gone, schedule: never}]\n"
     )
     types("apply")
-    run = json.loads(types("sync", "app", "--json")[1])[0]["id"]
+    run = json.loads(types("sync", "app", "--json")[1])["items"][0]["id"]
 
     assert attempts(types, "show", run) == 7
     assert attempts(types, "retry", run) == 1 + 7, "one is used"

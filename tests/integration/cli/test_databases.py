@@ -58,7 +58,7 @@ def test_no_command_that_reads_changes_a_schema(named: str, types: Types, revisi
     for words in READ_COMMANDS:
         code, out, err = types(*words.split())
         assert (code, out) == (1, ""), words
-        assert "Run `reposync db upgrade`." in err, words
+        assert "Next: `reposync db upgrade`." in err, words
 
     assert (asyncio.run(state(named)), asyncio.run(rows(named))) == before
 
@@ -132,7 +132,7 @@ def test_a_repository_that_has_left_its_file_is_neither_resumed_nor_paused_nor_s
         assert (code, out) == (4, ""), words
         assert LEFT in err and "Add it there again to sync it." in err
 
-    assert json.loads(types("repos", "list", "--json")[1])[0]["state"] == "inactive"
+    assert json.loads(types("repos", "list", "--json")[1])["items"][0]["state"] == "inactive"
     file.write_text(REGISTRY)
     types("apply")
     assert types("repos", "pause", "app")[0] == types("repos", "resume", "app")[0] == 0

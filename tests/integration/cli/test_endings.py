@@ -50,7 +50,7 @@ def ends_alike(types: Types, *words: str) -> tuple[int, Any]:
     assert with_json == code, err + err_with_json
     document = json.loads(out)
     if is_error(document):
-        assert set(document["error"]) == {"code", "message", "details"}
+        assert set(document["error"]) == {"code", "message", "details", "next"}
         assert code not in (0, None)
         assert err_with_json, "people see it too"
     return code, document
@@ -137,5 +137,5 @@ def test_a_sync_that_fails_ends_alike(types: Types, tmp_path: Path):
     code, document = ends_alike(types, "sync", "app")
 
     assert code == 1
-    assert document[0]["status"] == "failed"
-    assert ends_alike(types, "runs", "watch", document[0]["id"])[0] == 1
+    assert document["items"][0]["status"] == "failed"
+    assert ends_alike(types, "runs", "watch", document["items"][0]["id"])[0] == 1

@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from reposync.app.command_runs import sync
 from reposync.app.verification import Verification
 from reposync.store.run import Run
 from reposync.sync.progress import RunProgress
@@ -19,6 +18,7 @@ from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.qdrant_nodes import QdrantCluster, QdrantNode, qdrant_program
 from tests.fixtures.qdrant_targets import CLUSTER, SERVER, Target, collections
 from tests.fixtures.repositories import GitRepository
+from tests.fixtures.syncing import sync
 from tests.fixtures.world import World
 
 collect_ignore_glob = [] if qdrant_program() else ["test_*.py"]
@@ -131,7 +131,7 @@ async def assert_exact(world: World) -> None:
         assert points["fresh"], "there is something to compare"
         assert points["project"] == points["fresh"], f"by {url}"
         assert max(points["project"].values()) == 1, "some chunk is there twice"
-    verdict = await Verification(world.app, against_source=True, report=lambda _: None).verify("project")
+    verdict = await Verification(world.app, against_source=True).verify("project")
     assert verdict.exact, verdict
 
 

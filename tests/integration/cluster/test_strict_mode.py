@@ -35,7 +35,7 @@ async def prove(world: World) -> None:
         found = await grep(world.app, pattern, path_glob="src/")
         assert [(each.path, [line.line for line in each.matches]) for each in found.files] == [("src/alpha.py", [15])]
         assert found.stopped is None
-    verdict = await Verification(world.app, against_source=True, report=lambda _: None).verify("project")
+    verdict = await Verification(world.app, against_source=True).verify("project")
     assert verdict.trouble is None, verdict.trouble
     assert verdict.exact
 

@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from reposync.config.database_url import sqlite_url
 from reposync.errors import ConfigError, StoreUnavailable
+from reposync.next_steps import UpgradeDatabase
 from reposync.store import database as database_module
 from reposync.store.database import Database
 from reposync.store.history import RunHistory
@@ -209,9 +210,10 @@ async def test_an_address_that_postgresql_does_not_understand_is_a_mistake_in_th
 
 async def test_missing_tables_are_reported(empty_database_url: str) -> None:
     async with await Database.open(empty_database_url) as database:
-        with pytest.raises(StoreUnavailable, match=r"tables are missing.*reposync db upgrade") as caught:
+        with pytest.raises(StoreUnavailable, match="tables are missing") as caught:
             await RunHistory(database).runs(SECRET)
 
+    assert caught.value.next_steps == (UpgradeDatabase(),)
     assert SECRET not in "".join(traceback.format_exception(caught.value)), "logs get what a query was about"
 
 

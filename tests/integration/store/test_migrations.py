@@ -17,6 +17,7 @@ from reposync.catalog.apply import Applying, registry_in_force
 from reposync.catalog.targets import registration_of
 from reposync.config.loading import LoadedRegistry, load_registry
 from reposync.errors import DatabaseForeign, StoreUnavailable
+from reposync.next_steps import UpgradeDatabase
 from reposync.store.database import Database
 from reposync.store.indexes import SCHEMA
 from reposync.store.repositories import Repositories
@@ -122,8 +123,9 @@ async def test_an_upgrade_that_fails_leaves_nothing_behind(empty: Database, empt
 
     with pytest.raises(StoreUnavailable, match="refused a statement for an unexpected reason"):
         await empty.upgrade()
-    with pytest.raises(StoreUnavailable, match=rf"schema {RELEASED}.*reposync db upgrade"):
+    with pytest.raises(StoreUnavailable, match=f"schema {RELEASED}") as refused:
         (await empty.schema()).require("here")
+    assert refused.value.next_steps == (UpgradeDatabase(),)
 
     assert await definitions(empty) == before
     await empty.change(text("DROP TABLE registry_documents"))

@@ -1,15 +1,14 @@
 """A run obeys the definition of the moment at which it begins, whenever it was requested."""
 
-import asyncio
-
 import pytest
 
-from reposync.app.command_runs import request_run
+from reposync.app.command_runs import execute_for_command, finished
 from reposync.catalog.targets import add_repository, change_repository
 from reposync.runs.endings import ExecutionPolicy
 from reposync.store.endings import Fail
 from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunTrigger
+from tests.fixtures.syncing import request
 from tests.fixtures.world import World
 
 
@@ -29,15 +28,13 @@ async def test_what_is_excluded_while_a_command_waits_for_another_run_is_not_ind
     await app.runs.enqueue("written", Ask(RunTrigger.HTTP))
     other = await app.runs.claim("pod-b", 60.0)
     assert other is not None
-    command = await request_run(app, await app.catalog.find("written"), full=False, approved=False)
-    waits = asyncio.Event()
-    waiting = asyncio.create_task(command.ended(lambda _: waits.set()))
-    await waits.wait()
+    run_id = await request(app, await app.catalog.find("written"))
+    assert not await execute_for_command(app, run_id), "it waits"
 
     await _exclude(world)
     await app.runs.end(other, Fail("SOURCE_ERROR", "a test"), RunFigures())
 
-    assert (await waiting).status == "completed"
+    assert (await finished(app, run_id)).status == "completed"
     assert set(await world.indexed()) == {"a.py"}
 
 

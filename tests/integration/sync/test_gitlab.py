@@ -93,7 +93,7 @@ async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_
     assert await world.indexed() == old | {"f00.py": new["f00.py"]}
     assert (await world.app.searching.search("value_3", limit=1))[0].outdated, "nobody knows"
 
-    verdict = await Verification(world.app, against_source=True, report=lambda _: None).verify("project")
+    verdict = await Verification(world.app, against_source=True).verify("project")
     doubted = {each.path for each in verdict.differences if "cannot be proven" in each.what}
     assert doubted == set(lacking)
     world.configure(more="chunk: {size: 300, overlap: 50}")

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from reposync.errors import NothingIndexed
+from reposync.next_steps import Sync
 from reposync.search.grep import Found, grep
 from reposync.search.pattern import Pattern
 from reposync.search.reading import read_file
@@ -141,8 +142,9 @@ async def test_nothing_indexed_is_an_error_and_not_an_empty_answer(closed_world:
         for names in ([], ["project"]):
             with pytest.raises(NothingIndexed):
                 await grep(world.app, "x", repositories=names)
-        with pytest.raises(NothingIndexed, match="sync project"):
+        with pytest.raises(NothingIndexed) as refused:
             await read_file(world.app, "project", "a.py")
+        assert refused.value.next_steps == (Sync("project"),)
 
 
 async def test_a_commit_that_is_synced_during_a_search_is_found_as_it_is_before_or_after(closed_world: World):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from reposync.app.command_runs import sync
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.local import DIMENSION
 from reposync.embedding.port import EmbeddingSpec
@@ -18,6 +17,7 @@ from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.sync.progress import RunProgress
 from tests.fixtures.repositories import Content, GitRepository
+from tests.fixtures.syncing import sync
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import CODE, module
 

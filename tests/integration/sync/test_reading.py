@@ -13,6 +13,7 @@ from reposync.errors import (
     FileNotIndexed,
     RepositoryNotFound,
 )
+from reposync.next_steps import Sync, Verify
 from reposync.search.reading import FileText, read_file
 from reposync.words import escape_unprintable
 from tests.fixtures.world import World
@@ -181,8 +182,9 @@ async def test_a_missing_point_is_an_error_and_never_a_gap(world: World, place: 
     points = await points_of(world, "a.txt")
     await world.delete_points([points[place]["id"]])
 
-    with pytest.raises(FileIncomplete, match="sync project --full"):
+    with pytest.raises(FileIncomplete) as refused:
         await read(world, "a.txt")
+    assert refused.value.next_steps == (Sync("project", full=True), Verify("project"))
     await world.completed(full=True)
     assert (await read(world, "a.txt")).text == LINES
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from reposync.app.command_runs import sync
 from reposync.app.verification import Verdict, Verification, find_orphaned_points, remove_orphaned_points
 from reposync.content.model import content_hash
 from reposync.store.endings import Finish
@@ -29,6 +28,7 @@ from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.gitlab_world import GitLabWorld
 from tests.fixtures.missing_blobs import unreadable
 from tests.fixtures.repositories import Content, Symlink
+from tests.fixtures.syncing import sync
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
 from tests.integration.sync.test_searching import Meanwhile
@@ -56,7 +56,7 @@ async def verdict(world: World, *, source: bool = False, name: str = "project") 
 
 
 async def repaired(world: World, name: str = "project") -> Run:
-    run = await verification(world).repair(name, lambda _: None)
+    run = await sync(world.app, await world.app.catalog.find(name), repair=True)
     assert run.status == "completed", f"{run.error_code}: {run.error_message}"
     return run
 
@@ -291,7 +291,7 @@ async def test_with_the_source_whatever_a_search_shows_is_derived_again_and_repa
     found = await verdict(world, source=True)
     assert {each.path: str(each.kind) for each in found.differences} == {path: "content"}
     assert found.needs_full
-    run = await verification(world).repair("project", lambda _: None, full=True)
+    run = await sync(world.app, await world.app.catalog.find("project"), full=True, repair=True)
 
     assert run.status == "completed", run.error_message
     assert comparable(await world.points()) == fresh

@@ -41,7 +41,7 @@ async def test_words_are_searched_while_the_meaning_is_indexed(world: World) -> 
     assert overview.meaning_indexed == hits[0].meaning_indexed
     states = {version.state: version.has_words_only for version in await versions(world)}
     assert states == {VersionState.LIVE: True, VersionState.BUILDING: False}
-    verdict = await Verification(world.app, against_source=True, report=lambda _: None).verify("project")
+    verdict = await Verification(world.app, against_source=True).verify("project")
     assert "no_vector" not in verdict.counts, "the meaning that follows is not missed"
 
     run = await world.completed()

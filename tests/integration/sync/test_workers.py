@@ -153,7 +153,7 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     problems = await world.app.history.problems(run.id)
     assert [each.path for each in problems] == ["f000.py"]
     assert "ended the worker" in problems[0].detail
-    verdict = await Verification(world.app, against_source=False, report=lambda _: None).verify("project")
+    verdict = await Verification(world.app, against_source=False).verify("project")
     assert (verdict.exact, verdict.failed) == (False, 1)
 
     run = await sync_with_killed_workers(world, 3, others)
@@ -162,7 +162,7 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     run = await world.completed()
     assert (run.files_processed, run.files_failed) == (1, 0)
     assert await world.indexed() == await world.expected()
-    verdict = await Verification(world.app, against_source=True, report=lambda _: None).verify("project")
+    verdict = await Verification(world.app, against_source=True).verify("project")
     assert verdict.exact
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.documents import MAX_CURSOR_CHARS, cursor_after, key_before
 from reposync.errors import UsageError
+from reposync.operations.fields import MAX_CURSOR_CHARS, cursor_after, key_before
 from reposync.store.columns import path_key
 
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from reposync.api import limits
-from reposync.api.errors import SearchBusy, SearchTimeout
-from reposync.api.limits import ConcurrencyLimit
+from reposync.app import limits
+from reposync.app.limits import ConcurrencyLimit
+from reposync.errors import SearchBusy, SearchTimeout
 from reposync.supervision import in_thread
 from reposync.vectors.port import SearchHit
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from starlette.routing import Match
 
 from reposync.api.app import create_app
-from reposync.api.routing import PREFIX, path_of
+from reposync.operations.paths import PREFIX, path_of
 from tests.integration.api.serving import parts_of
 
 PARTS = st.one_of(
@@ -19,13 +19,13 @@ ROUTES = create_app(parts_of()).routes
 
 
 def asked(method: str, written: str) -> tuple[str, str] | None:
-    """The handler of a path, and the name that it gets."""
+    """The name of the route of a path, and the repository that it gets."""
     path = f"{PREFIX}/repositories/{written}"
     scope = {"type": "http", "method": method, "path": unquote(path), "raw_path": path.encode(), "root_path": ""}
     for route in ROUTES:
         match, found = route.matches(scope)
         if match is Match.FULL:
-            return found["endpoint"].__name__, found["path_params"]["name"]
+            return str(route.name), found["path_params"]["name"]
     return None
 
 
@@ -33,13 +33,13 @@ def asked(method: str, written: str) -> tuple[str, str] | None:
 def test_every_repository_can_be_reached_whatever_it_is_called(name: str) -> None:
     for written in (path_of(name), quote(name, safe="")):
         assert asked("GET", written) == ("get_repository", name)
-        assert asked("GET", f"{written}/wait") == ("wait_for_commit", name)
-        assert asked("POST", f"{written}/sync") == ("sync_repository", name)
-        assert asked("GET", f"{written}/index") == ("get_index", name)
+        assert asked("GET", f"{written}/wait") == ("wait", name)
+        assert asked("POST", f"{written}/sync") == ("sync", name)
+        assert asked("GET", f"{written}/index") == ("repository_index", name)
 
 
 @given(NAMES)
 def test_a_path_means_the_same_whichever_repositories_there_are(name: str) -> None:
-    assert asked("GET", f"{name}/wait") == ("wait_for_commit", name)
+    assert asked("GET", f"{name}/wait") == ("wait", name)
     assert asked("GET", f"{name}/sync") is None
     assert asked("POST", f"{name}/x%2Fsync") is None

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.hosts import check_source, is_public
 from reposync.config.loading import checked_repository
 from reposync.config.registry import Registry, ResolvedRepository
 from reposync.errors import SourceNotAllowed
+from reposync.operations.hosts import check_source, is_public
 
 
 def repository(**source: str) -> ResolvedRepository:

@@ -105,7 +105,7 @@ class GroupWorld(World):
 
     async def differences(self, name: str) -> dict[str, int]:
         """What `reposync verify` finds."""
-        verdict = await Verification(self.app, against_source=False, report=lambda _: None).verify(name)
+        verdict = await Verification(self.app, against_source=False).verify(name)
         assert verdict.trouble is None
         return dict(verdict.counts)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reposync.app.verification import Verification
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.syncing import sync
 from tests.integration.catalog.groups.conftest import PLATFORM, GroupWorld
 
 TWO = (PLATFORM, "{gitlab: main, group: labs}")
@@ -55,9 +55,7 @@ async def test_a_repair_after_a_rename_completes_at_once_and_reads_only_what_cha
     world.repository.commit({"b.py": b"y = 2\n"})
     await world.discover()
 
-    run = await Verification(world.app, against_source=False, report=lambda _: None).repair(
-        "platform/b", lambda _: None
-    )
+    run = await sync(world.app, await world.app.catalog.find("platform/b"), repair=True)
 
     assert (run.status, run.attempt, run.files_processed) == ("completed", 1, 1), run.error_message
     assert {each["repository"] for each in await world.metadata()} == {"platform/b"}

@@ -1,4 +1,4 @@
-"""How many searches a daemon does at a time."""
+"""How many searches a process does at a time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from reposync.api.errors import SearchBusy, SearchTimeout
+from reposync.errors import SearchBusy, SearchTimeout
 from reposync.supervision import end
 
 T = TypeVar("T")
 
 MAX_CONCURRENT = 2
-"""A local model uses all cores for a query, and the syncs need them too."""
+"""Of greps, which take seconds of a core each."""
 MAX_WAITING = 50
 MAX_WAITING_GREPS = 6
 """Each takes 5 s at most, so that the last one is answered within the time limit."""

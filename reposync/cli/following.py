@@ -1,0 +1,83 @@
+"""Following a run that a command has requested to its end, whoever executes it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from reposync.cli.output import open_display
+from reposync.errors import CANNOT_HERE, RepoSyncError, StoreUnavailable
+from reposync.operations import runs
+from reposync.operations.following import displayed_progress
+from reposync.operations.runs import Run, RunDetail, RunStatus
+from reposync.words import escape_unprintable
+
+if TYPE_CHECKING:
+    from reposync.cli.performing import Performer
+    from reposync.operations.following import Watch
+
+FOLLOW_SECONDS = 0.3
+OUTAGE_SECONDS = 60.0
+"""How long `watched` waits for an unreachable database."""
+
+
+def follow(perform: Performer, run: Run) -> RunDetail:
+    """The run when it has ended, or has failed here and continues because somebody else asked for it too. Its progress
+    is displayed. Without workers, or if they cannot execute it, it is executed here. Ctrl-C takes it with the command,
+    unless somebody else asked for it too. Raises LeaseLost, StoreUnavailable."""
+    latest, failures = run, None
+    try:
+        with open_display(run.repository) as display:
+            while True:
+                has_ended = _execute(perform, latest, display)
+                latest = perform(runs.get_run, run_id=run.id)
+                if has_ended or latest.is_final:
+                    return latest
+                if latest.status == RunStatus.RETRYING and failures is not None and latest.failures > failures:
+                    what = f"attempt {latest.attempt} failed and will be retried: {latest.error_message}"
+                    warn(run.repository, what)
+                failures = latest.failures
+                display(displayed_progress(latest))
+                time.sleep(FOLLOW_SECONDS)
+    except KeyboardInterrupt:
+        withdraw(perform, run)
+        raise
+
+
+def watched(perform: Performer, run: RunDetail) -> RunDetail:
+    """The run when it has ended, whichever process executes it. Raises StoreUnavailable if the database is unreachable
+    for a minute."""
+    read_at = time.monotonic()
+    with open_display(run.repository) as display:
+        while not run.is_final:
+            display(displayed_progress(run))
+            time.sleep(FOLLOW_SECONDS)
+            try:
+                run, read_at = perform(runs.get_run, run_id=run.id), time.monotonic()
+            except StoreUnavailable:
+                if time.monotonic() - read_at > OUTAGE_SECONDS:
+                    raise
+    return run
+
+
+def _execute(perform: Performer, run: Run, display: Watch) -> bool:
+    """Whether the run was executed here, or has ended."""
+    daemon = perform.daemon
+    if daemon is not None and daemon.has_workers and not (run.is_waiting and run.error_code in CANNOT_HERE):
+        return run.is_final
+    from reposync.app.command_runs import execute_for_command
+
+    return perform.here(lambda app: execute_for_command(app, run.id, display), with_engine=True)
+
+
+def withdraw(perform: Performer, run: Run) -> None:
+    """The command ends: its run does, too, unless somebody else asked for it."""
+    with contextlib.suppress(RepoSyncError):
+        perform(runs.cancel, runs.Cancellation(if_unshared=True), run_id=run.id)
+
+
+def warn(about: str, text: str) -> None:
+    click.echo(f"{escape_unprintable(about)}: {escape_unprintable(text)}", err=True)

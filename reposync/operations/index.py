@@ -1,0 +1,88 @@
+"""The versions of each repository's index, and the locks of running syncs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, Field
+
+from reposync.app.index_overview import (
+    CollectionChange,
+    IndexOverview,
+    collection_changes,
+    index_overview,
+    index_overviews,
+)
+from reposync.errors import RedisUnavailable
+from reposync.operations.core import Actor, Arguments, NoArguments, operation
+from reposync.operations.fields import NamesArguments as NamesArguments
+from reposync.operations.fields import Page, page_of_names
+from reposync.runs.locks import Lock as Lock
+from reposync.runs.locks import Release as Release
+from reposync.runs.locks import lock_overviews, release_lock
+from reposync.store.index_queries import version_summaries
+
+if TYPE_CHECKING:
+    from reposync.app.application import Application
+
+LOCK_TIMEOUT_SECONDS = 10.0
+
+
+class IndexPage(Page[IndexOverview]):
+    """By name. `collections`: every configured collection, on every page. `next_cursor` is null on the last page."""
+
+    collections: list[CollectionChange]
+
+
+@operation("GET", "/index", NamesArguments, IndexPage)
+async def indexes(app: Application, actor: Actor, asked: NamesArguments) -> IndexPage:
+    """The versions of all indexes, and the progress of a change of the embedding model."""
+    names, next_cursor = page_of_names([row.name for row in await app.repositories.states()], asked)
+    items = await index_overviews(app, names) if names else []
+    collections = collection_changes(app, await version_summaries(app.database), await app.manifests.counts())
+    return IndexPage(items=items, collections=collections, next_cursor=next_cursor)
+
+
+@operation("GET", "/repositories/{name}/index", NoArguments, IndexOverview)
+async def repository_index(app: Application, actor: Actor, asked: NoArguments, *, name: str) -> IndexOverview:
+    """The versions of a repository's index."""
+    return await index_overview(app, name)
+
+
+class Locks(BaseModel):
+    """All locks, by repository."""
+
+    items: list[Lock]
+
+
+@operation("GET", "/locks", NoArguments, Locks)
+async def locks(app: Application, actor: Actor, asked: NoArguments) -> Locks:
+    """The locks of running syncs: the locks in Redis, and the running syncs without one."""
+    async with _timeout():
+        return Locks(items=await lock_overviews(app.locks, app.repositories, app.history))
+
+
+class ReleaseOptions(Arguments):
+    force: bool = Field(False, description="Whoever holds it.")
+
+
+@operation("DELETE", "/locks/{repository}", ReleaseOptions, Release)
+async def release(app: Application, actor: Actor, asked: ReleaseOptions, *, repository: str) -> Release:
+    """Release a lock whose holder is no longer valid. This is seldom needed: the next run replaces such a lock. With
+    `force`, of any holder, and its run is cancelled. `repository`: its name, or its id if it has no name."""
+    async with _timeout():
+        return await release_lock(
+            repository, app.locks, app.repositories, app.history, app.runs, force=asked.force, by=actor.name
+        )
+
+
+@contextlib.asynccontextmanager
+async def _timeout() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(LOCK_TIMEOUT_SECONDS):
+            yield
+    except TimeoutError as error:
+        raise RedisUnavailable(f"Redis and the database did not respond within {LOCK_TIMEOUT_SECONDS:g} s.") from error

@@ -1,0 +1,391 @@
+"""Requesting syncs, and what belongs to them: plans, verification, groups, and waiting for a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic_core import to_jsonable_python
+
+from reposync.errors import NotSearchableYet, RepositoryNotFound, RepoSyncError, SourceNotAllowed, UsageError
+from reposync.next_steps import ApplyRegistry
+from reposync.operations.core import Actor, Arguments, NoArguments, Role, operation
+from reposync.operations.runs import Run, ask, shown
+
+if TYPE_CHECKING:
+    from reposync.app.application import Application
+    from reposync.catalog.targets import SyncTarget
+    from reposync.store.repository import Repository
+
+MAX_WAIT_SECONDS = 300.0
+
+
+class SyncOptions(Arguments):
+    """The body may be omitted."""
+
+    full: StrictBool = Field(False, description="Read every file and check every point; known text is not embedded.")
+    allow_mass_delete: StrictBool = Field(False, description="Let it delete more than half of the indexed files.")
+
+
+@operation("POST", "/repositories/{name}/sync", SyncOptions, Run, executes=True, uses_index=True)
+async def sync(app: Application, actor: Actor, asked: SyncOptions, *, name: str) -> Run:
+    """Request a sync. Answers at once with the run that does it. A run that is already queued is returned, and no
+    second one is queued; a running one is followed by a new one."""
+    return await enqueue(app, actor, await _syncable(app, name), asked)
+
+
+async def _syncable(app: Application, name: str) -> Repository:
+    # With it comes half of the program; commands and agents that only describe a sync do without.
+    from reposync.catalog.targets import syncable
+
+    return await syncable(app.repositories, name)
+
+
+async def enqueue(app: Application, actor: Actor, row: Repository, asked: SyncOptions, *, repair: bool = False) -> Run:
+    from reposync.store.run import IN_ADVANCE
+
+    approval = IN_ADVANCE if asked.allow_mass_delete else None
+    run, _ = await app.runs.enqueue(row.name, ask(app, actor, full=asked.full, repair=repair, approval=approval))
+    return shown(app.history, run)
+
+
+class Target(SyncOptions):
+    target: str = Field(
+        min_length=1, max_length=4_096, description="A registered name, an https URL, or a folder of this machine."
+    )
+
+
+@operation("POST", "/sync", Target, Run, executes=True, uses_index=True, is_slow=True)
+async def sync_target(app: Application, actor: Actor, asked: Target) -> Run:
+    """Request a sync of a repository by its name, address or folder. What is not registered is registered for syncs on
+    request, once its source answers; over HTTP, only names are taken."""
+    if not actor.is_local and not await app.repositories.list([asked.target]):
+        raise SourceNotAllowed(
+            f"{asked.target!r} is not the name of a registered repository.", remedy="Register it before you sync it."
+        )
+    return await enqueue(app, actor, await registered(app, await app.catalog.find(asked.target)), asked)
+
+
+async def registered(app: Application, target: SyncTarget) -> Repository:
+    """Registers a new repository only if its source answers: a mistyped address leaves no row."""
+    # Opened before the run begins, so that its duration does not include the imports.
+    app.index(target.repository.collection)
+    try:
+        return await _syncable(app, target.name)
+    except RepositoryNotFound:
+        source = app.source(target)
+        try:
+            await source.head()
+        finally:
+            await source.close()
+    return await app.repositories.register(target.row)
+
+
+class Group(BaseModel):
+    """What a listing of a group's projects changed: `renamed` and `kept_names` are pairs of names, `paused` of names
+    and reasons. `problem`: why it changed nothing, or not all."""
+
+    group: str
+    problem: str | None = None
+    renamed: list[tuple[str, str]] = []
+    kept_names: list[tuple[str, str]] = []
+    paused: list[tuple[str, str]] = []
+
+
+class Names(BaseModel):
+    """What `sync` without a name is about: registered repositories with a schedule, whose definition can be used here.
+    `left_out`: the others, with the reason."""
+
+    items: list[str]
+    left_out: dict[str, str] = {}
+    groups: list[Group] = []
+
+
+class Discovery(Arguments):
+    allow_mass_delete: StrictBool = Field(False, description="Believe a listing that lost more than half of a group.")
+
+
+@operation("POST", "/discover", Discovery, Names, is_slow=True)
+async def discover(app: Application, actor: Actor, asked: Discovery) -> Names:
+    """List the projects of the configured groups, register new ones, and name all repositories that are synced. A group
+    that fails does not stop the others."""
+    registry = app.configuration.registry
+    groups = await _discovered(app, approved=asked.allow_mass_delete) if registry.groups else []
+    names = (await _scheduled(app)).model_copy(update={"groups": groups})
+    if not names.items and not any(group.problem for group in groups):
+        raise _nothing_registered(app)
+    return names
+
+
+async def _discovered(app: Application, *, approved: bool) -> list[Group]:
+    from reposync.catalog.groups import Discovery as GroupDiscovery
+
+    registry, groups = app.configuration.registry, []
+    discovery = GroupDiscovery(app.database)
+    for group in registry.groups:
+        try:
+            report = await discovery.discover(registry, group, approved=approved)
+        except RepoSyncError as error:
+            groups.append(Group(group=group.group, problem=str(error)))
+        else:
+            pairs = {key: list(getattr(report, key)) for key in ("renamed", "kept_names", "paused")}
+            groups.append(Group(group=group.group, problem=report.problem, **pairs))
+    return groups
+
+
+class TargetWords(Arguments):
+    target: list[Annotated[str, Field(min_length=1, max_length=4_096)]] = Field(
+        [], max_length=1_000, description="As for a sync; repeat it for several."
+    )
+
+
+@operation("GET", "/targets", TargetWords, Names, role=Role.OPERATE)
+async def targets(app: Application, actor: Actor, asked: TargetWords) -> Names:
+    """The names of repositories, also of those that a sync would register, and without a target of all that are
+    synced."""
+    if not asked.target:
+        names = await _scheduled(app)
+        if not names.items:
+            raise _nothing_registered(app)
+        return names
+    if not actor.is_local:
+        return Names(items=[(await _syncable(app, name)).name for name in asked.target])
+    return Names(items=list(dict.fromkeys([(await app.catalog.find(word)).name for word in asked.target])))
+
+
+async def _scheduled(app: Application) -> Names:
+    names, left_out = [], {}
+    for row in await app.repositories.list():
+        if not row.is_active or row.by_hand:
+            continue
+        try:
+            app.catalog.of_row(row)
+            names.append(row.name)
+        except RepoSyncError as error:
+            left_out[row.name] = str(error)
+    return Names(items=names, left_out=left_out)
+
+
+def _nothing_registered(app: Application) -> UsageError:
+    text = "Nothing is registered, and no target was named."
+    if app.catalog.unapplied is not None:
+        return UsageError(f"{text} {app.catalog.unapplied} was not applied yet.", next_steps=[ApplyRegistry()])
+    return UsageError(text, remedy="Name a git repository, or apply a registry file.")
+
+
+class PlanOptions(Arguments):
+    target: str = Field(min_length=1, max_length=4_096, description="As for a sync.")
+    full: bool = False
+
+
+class Plan(BaseModel):
+    """What a sync would do. `chunks` would be stored; `chunks_to_embed` of them, with `characters_to_embed`, would go
+    to the embedding model, the others have vectors in the index. `blocked`: why the run would stop and wait for
+    approval; null if it would not."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    repository: str
+    commit: str
+    commit_before: str | None
+    files: int
+    files_to_read: int
+    files_to_store: int
+    files_to_skip: int
+    files_to_delete: int
+    files_renamed: int
+    files_unchanged: int
+    chunks: int
+    chunks_to_embed: int
+    characters_to_embed: int
+    index_notice: str | None
+    blocked: str | None
+
+
+@operation("GET", "/plan", PlanOptions, Plan, role=Role.OPERATE, uses_index=True, is_slow=True)
+async def plan(app: Application, actor: Actor, asked: PlanOptions) -> Plan:
+    """What a sync would do, without any write. It reads the files that it would sync."""
+    from reposync.sync.progress import RunProgress
+
+    if not actor.is_local:
+        await _syncable(app, asked.target)
+    target = await app.catalog.find(asked.target)
+    return Plan.model_validate(await app.preview(target, full=asked.full, progress=RunProgress(), watch=lambda _: None))
+
+
+# Verification --------------------------------------------------------------------------------------------------------
+
+
+class VerifyOptions(Arguments):
+    source: bool = Field(False, description="Also read the recorded commit again and compare its files.")
+    limit: int = Field(20, ge=0, le=10_000, description="The maximum number of differences.")
+    timeout: float = Field(
+        60.0, ge=0, le=86_400.0, allow_inf_nan=False, description="Seconds to wait for a sync that is running."
+    )
+
+
+class Difference(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    kind: str
+    path: str | None
+    what: str
+    points: int
+
+
+class Verdict(BaseModel):
+    """`counts`: points (or chunks, or files), by kind of difference; `differences`: one a path and kind. `failed`:
+    files that could not be read or embedded, so that the index differs from the commit. `note`: further information.
+    `trouble`: why the index could not be verified. `needs_full`: only a run that reads every file again repairs it."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    repository: str
+    exact: bool
+    collection: str | None
+    commit: str | None
+    files: int
+    chunks: int
+    points: int
+    failed: int
+    note: str | None
+    trouble: str | None
+    needs_full: bool
+    counts: dict[str, int]
+    differences: list[Difference]
+    differences_left_out: int = 0
+
+
+@operation("GET", "/repositories/{name}/verify", VerifyOptions, Verdict, uses_index=True, is_slow=True)
+async def verify(app: Application, actor: Actor, asked: VerifyOptions, *, name: str) -> Verdict:
+    """Prove that the index holds precisely the indexed files of the recorded commit. Every point is read and compared
+    with the manifest. If a sync is running, it waits for it, `timeout` seconds at most."""
+    from reposync.app.verification import Verification
+
+    found = await Verification(app, asked.source, asked.timeout).verify(name)
+    verdict = Verdict.model_validate(found)
+    return verdict.model_copy(
+        update={
+            "differences": verdict.differences[: asked.limit],
+            "differences_left_out": max(0, len(verdict.differences) - asked.limit),
+        }
+    )
+
+
+class RepairOptions(Arguments):
+    full: StrictBool = Field(False, description="Read every file again, which repairs what only their content shows.")
+
+
+@operation("POST", "/repositories/{name}/repair", RepairOptions, Run, executes=True, uses_index=True)
+async def repair(app: Application, actor: Actor, asked: RepairOptions, *, name: str) -> Run:
+    """Request a run that compares every point with the manifest, and repairs differences."""
+    row = await _syncable(app, name)
+    return await enqueue(app, actor, row, SyncOptions(full=asked.full), repair=True)
+
+
+class Leftover(BaseModel):
+    """Points whose repository is not registered. `repository_id` null: points without a repository, which reposync
+    never writes. `known`: this database has runs of the repository; otherwise it may belong to a different installation
+    that uses the same collection."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    collection: str
+    repository_id: str | None
+    repository: str | None
+    points: int
+    known: bool
+
+
+class Leftovers(BaseModel):
+    items: list[Leftover]
+
+
+@operation("GET", "/leftovers", NoArguments, Leftovers, uses_index=True, is_slow=True)
+async def leftovers(app: Application, actor: Actor, asked: NoArguments) -> Leftovers:
+    """Points of no registered repository, by collection and name."""
+    from reposync.app.verification import find_orphaned_points
+
+    return Leftovers(items=[Leftover.model_validate(left) for left in await find_orphaned_points(app)])
+
+
+class Removed(BaseModel):
+    """`run`: as it ended; null if the repository is registered again, or a run of it is in progress."""
+
+    run: Run | None
+
+
+@operation("DELETE", "/leftovers/{repository_id}", NoArguments, Removed, uses_index=True, is_slow=True)
+async def remove_leftovers(app: Application, actor: Actor, asked: NoArguments, *, repository_id: str) -> Removed:
+    """Remove the points of a repository that is not registered from all collections, in a run of their own."""
+    from reposync.app.verification import find_orphaned_points, remove_orphaned_points
+
+    names = {left.repository_id: left.repository for left in await find_orphaned_points(app)}
+    if repository_id not in names:
+        raise RepositoryNotFound(f"No point belongs to an unregistered repository {repository_id!r}.")
+    run = await remove_orphaned_points(app, repository_id, names[repository_id] or repository_id)
+    return Removed(run=None if run is None else shown(app.history, run))
+
+
+# Waiting for a commit ------------------------------------------------------------------------------------------------
+
+
+class WaitFor(Arguments):
+    commit: str = Field(
+        pattern="^[0-9a-fA-F]{7,64}$",
+        description="Its name, or a unique prefix of at least 7 digits.",
+        examples=["8843d7f"],
+    )
+    timeout: float = Field(
+        30.0, ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, description="Seconds; 0 returns the current state."
+    )
+
+
+class CommitState(BaseModel):
+    """`relation` of the indexed commit to the requested one: `same`, `descendant`, or `later` (plain git servers cannot
+    compare commits: a run that began after the request has completed). `tells_descendants`: false if only equality of
+    the two commits is known; `limit` says why. `trouble`: why the source could not be asked."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    repository: str
+    commit: str
+    relation: str | None
+    last_commit: str | None
+    last_sync_at: datetime | None
+    is_active: bool
+    paused_reason: str | None
+    tells_descendants: bool
+    trouble: str | None
+    limit: str | None
+
+
+async def _always() -> bool:
+    return True
+
+
+@operation("GET", "/repositories/{name}/wait", WaitFor, CommitState)
+async def wait(app: Application, actor: Actor, asked: WaitFor, *, name: str) -> CommitState:
+    """Wait until a commit can be searched. Answers as soon as the index holds exactly `commit`, or a descendant of it;
+    a commit counts from the end of its sync. It triggers nothing: a sync does. **Plain git servers cannot compare
+    commits**: the indexed commit itself counts, and a run that began after the request (`relation` is then `later`)."""
+    return await wait_while_wanted(app, actor, asked, name, _always)
+
+
+async def wait_while_wanted(
+    app: Application, actor: Actor, asked: WaitFor, name: str, is_wanted: Callable[[], Awaitable[bool]]
+) -> CommitState:
+    """As `wait`, as long as somebody wants it."""
+    actor.require(Role.READ)
+    found = await app.commits.wait(
+        name, asked.commit.lower(), asked.timeout, is_wanted=is_wanted, client=actor.credential
+    )
+    state = replace(found, commit=asked.commit)
+    if state.relation is None:
+        why = await app.commits.explained(name, state)
+        details = {**asdict(state), "limit": why.limit, "run": why.run and why.run.document}
+        raise NotSearchableYet(why.text, to_jsonable_python(details))
+    return CommitState.model_validate(state)

@@ -1,0 +1,117 @@
+"""What can be done and asked, and by which front end: what one can do, the others can, or the table says why not."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import click
+import pytest
+from fastapi.routing import APIRoute
+
+from reposync import operations
+from reposync.api.app import create_app
+from reposync.cli.main import cli
+from reposync.mcp.tools import TOOLS
+from reposync.operations.core import Operation, Role
+from reposync.operations.paths import PREFIX
+from tests.integration.api.serving import parts_of
+
+
+class Cells(NamedTuple):
+    """The words of the command, and the tool. A text with spaces in place of a tool says why there is none."""
+
+    command: str
+    tool: str
+
+
+PEOPLE = "a person decides it"
+FOUND = "agents search and read"
+TABLE = {
+    "list_repositories": Cells("repos list", "list_repositories"),
+    "get_repository": Cells("repos show", "list_repositories"),
+    "register": Cells("repos add", PEOPLE),
+    "put_repository": Cells("repos set", PEOPLE),
+    "change": Cells("repos set", PEOPLE),
+    "remove": Cells("repos remove", PEOPLE),
+    "adopt": Cells("repos adopt", PEOPLE),
+    "history": Cells("history", FOUND),
+    "get_run": Cells("runs show", FOUND),
+    "problems": Cells("runs show", FOUND),
+    "cancel": Cells("runs cancel", PEOPLE),
+    "approve": Cells("runs approve", PEOPLE),
+    "retry": Cells("runs retry", "request_sync"),
+    "retry_failed": Cells("sync", "request_sync"),
+    "search": Cells("search", "search_code"),
+    "grep": Cells("grep", "grep_code"),
+    "read": Cells("cat", "read_code"),
+    "outline": Cells("cat", "read_code"),
+    "evaluate": Cells("eval", PEOPLE),
+    "sync": Cells("sync", "request_sync"),
+    "sync_target": Cells("sync", "request_sync"),
+    "discover": Cells("sync", PEOPLE),
+    "targets": Cells("sync", "list_repositories"),
+    "plan": Cells("sync --plan", PEOPLE),
+    "verify": Cells("verify", PEOPLE),
+    "repair": Cells("verify --repair", PEOPLE),
+    "leftovers": Cells("verify", PEOPLE),
+    "remove_leftovers": Cells("verify --remove-unknown", PEOPLE),
+    "wait": Cells("mcp", "wait_for_commit"),
+    "indexes": Cells("index status", "list_repositories"),
+    "repository_index": Cells("index status", "list_repositories"),
+    "locks": Cells("locks list", PEOPLE),
+    "release": Cells("locks release", PEOPLE),
+}
+BY_ANOTHER = {"put_repository", "retry_failed", "outline", "sync", "wait"}
+"""Their commands do it by a different operation, or leave it to the tools."""
+
+
+def all_operations() -> Iterator[Operation[Any, Any]]:
+    for module in pkgutil.iter_modules(operations.__path__):
+        for value in vars(importlib.import_module(f"{operations.__name__}.{module.name}")).values():
+            if isinstance(value, Operation):
+                yield value
+
+
+OPERATIONS = {operation.name: operation for operation in all_operations()}
+ROUTES = {route.name: route for route in create_app(parts_of()).routes if isinstance(route, APIRoute)}
+EACH = pytest.mark.parametrize("name", sorted(TABLE))
+
+
+def test_the_table_has_every_operation() -> None:
+    assert TABLE.keys() == OPERATIONS.keys()
+
+
+@EACH
+def test_each_has_a_route_of_its_own(name: str) -> None:
+    operation, route = OPERATIONS[name], ROUTES[name]
+
+    assert route.methods == {operation.method}
+    assert route.path.replace(":path}", "}") == PREFIX + operation.path
+    assert (operation.method == "GET") <= (operation.role is Role.READ or name in ("plan", "targets"))
+
+
+@EACH
+def test_each_has_a_command_that_performs_it(name: str) -> None:
+    words = TABLE[name].command.split()
+    command: click.Command | None = cli
+    while isinstance(command, click.Group) and words:
+        command = command.get_command(click.Context(command), words.pop(0))
+    assert command is not None and command.callback is not None
+
+    options = [option for parameter in command.params for option in parameter.opts]
+    assert set(words) <= set(options)
+    module = inspect.getmodule(inspect.unwrap(command.callback))
+    assert module is not None
+    named = {node.attr for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Attribute)}
+    assert name in BY_ANOTHER or name in named
+
+
+@EACH
+def test_each_has_a_tool_or_a_reason_why_not(name: str) -> None:
+    tool = TABLE[name].tool
+    assert " " in tool or tool in TOOLS
