@@ -13,7 +13,7 @@ import click
 from pydantic import BaseModel, TypeAdapter
 
 from reposync.cli.commands import current_user, interrupt_on_sigterm, settings
-from reposync.cli.running_daemon import TIMEOUT_SECONDS, RunningDaemon, running_daemon
+from reposync.cli.running_daemon import SLOW_SECONDS, TIMEOUT_SECONDS, RunningDaemon, running_daemon
 from reposync.errors import RepoSyncError
 from reposync.operations.core import Actor, Operation
 from reposync.operations.fields import MAX_PAGE_ITEMS
@@ -76,7 +76,7 @@ class Performer:
         self, daemon: RunningDaemon, operation: Operation[Any, Any], arguments: BaseModel, named: Mapping[str, str]
     ) -> bytes | None:
         path, body = address_of(operation, **named), arguments.model_dump(mode="json", exclude_defaults=True)
-        timeout = None if operation.is_slow else TIMEOUT_SECONDS
+        timeout = SLOW_SECONDS if operation.is_slow else TIMEOUT_SECONDS
         if operation.method not in ("GET", "DELETE"):
             return daemon.request(operation.method, path, body, user=self._user, timeout_seconds=timeout)
         if operation.executes:

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 25.0
 """Longer than the time limit of a search in the daemon, which then answers with an error."""
+SLOW_SECONDS = 86_400.0
+"""Of operations that read a whole repository."""
 
 _RECORD = "serve.json"
 _MAX_RECORD_BYTES = 4096
 _MAX_RESPONSE_BYTES = 64 * 2**20
-_LOCK_TRIES, _LOCK_INTERVAL_SECONDS = 10, 0.01
+# Together less than an event loop may be blocked.
+_LOCK_TRIES, _LOCK_INTERVAL_SECONDS = 4, 0.01
 _NOT_SERVING = frozenset({"STARTING", "SHUTTING_DOWN"})
 
 
@@ -76,7 +79,7 @@ class RunningDaemon:
         body: Mapping[str, Any] | None = None,
         *,
         user: str = "",
-        timeout_seconds: float | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> bytes | None:
         """The body of the response; None if the daemon is gone, not ready, or does not know the request, so that the
         caller does the work itself. `path`: quoted, with its query.
