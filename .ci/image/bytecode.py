@@ -3,7 +3,8 @@
 The container's file system is read-only, so what has no bytecode in the image is compiled at every start. Bytecode of
 everything would be twice as large, most of it of modules that are never imported.
 
-Every module of reposync is imported but what needs an extra, the model embeds a text, a database is made: where that fails, the build does.
+Every module of reposync is imported but those that need an extra, the model embeds a text, a database is made: where
+that fails, the build does.
 LIST gets the names of the standard library's modules among them: an official Python image has no bytecode of those.
 """
 
@@ -23,7 +24,6 @@ import reposync
 from reposync.cli.main import cli
 from reposync.config.sections import EmbeddingConfig
 from reposync.embedding.local import LocalEmbedder
-
 
 OF_EXTRAS = ("reposync.telemetry.traces",)
 """Modules whose libraries are not in the image."""
