@@ -61,12 +61,6 @@ def path_template(operation: Operation[Any, Any]) -> str:
     return path
 
 
-def arguments_of(operation: Operation[Any, Any]) -> Any:
-    """The annotation of the arguments: a query, or a body, which may be omitted if nothing in it is required."""
-    kind = Query() if operation.method in ("GET", "DELETE") or operation.arguments is NoArguments else Body()
-    return Annotated[operation.arguments, kind]
-
-
 def add_operation(
     routes: APIRouter, parts: ApiParts, operation: Operation[Any, Any], *, has_etag: bool = False, **options: Any
 ) -> None:
@@ -89,7 +83,8 @@ def add_operation(
 
 
 def _annotate(handle: Callable[..., Any], operation: Operation[Any, Any]) -> None:
-    """FastAPI reads from the signature what a request has to have."""
+    """FastAPI reads from the signature what a request has to have. A body
+    may be omitted if nothing in it is required."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     named = [
         inspect.Parameter(placeholder, keyword, annotation=annotation)
@@ -98,11 +93,12 @@ def _annotate(handle: Callable[..., Any], operation: Operation[Any, Any]) -> Non
     ]
     is_body = operation.method not in ("GET", "DELETE") and operation.arguments is not NoArguments
     is_optional = is_body and not operation.arguments.model_json_schema().get("required")
-    annotation = arguments_of(operation)
-    if is_optional:
-        annotation = Annotated[operation.arguments | None, Body()]
+    kind: Any = operation.arguments | None if is_optional else operation.arguments
     arguments = inspect.Parameter(
-        "arguments", keyword, annotation=annotation, default=None if is_optional else inspect.Parameter.empty
+        "arguments",
+        keyword,
+        annotation=Annotated[kind, Body() if is_body else Query()],
+        default=None if is_optional else inspect.Parameter.empty,
     )
     request = inspect.Parameter("request", keyword, annotation=Request)
     handle.__signature__ = inspect.Signature([request, *named, arguments])  # type: ignore[attr-defined]

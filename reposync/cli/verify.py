@@ -108,7 +108,8 @@ def _leftovers(perform: Performer, *, repair: bool, remove_unknown: bool) -> lis
         identity, run, trouble = left.repository_id, None, None
         if repair and identity is not None and (left.known or remove_unknown):
             if identity not in runs:
-                runs[identity] = perform(syncs.remove_leftovers, repository_id=identity).run
+                options = syncs.RemovalOptions(unknown=remove_unknown)
+                runs[identity] = perform(syncs.remove_leftovers, options, repository_id=identity).run
             run = runs[identity]
             if run is None:
                 trouble = "It is registered again, or a run of it is in progress."

@@ -39,11 +39,11 @@ OnUse = Callable[[EmbeddingUse], None]
 
 
 def no_use(use: EmbeddingUse) -> None:
-    """Nobody wants to know."""
+    """For callers that do not report it."""
 
 
 def no_share(share: float) -> None:
-    """Nobody wants to know."""
+    """For callers that do not report it."""
 
 
 @dataclass(frozen=True, slots=True)

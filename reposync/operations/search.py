@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from reposync.operations.core import Actor, Arguments, Role, operation
 from reposync.operations.fields import (
@@ -265,16 +265,6 @@ async def read(app: Application, actor: Actor, asked: Lines, *, name: str, path:
     return FileLines.model_validate(await read_file(app, name, path, asked.start, asked.end))
 
 
-def _without_nul(path: str) -> str:
-    """Git allows every character but this one in a path, and databases too."""
-    if "\0" in path:
-        raise ValueError("must not contain NUL")
-    return path
-
-
-FilePath = Annotated[str, AfterValidator(_without_nul)]
-
-
 class OutlineOf(Arguments):
     path: PlainText = Field(
         min_length=1, max_length=MAX_PATH_CHARS, description="The file's path.", examples=["src/session.py"]
@@ -339,7 +329,7 @@ class Evaluation(BaseModel):
     misses: list[Miss]
 
 
-@operation("POST", "/eval", Questions, Evaluation, role=Role.READ, uses_index=True, is_slow=True)
+@operation("POST", "/eval", Questions, Evaluation, uses_index=True, is_slow=True)
 async def evaluate(app: Application, actor: Actor, asked: Questions) -> Evaluation:
     """Measure how well search finds known answers."""
     from reposync.search.evaluation import DEPTH, Question, ranks_of, scores

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from pydantic_core import to_jsonable_python
 
-from reposync.errors import NotSearchableYet, RepositoryNotFound, RepoSyncError, SourceNotAllowed, UsageError
+from reposync.errors import (
+    ConflictError,
+    NotSearchableYet,
+    RepositoryNotFound,
+    RepoSyncError,
+    SourceNotAllowed,
+    UsageError,
+)
 from reposync.next_steps import ApplyRegistry
 from reposync.operations.core import Actor, Arguments, NoArguments, Role, operation
 from reposync.operations.runs import Run, ask, shown
@@ -259,7 +266,10 @@ class Verdict(BaseModel):
     differences_left_out: int = 0
 
 
-@operation("GET", "/repositories/{name}/verify", VerifyOptions, Verdict, uses_index=True, is_slow=True)
+# It reads the whole index, and with `source` the repository: not for everybody who may read.
+@operation(
+    "GET", "/repositories/{name}/verify", VerifyOptions, Verdict, role=Role.OPERATE, uses_index=True, is_slow=True
+)
 async def verify(app: Application, actor: Actor, asked: VerifyOptions, *, name: str) -> Verdict:
     """Prove that the index holds precisely the indexed files of the recorded commit. Every point is read and compared
     with the manifest. If a sync is running, it waits for it, `timeout` seconds at most."""
@@ -304,12 +314,20 @@ class Leftovers(BaseModel):
     items: list[Leftover]
 
 
-@operation("GET", "/leftovers", NoArguments, Leftovers, uses_index=True, is_slow=True)
+@operation("GET", "/leftovers", NoArguments, Leftovers, role=Role.OPERATE, uses_index=True, is_slow=True)
 async def leftovers(app: Application, actor: Actor, asked: NoArguments) -> Leftovers:
     """Points of no registered repository, by collection and name."""
     from reposync.app.verification import find_orphaned_points
 
     return Leftovers(items=[Leftover.model_validate(left) for left in await find_orphaned_points(app)])
+
+
+class RemovalOptions(Arguments):
+    unknown: bool = Field(
+        False,
+        description="Also points of a repository that was never synced here. A different installation may use the same "
+        "collection: make sure that none does.",
+    )
 
 
 class Removed(BaseModel):
@@ -318,15 +336,20 @@ class Removed(BaseModel):
     run: Run | None
 
 
-@operation("DELETE", "/leftovers/{repository_id}", NoArguments, Removed, uses_index=True, is_slow=True)
-async def remove_leftovers(app: Application, actor: Actor, asked: NoArguments, *, repository_id: str) -> Removed:
+@operation("DELETE", "/leftovers/{repository_id}", RemovalOptions, Removed, uses_index=True, is_slow=True)
+async def remove_leftovers(app: Application, actor: Actor, asked: RemovalOptions, *, repository_id: str) -> Removed:
     """Remove the points of a repository that is not registered from all collections, in a run of their own."""
     from reposync.app.verification import find_orphaned_points, remove_orphaned_points
 
-    names = {left.repository_id: left.repository for left in await find_orphaned_points(app)}
-    if repository_id not in names:
+    left = next((left for left in await find_orphaned_points(app) if left.repository_id == repository_id), None)
+    if left is None:
         raise RepositoryNotFound(f"No point belongs to an unregistered repository {repository_id!r}.")
-    run = await remove_orphaned_points(app, repository_id, names[repository_id] or repository_id)
+    if not left.known and not asked.unknown:
+        raise ConflictError(
+            f"Repository {repository_id!r} was never synced here.",
+            remedy="A different installation may use the same collection. Set `unknown` if none does.",
+        )
+    run = await remove_orphaned_points(app, repository_id, left.repository or repository_id)
     return Removed(run=None if run is None else shown(app.history, run))
 
 

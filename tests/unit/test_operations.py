@@ -66,6 +66,8 @@ TABLE = {
     "locks": Cells("locks list", PEOPLE),
     "release": Cells("locks release", PEOPLE),
 }
+EXPENSIVE = {"plan", "targets", "verify", "leftovers"}
+"""They read a whole repository or index, or ask its source: not for everybody who may read."""
 BY_ANOTHER = {"put_repository", "retry_failed", "outline", "sync", "wait"}
 """Their commands do it by a different operation, or leave it to the tools."""
 
@@ -92,7 +94,7 @@ def test_each_has_a_route_of_its_own(name: str) -> None:
 
     assert route.methods == {operation.method}
     assert route.path.replace(":path}", "}") == PREFIX + operation.path
-    assert (operation.method == "GET") <= (operation.role is Role.READ or name in ("plan", "targets"))
+    assert (operation.method == "GET") <= (operation.role is Role.READ or name in EXPENSIVE)
 
 
 @EACH

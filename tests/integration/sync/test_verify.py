@@ -16,8 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from reposync.app.verification import Verdict, Verification, find_orphaned_points, remove_orphaned_points
+from reposync.app.verification import Verdict, Verification, find_orphaned_points
 from reposync.content.model import content_hash
+from reposync.errors import ConflictError
+from reposync.operations.core import Actor
+from reposync.operations.syncs import RemovalOptions, remove_leftovers
 from reposync.store.endings import Finish
 from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.status import RunTrigger
@@ -230,7 +233,10 @@ async def test_any_damage_is_reported_and_a_repair_ends_where_a_fresh_sync_does(
     for leftover in await find_orphaned_points(world.app):  # a point that says that it is another repository's
         if leftover.repository_id == str(uuid.UUID(int=7)):
             assert leftover.repository_id is not None
-            await remove_orphaned_points(world.app, leftover.repository_id, "nobody")
+            who, named = Actor.at_terminal("nobody"), {"repository_id": leftover.repository_id}
+            with pytest.raises(ConflictError, match="never synced here"):
+                await remove_leftovers(world.app, who, RemovalOptions(), **named)
+            await remove_leftovers(world.app, who, RemovalOptions(unknown=True), **named)
     assert (await verdict(world, source=True)).exact
     assert comparable(await world.points()) == fresh
 
