@@ -34,6 +34,7 @@ from reposync.store.registry import RegistryDocuments
 from reposync.store.repositories import Repositories
 from reposync.store.run import Run
 from reposync.store.runs import Runs
+from reposync.store.status import RunStatus
 from reposync.store.versions import Versions
 from reposync.store.workers import Workers
 from reposync.sync.lease import Lease
@@ -226,13 +227,14 @@ class Application:
         return await execution.perform(make)
 
     async def claim(self, repository_id: str, run_id: str | None = None) -> Run | None:
-        """Claim the first run of this repository, or only the one with `run_id`."""
+        """Claim the first run of this repository, or only the one with `run_id`. While a run is running, it is the only
+        one: if its lease ends right now, the next call takes it over before the others."""
         from reposync.runs.endings import ExecutionPolicy
 
         for run in await self.history.active(repository_id):
             if run_id in (None, run.id):
                 claimed = await self.runs.claim(self.worker, ExecutionPolicy().lease_seconds, run_id=run.id)
-                if claimed is not None:
+                if claimed is not None or run.status is RunStatus.RUNNING:
                     return claimed
         return None
 
