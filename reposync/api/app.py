@@ -14,11 +14,8 @@ from reposync.api.hosts import Proxies
 from reposync.api.middleware import add_middleware
 from reposync.api.routes.events import event_routes
 from reposync.api.routes.mcp import mcp_routes
-from reposync.api.routes.others import other_routes
+from reposync.api.routes.operations import operation_routes
 from reposync.api.routes.probes import probe_routes
-from reposync.api.routes.repositories import repository_routes
-from reposync.api.routes.runs import run_routes
-from reposync.api.routes.search import search_routes
 from reposync.api.routes.webhooks import webhook_routes
 from reposync.api.routing import ApiParts, Route
 from reposync.api.web.help_page import help_page
@@ -31,16 +28,7 @@ MIN_COMPRESSED_BYTES = 1_000
 
 __all__ = ["ApiParts", "create_app"]
 
-ROUTES = (
-    probe_routes,
-    other_routes,
-    repository_routes,
-    run_routes,
-    event_routes,
-    search_routes,
-    mcp_routes,
-    webhook_routes,
-)
+ROUTES = (probe_routes, operation_routes, event_routes, mcp_routes, webhook_routes)
 
 
 def create_app(parts: ApiParts) -> FastAPI:

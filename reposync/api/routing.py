@@ -1,8 +1,8 @@
 """What routes are built from: admission before the body is read, limits of bodies, and repository names in paths.
 
-Names have slashes, see `reposync.operations.paths`. Whether a path ends in an action is decided on the path as the
-client wrote it, or its meaning would depend on which repositories exist. A file comes after the first `/-/`, as in
-GitLab: `/files/platform/api/-/src/app.py`.
+Names have slashes, see `reposync.operations.paths`. Routes match the path as the client wrote it, in which `%2F` is no
+slash: whether a path ends in an action must not depend on which repositories exist. A file comes after the first `/-/`,
+as in GitLab: `/files/platform/api/-/src/app.py`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ async def _check_json(request: Request) -> None:
 class Route(APIRoute):
     """Admits the request by its head, then reads its body within `body_limits`, then calls the handler.
 
-    A path may contain `{name:path}`, at its end or before an action. No name is empty or ends in a slash.
+    A path may contain `{name:path}`, at its end, before an action or before a file.
     """
 
     body_limits: ClassVar[BodyLimits | None] = BodyLimits()
@@ -144,8 +144,11 @@ class Route(APIRoute):
 
     def __init__(self, path: str, *arguments: Any, **options: Any) -> None:
         super().__init__(path, *arguments, **options)
-        if path.endswith(FILE):  # the name of a file may have line breaks
-            self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)
+        # The shortest name: a file begins after the first `/-/`. No value is empty or ends in a slash.
+        pattern = re.sub(r"\(\?P<(\w+)>\.\*\)", r"(?P<\1>.*?[^/])", self.path_regex.pattern)
+        if path == f"{PREFIX}/repositories/{{name:path}}":
+            pattern = pattern.replace("(?P<name>", rf"(?!.+/(?:{'|'.join(ACTIONS)})$)(?P<name>")
+        self.path_regex = re.compile(pattern)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -166,14 +169,11 @@ class Route(APIRoute):
         return admitted
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        before, is_named, action = self.path.partition("{name:path}")
-        is_file = self.path.endswith(FILE)
-        if is_named and not is_file and scope["type"] == "http" and action != _written_action(scope):
-            return Match.NONE, {}
-        if self.path.endswith(":path}") and scope["path"].endswith("/"):
-            return Match.NONE, {}
-        match, found = super().matches(scope)
-        return match, {**found, "path_params": _written_file(scope, before)} if is_file and found else found
+        written = scope.get("raw_path") or quote(scope["path"]).encode()
+        match, matched = super().matches({**scope, "path": written.decode("latin-1")})
+        if match is not Match.NONE:
+            matched["path_params"] = {key: unquote(value) for key, value in matched["path_params"].items()}
+        return match, matched
 
 
 class UnreadRoute(Route):
@@ -194,20 +194,3 @@ class Router(APIRouter):
         super().__init__(
             route_class=route_class, responses=ERROR_ANSWERS, generate_unique_id_function=_unique_id, **options
         )
-
-
-def _written_action(scope: Scope) -> str:
-    """`/sync` or another of ACTIONS, or an empty string."""
-    below = _written_below(scope, f"{PREFIX}/repositories/")
-    found = (f"/{action}" for action in ACTIONS if below.endswith(f"/{action}"))
-    return next((action for action in found if len(below) > len(action)), "")
-
-
-def _written_file(scope: Scope, before: str) -> dict[str, str]:
-    name, _, path = _written_below(scope, before).partition("/-/")
-    return {"name": unquote(name), "path": unquote(path)}
-
-
-def _written_below(scope: Scope, before: str) -> str:
-    written = scope.get("raw_path") or quote(scope["path"]).encode()
-    return str(written.partition(before.encode())[2].decode("latin-1"))
