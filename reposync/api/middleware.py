@@ -1,4 +1,4 @@
-"""Middleware around every request: ids, headers of responses, unexpected errors, and the limits of a request's head."""
+"""What every request passes: an id, headers of responses, unexpected errors, the log, and the limits of its head."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import asyncio
 import logging
 import re
 import secrets
+import time
 import uuid
 from email.utils import formatdate
+from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from reposync.api.auth import SAFE_METHODS
+from reposync.api.auth import SAFE_METHODS, admitted
 from reposync.api.errors import (
+    ERROR_CODE,
     BodyUnreadable,
     CrossSiteRefused,
     ErrorResponse,
@@ -31,8 +34,10 @@ from reposync.api.errors import (
 from reposync.api.hosts import AllowedHosts, is_cross_site, original_host
 from reposync.config.sections import HttpConfig
 from reposync.errors import RepoSyncError
+from reposync.telemetry.metrics import Metrics, outcome_of
 
 log = logging.getLogger(__name__)
+access_log = logging.getLogger("reposync.access")
 
 REQUEST_ID = "X-Request-Id"
 MAX_QUERY_BYTES = MAX_PATH_BYTES = 8_192
@@ -59,122 +64,128 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEALTH = ("/healthz", "/readyz")
 # Monitoring requests these by IP address. With tokens, their responses reveal nothing that depends on the client.
 _PROBES = (*_HEALTH, "/metrics")
+OTHER = "other"
+"""The route of paths that do not exist, and the method of requests with an unknown one: clients choose both freely."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_STATIC = "/static"
+# Requested all the time, and by nobody who looks for it in a log.
+_QUIET = frozenset({*_PROBES, _STATIC})
 _FOR_PROGRAMS = ("/api/", "/mcp", "/metrics", "/openapi.json")
 
 
-def add_middleware(app: FastAPI, config: HttpConfig, *, has_tokens: bool) -> None:
-    """Around the whole application, including its errors."""
-    # The last one is the outermost.
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(Turnstile, root=config.root_path)
-    app.add_middleware(Guard, config=config, has_tokens=has_tokens)
-    app.add_middleware(UnexpectedErrors)
-    app.add_middleware(ResponseHeaders, root=config.root_path)
-    app.add_middleware(RequestId)
+class Requests:
+    """The middleware around every request: its id, headers and log line, unexpected errors, and the limits of its head.
 
+    At shutdown it answers requests that have no response yet. Unexpected errors are logged under the incident that the
+    response names; not by an exception handler: Starlette raises the error again after one, and the server would log it
+    twice. One request begins in each turn of the event loop: 500 at once, which render a page each, would hold it for
+    seconds, and with it probes, leases and syncs. Probes of health do not wait.
+    """
 
-class RequestId:
-    """Gives the request an id, in the response and in every log line."""
-
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, config: HttpConfig, metrics: Metrics, *, has_tokens: bool) -> None:
         self._app = app
+        self._root = config.root_path
+        self._log = AccessLog(metrics, log_queries=config.log_queries)
+        self._guard = Guard(config, has_tokens=has_tokens)
+        self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, has_started = time.monotonic(), False
         given_id = Headers(scope=scope).get(REQUEST_ID, "")
         request_id = given_id if _REQUEST_ID.fullmatch(given_id) else uuid.uuid4().hex
+        # HEAD is GET; the server, which has the other scope, sends no body (RFC 9110, 9.3.2). Not by a second method of
+        # each route: OpenAPI would list every operation twice.
+        is_head = scope["method"] == "HEAD"
+        inner = {**scope, "method": "GET" if is_head else scope["method"], _HEAD: is_head}
 
-        async def send_with_id(message: Message) -> None:
+        async def send_complete(message: Message) -> None:
+            nonlocal has_started
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+                has_started = True
+                self._add_headers(scope, message, request_id)
+                self._log.record(scope["method"], inner, message, time.monotonic() - began)
             await send(message)
 
         with bound_contextvars(request=request_id):
-            await self._app(scope, receive, send_with_id)
+            try:
+                self._guard.check(inner)
+                if inner["path"].removeprefix(self._root) not in _HEALTH:
+                    async with self._turn:
+                        await asyncio.sleep(0)
+                await self._app(inner, receive, send_complete)
+                return
+            except RepoSyncError as refusal:  # of the guard: the application has handlers
+                response = ErrorResponse(refusal)
+            except asyncio.CancelledError:
+                # Only the server cancels requests, when it shuts down; it closes the connection.
+                response = ErrorResponse(ShuttingDown())
+            except Exception:
+                incident = secrets.token_hex(6)
+                log.exception(
+                    "A request ended in an unexpected error",
+                    extra={"incident": incident, "method": scope["method"], "path": scope["path"]},
+                )
+                response = ErrorResponse(Unexpected(incident))
+            # A response that has started can only be cut off, which the server does if it is not complete.
+            if not has_started:
+                await response(inner, receive, send_complete)
+
+    def _add_headers(self, scope: Scope, start: Message, request_id: str) -> None:
+        headers = MutableHeaders(scope=start)
+        headers.update({**SECURITY_HEADERS, REQUEST_ID: request_id})
+        headers.setdefault("Cache-Control", "no-store")
+        headers.setdefault("Date", formatdate(usegmt=True))
+        if start["status"] == 304:
+            # As the response with a body has it: caches take the headers of a 304 over.
+            headers.add_vary_header("Accept-Encoding")
+        # Below a path of a host there are other services, for which https is not ours to require.
+        if scope["scheme"] == "https" and not self._root:
+            headers["Strict-Transport-Security"] = "max-age=31536000"
 
 
-class ResponseHeaders:
-    """Adds the headers that every response has. `root`: the root path."""
+class AccessLog:
+    """Logs and counts each response as it begins, so a stream counts until its first event."""
 
-    def __init__(self, app: ASGIApp, root: str) -> None:
-        self._app, self._root = app, root
+    def __init__(self, metrics: Metrics, *, log_queries: bool) -> None:
+        self._metrics, self._log_queries = metrics, log_queries
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(SECURITY_HEADERS)
-                headers.setdefault("Cache-Control", "no-store")
-                headers.setdefault("Date", formatdate(usegmt=True))
-                if message["status"] == 304:
-                    # As the response with a body has it: caches take the headers of a 304 over.
-                    headers.add_vary_header("Accept-Encoding")
-                # Below a path of a host there are other services, for which https is not ours to require.
-                if scope["scheme"] == "https" and not self._root:
-                    headers["Strict-Transport-Security"] = "max-age=31536000"
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
-
-
-class UnexpectedErrors:
-    """Answers unexpected errors, and logs them under the incident that the response names; at shutdown, requests that
-    have no response yet. Not an exception handler: Starlette raises the error again after one, and the server would log
-    it twice."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_started = False
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal has_started
-            has_started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_note)
+    def record(self, given_method: str, scope: Scope, start: Message, seconds: float) -> None:
+        """`scope`: with the route and the principal, which the application has found."""
+        # The template of the path. A mount is no route.
+        is_static = "route" not in scope and scope.get("root_path", "").endswith(_STATIC)
+        route = _STATIC if is_static else getattr(scope.get("route"), "path", OTHER)
+        status, method = start["status"], given_method if given_method in METHODS else OTHER
+        self._metrics.count("http_requests", route, method, str(status))
+        self._metrics.observe("http_request_duration_seconds", seconds, route, method, outcome_of(status))
+        if code := scope.get("state", {}).get(ERROR_CODE):
+            self._metrics.count("http_errors", code)
+        level = logging.DEBUG if route in _QUIET else logging.INFO
+        if not access_log.isEnabledFor(level):
             return
-        except asyncio.CancelledError:
-            # Only the server cancels requests, when it shuts down; it closes the connection.
-            response = ErrorResponse(ShuttingDown())
-        except Exception:
-            incident = secrets.token_hex(6)
-            log.exception(
-                "A request ended in an unexpected error",
-                extra={"incident": incident, "method": scope["method"], "path": scope["path"]},
-            )
-            response = ErrorResponse(Unexpected(incident))
-        # A response that has started can only be cut off, which the server does if it is not complete.
-        if not has_started:
-            await response(scope, receive, send)
+        fields: dict[str, Any] = {
+            "request": Headers(raw=start["headers"]).get("x-request-id"),
+            "actor": admitted(Request(scope)).name,
+            "method": method,
+            "route": route,
+            "status": status,
+            "milliseconds": round(seconds * 1000, 1),
+        }
+        if self._log_queries:
+            fields |= {"path": scope["path"], "query": scope["query_string"].decode("latin-1")}
+        access_log.log(level, "request", extra=fields)
 
 
 class Guard:
     """Refuses other hosts, other sites, and heads that are too large or ambiguous."""
 
-    def __init__(self, app: ASGIApp, config: HttpConfig, *, has_tokens: bool) -> None:
-        self._app = app
+    def __init__(self, config: HttpConfig, *, has_tokens: bool) -> None:
         self._root = config.root_path
         self._has_tokens = has_tokens
         self._hosts = AllowedHosts(config.allowed_hosts, has_tokens=has_tokens)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def check(self, scope: Scope) -> None:
+        """Raises RepoSyncError."""
         headers = Headers(scope=scope)
-        is_elsewhere = is_cross_site(headers)
-        try:
-            self._check(scope, headers, is_elsewhere=is_elsewhere)
-        except RepoSyncError as error:
-            await ErrorResponse(error)(scope, receive, send)
-            return
-        if is_elsewhere:
-            # Not compressed: that page could add guesses to a page with private code, and somebody who sees the traffic
-            # would learn from its size which guess was right (BREACH).
-            kept = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
-            scope = {**scope, "headers": kept}
-        await self._app(scope, receive, send)
-
-    def _check(self, scope: Scope, headers: Headers, *, is_elsewhere: bool) -> None:
         root_relative = scope["path"].removeprefix(self._root)
         if PROBES_ONLY in scope.get("state", ()) and root_relative not in _HEALTH:
             raise TooManyConnections("This pod has no free connections.", remedy="Try again in a moment.")
@@ -188,8 +199,12 @@ class Guard:
                     remedy="Without tokens it accepts names of loopback only; `http.allowed_hosts` of the registry "
                     "file allows others.",
                 )
-        if is_elsewhere and not self._may_come_from_elsewhere(scope["method"], headers, root_relative):
-            raise CrossSiteRefused("A page of another site made the browser send this request.")
+        if is_cross_site(headers):
+            if not self._may_come_from_elsewhere(scope["method"], headers, root_relative):
+                raise CrossSiteRefused("A page of another site made the browser send this request.")
+            # Not compressed: that page could add guesses to a page with private code, and somebody who sees the traffic
+            # would learn from its size which guess was right (BREACH).
+            scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
         if "transfer-encoding" in headers and "content-length" in headers:
             # RFC 9112, 6.3: a proxy in front may have taken the other one for the end of the body.
             raise BodyUnreadable("The request has both Content-Length and Transfer-Encoding.")
@@ -205,32 +220,6 @@ class Guard:
         # A link to a page. `iframe` navigates as well, and could be timed.
         is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         return is_link and not root_relative.startswith(_FOR_PROGRAMS)
-
-
-class Turnstile:
-    """One request begins in each turn of the event loop: 500 at once, which render a page each, would hold it for
-    seconds, and with it probes, leases and syncs. Probes of health do not wait."""
-
-    def __init__(self, app: ASGIApp, root: str) -> None:
-        self._app, self._root = app, root
-        self._turn = asyncio.Lock()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"].removeprefix(self._root) not in _HEALTH:
-            async with self._turn:
-                await asyncio.sleep(0)
-        await self._app(scope, receive, send)
-
-
-class HeadAsGet:
-    """Passes HEAD on as GET; the server sends no body (RFC 9110, 9.3.2). Not by a second method per route: OpenAPI
-    would list every operation twice."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app({**scope, "method": "GET", _HEAD: True} if scope["method"] == "HEAD" else scope, receive, send)
 
 
 def _check_size(scope: Scope) -> None:
@@ -254,4 +243,4 @@ def _check_size(scope: Scope) -> None:
 
 def is_head(request: Request) -> bool:
     """For streams that do not end by themselves."""
-    return _HEAD in request.scope
+    return bool(request.scope.get(_HEAD))

@@ -13,10 +13,11 @@ import structlog
 from fastapi import FastAPI, Request
 
 from reposync.api.errors import add_error_handlers
-from reposync.api.middleware import MAX_QUERY_BYTES, add_middleware
+from reposync.api.middleware import MAX_QUERY_BYTES, Requests
 from reposync.api.routing import BodyLimits, Route
 from reposync.api.server import HttpAddress, serve_http
 from reposync.config.sections import HttpConfig
+from reposync.telemetry.metrics import Metrics
 
 
 class SmallRoute(Route):
@@ -28,7 +29,7 @@ async def address() -> AsyncIterator[HttpAddress]:
     app = FastAPI()
     app.router.route_class = SmallRoute
     add_error_handlers(app, str)
-    add_middleware(app, HttpConfig(), has_tokens=True)
+    app.add_middleware(Requests, config=HttpConfig(), metrics=Metrics(version="1.2.3"), has_tokens=True)
 
     @app.post("/length")
     async def length(request: Request) -> int:
