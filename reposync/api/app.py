@@ -7,7 +7,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 from starlette.routing import Route as AnyRoute
 
-from reposync.api.description import DescribedApplication, Description, description_routes
+from reposync.api.description import DescribedApplication, description_routes
 from reposync.api.errors import add_error_handlers
 from reposync.api.hosts import Proxies
 from reposync.api.middleware import Requests
@@ -33,10 +33,10 @@ ROUTES = (probe_routes, operation_routes, event_routes, mcp_routes, webhook_rout
 def create_app(parts: ApiParts) -> FastAPI:
     """Has no state but `parts`, and opens nothing. Raises ConfigError for a root path that is one of its own paths."""
     renderer = Renderer(parts)
-    description = Description(lambda: app.openapi(), parts.access.config.root_path)
+    root = parts.access.config.root_path
     routers = [routes(parts) for routes in ROUTES]
-    routers += [description_routes(description), help_page(parts, renderer), login_page(parts, renderer)]
-    routers += [page_routes(parts, renderer, description)]
+    routers += [description_routes(), help_page(parts, renderer), login_page(parts, renderer)]
+    routers += [page_routes(parts, renderer)]
     app = DescribedApplication(
         title="reposync",
         summary="Keeps source code from GitLab searchable in Qdrant.",
@@ -45,8 +45,9 @@ def create_app(parts: ApiParts) -> FastAPI:
         # FastAPI's pages load scripts from a third-party server.
         docs_url=None,
         redoc_url=None,
-        # It would be put into JSON again for each request.
+        # It is made in the event loop.
         openapi_url=None,
+        servers=[{"url": root}] if root else None,
         # A redirect to the path without the slash would contain the wrong host behind most proxies.
         redirect_slashes=False,
     )
@@ -54,7 +55,7 @@ def create_app(parts: ApiParts) -> FastAPI:
     app.router.route_class = Route
     add_error_handlers(app, parts.secrets.redact)
     app.state.error_page = error_pages(renderer, parts.access)
-    _check_root_path(app, parts.access.config.root_path)
+    _check_root_path(app, root)
     # The last one is the outermost. Level 9 takes two to three times as long as 5, and saves at most a tenth more.
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=5)
     app.add_middleware(Requests, config=parts.access.config, metrics=parts.metrics, has_tokens=parts.access.has_tokens)

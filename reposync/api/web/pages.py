@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.datastructures import URL
 
 from reposync.api.auth import ANONYMOUS, Principal, actor_of, local_address, login_address
-from reposync.api.description import Description
 from reposync.api.errors import AccessDenied
 from reposync.api.routing import FILE, ApiParts, BodyLimits, Router, UnreadRoute, with_body
 from reposync.api.web.code_pages import show_file, show_search
@@ -29,7 +28,7 @@ from reposync.operations.syncs import RepairOptions, SyncOptions, repair, sync
 FORM = BodyLimits(max_bytes=16_384, seconds=3.0)
 
 
-def page_routes(parts: ApiParts, renderer: Renderer, description: Description) -> APIRouter:
+def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
     routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
 
@@ -47,7 +46,7 @@ def page_routes(parts: ApiParts, renderer: Renderer, description: Description) -
         principal = await parts.access.principal_or_none(request)
         operations = [
             {"tags": ["other"], "summary": "", **operation, "path": path, "method": method.upper()}
-            for path, methods in (await description.document())["paths"].items()
+            for path, methods in (await request.app.described())["paths"].items()
             for method, operation in methods.items()
         ]
         return renderer.page(request, "api_docs.html", principal, operations=operations, type_of=_type_of)

@@ -71,6 +71,18 @@ async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest, s
     assert answer.headers["location"].endswith(runs[0].id)
 
 
+async def test_whoever_cancels_a_running_run_can_wait_for_its_end(rest: Rest) -> None:
+    run = await rest.claimed((await rest.run("platform/api")).id)
+    waiting = asyncio.create_task(rest.client.post(f"{API}/runs/{run.id}/cancel", params={"wait": 30}))
+    while not (await rest.history.get(run.id)).cancel_requested:
+        await asyncio.sleep(0.01)
+    await rest.ended_claimed(run, RunStatus.CANCELLED)
+    answer = await waiting
+
+    assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+    assert [attempt["outcome"] for attempt in answer.json()["attempts"]] == ["cancelled"]
+
+
 async def test_waiting_ends_when_the_client_disconnects(rest: Rest) -> None:
     waiting = asyncio.create_task(asks(rest, params={"wait": 300}))
     while not await rest.history.runs():
