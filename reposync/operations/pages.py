@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from reposync.app.index_overview import CollectionChange, collection_changes
 from reposync.catalog.overview import Overview, late_repositories, overviews
@@ -35,26 +35,6 @@ Choice = Literal["all", "active", "paused", "inactive", "running", "behind", "at
 
 class Choices(NamesArguments):
     choice: Choice = "all"
-
-
-class _Known(NamedTuple):
-    name: str
-    state: str
-    latest: RunStatus | str | None
-    lacks_files: bool
-    lacks_meaning: bool
-    is_behind: bool
-
-
-_CHOICES: Mapping[Choice, Callable[[_Known], bool]] = {
-    "all": lambda known: True,
-    "active": lambda known: known.state == "active",
-    "paused": lambda known: known.state == "paused",
-    "inactive": lambda known: known.state == "inactive",
-    "running": lambda known: known.latest is RunStatus.RUNNING,
-    "behind": lambda known: known.is_behind,
-    "attention": lambda known: known.lacks_files or known.lacks_meaning or known.latest in _BAD,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,26 +72,24 @@ class AllRepositories:
 async def all_repositories(app: Application, actor: Actor, asked: Choices) -> AllRepositories:
     """A page of the repositories of a choice, by name, with what they have in common."""
     actor.require(Role.READ)
-    states = sorted(await app.repositories.states(), key=lambda state: state.name)
+    states = await app.repositories.states()
     latest = await app.history.latest_statuses(_BAD | ACTIVE)
     versions = await version_summaries(app.database)
-    incomplete = {version.repository for version in versions if version.is_live and version.lacks_files}
+    lack_files = {version.repository for version in versions if version.is_live and version.lacks_files}
     by_words = {version.repository for version in versions if version.is_live and version.words_only}
-    known = [
-        _Known(
-            state.name,
-            state.state,
-            latest.get(state.name),
-            state.name in incomplete,
-            # Nothing continues its first sync.
-            state.name in by_words and latest.get(state.name) not in ACTIVE,
-            state.is_active and state.behind_since is not None,
-        )
-        for state in states
-    ]
+    # Nothing continues their first sync.
+    lack_meaning = {name for name in by_words if latest.get(name) not in ACTIVE}
     part = (asked.name or "").casefold()
-    matching = [row for row in known if part in row.name.casefold()]
-    chosen = [row.name for row in matching if _CHOICES[asked.choice](row)]
+    choices: dict[Choice, set[str]] = {
+        "all": {state.name for state in states if part in state.name.casefold()},
+        "active": {state.name for state in states if state.state == "active"},
+        "paused": {state.name for state in states if state.state == "paused"},
+        "inactive": {state.name for state in states if state.state == "inactive"},
+        "running": {name for name, status in latest.items() if status is RunStatus.RUNNING},
+        "behind": {state.name for state in states if state.is_active and state.behind_since is not None},
+        "attention": {*lack_files, *lack_meaning, *(name for name, status in latest.items() if status in _BAD)},
+    }
+    chosen = sorted(choices["all"] & choices[asked.choice])
     names, next_cursor = page_of_names(chosen, asked)
     items = await overviews(app.repositories, app.manifests, app.history, names) if names else []
     of_interest = [item.last_run for item in items if item.last_run and item.last_status in ("running", "blocked")]
@@ -120,12 +98,12 @@ async def all_repositories(app: Application, actor: Actor, asked: Choices) -> Al
         items=items,
         skipped=chosen.index(names[0]) if names else len(chosen),
         next_cursor=next_cursor,
-        counts={choice: sum(map(is_in, matching)) for choice, is_in in _CHOICES.items()},
-        failed=sum(row.latest is RunStatus.FAILED for row in known),
+        counts={choice: len(choices["all"] & named) for choice, named in choices.items()},
+        failed=sum(status is RunStatus.FAILED for status in latest.values()),
         runs={run.id: shown(app.history, run) for run in runs.values()},
         commit_pages={version.repository_id: version.commit_page for version in versions if version.is_live},
         changes=[change for change in collection_changes(app, versions) if change.is_under_way],
-        day=await _last_day(app, states) if known else None,
+        day=await _last_day(app, states) if states else None,
     )
 
 

@@ -36,14 +36,6 @@ Token = tuple[str, str]
 """Class and text."""
 
 
-def code_block(rows: Sequence[Markup], first_line: int) -> Markup:
-    """Highlighted lines with their numbers in the file."""
-    width = len(str(first_line + len(rows) - 1))
-    numbered = (f'<span class="linenos">{at:>{width}}</span>{row}\n' for at, row in enumerate(rows, first_line))
-    html = f'<div class="highlight"><pre><code>{"".join(numbered)}</code></pre></div>'
-    return Markup(html)  # noqa: S704 - rows are HTML
-
-
 def highlighted_lines(lines: Sequence[str], language: str | None, first: int = 0) -> list[Markup]:
     """Each line from the index `first` on as HTML with classes."""
     shown = [_visible(each.removesuffix("\r")) for each in lines]

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -24,10 +25,12 @@ from reposync.api.auth import SAFE_METHODS, Access, Principal
 from reposync.api.errors import RETRY_AFTER_SECONDS, ErrorPage, ErrorResponse, help_path
 from reposync.api.etags import conditional_body
 from reposync.api.routing import ApiParts
+from reposync.api.web.figures import progress
 from reposync.app.application import Application
 from reposync.operations.core import Actor
+from reposync.operations.search import Hit
 from reposync.telemetry.health import Health
-from reposync.words import ago, duration, escape_unprintable, until
+from reposync.words import ago, duration, escape_unprintable, file_address, until, url_of_lines
 
 IDLE_REFRESH_SECONDS = 5
 STATIC = files("reposync.api.web") / "static"
@@ -86,7 +89,6 @@ class Renderer:
     def __init__(self, parts: ApiParts) -> None:
         self._version = parts.version
         self._health = parts.health
-        self._environment = _environment()
         self.root = parts.access.config.root_path
 
     def page(
@@ -106,7 +108,7 @@ class Renderer:
             "refresh_seconds": IDLE_REFRESH_SECONDS,
             "troubles": _troubles(self._health) if principal is not None else [],
         }
-        html = self._environment.get_template(template).render({**common, **values})
+        html = environment().get_template(template).render({**common, **values})
         content = html.encode("utf-8", "replace")
         if status != 200:
             return HTMLResponse(content, status)
@@ -146,7 +148,7 @@ def _digests() -> Mapping[str, str]:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     """One for the process: it keeps the compiled templates."""
     environment = Environment(
         loader=PackageLoader("reposync.api.web"),
@@ -168,6 +170,12 @@ def _environment() -> Environment:
         "visible": lambda text: escape_unprintable(str(text)),
         "prose": prose,
         "help": help_path,
+        "query": query,
+        "file_address": file_address,
+        "lines_address": lines_address,
+        "progress": progress,
+        "web_link": web_link,
+        "url_of_lines": url_of_lines,
     }
     environment.filters.update(filters)
     return environment
@@ -184,6 +192,17 @@ def size(count: float) -> str:
         if count >= least:
             return f"{count / least:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def query(values: Mapping[str, str]) -> str:
+    """The query string of an address, without empty values."""
+    kept = {key: value for key, value in values.items() if value}
+    return f"?{urlencode(kept)}" if kept else ""
+
+
+def lines_address(hit: Hit, start: int, end: int) -> str:
+    """Of the page of its file that marks these lines, without the root."""
+    return f"{file_address(hit.repository, hit.path)}?lines={start}-{end}#L{start}"
 
 
 def web_link(url: str | None) -> str | None:

@@ -6,9 +6,16 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from reposync.api.web.charts import CHART_HEIGHT, MIN_BAR_HEIGHT, hour_chart, run_chart
+from reposync.api.web.figures import Column, hour_chart, run_chart
+from reposync.api.web.rendering import environment
 from reposync.store.run import Run, RunCount
 from reposync.store.status import RunStatus
+
+CHART_HEIGHT, MIN_BAR_HEIGHT = 80, 2
+
+
+def drawn(columns: list[Column]) -> str:
+    return str(environment().get_template("charts.html").module.bars(columns, "runs", 24))  # type: ignore[attr-defined]
 
 
 def run(seconds: float | None, files: int = 0, status: RunStatus = RunStatus.COMPLETED, attempt: int = 1) -> Run:
@@ -47,10 +54,10 @@ def test_files_over_time_stand_from_the_oldest_to_the_newest_in_proportion() -> 
     assert chart is not None
     _, most, files = chart["charts"][1]
     assert most == "40"
-    assert heights(files) == [CHART_HEIGHT / 2, MIN_BAR_HEIGHT, CHART_HEIGHT]
-    assert re.findall(r'class="(\w+)" x', files) == ["completed", "completed", "failed"]
+    assert heights(drawn(files)) == [CHART_HEIGHT / 2, MIN_BAR_HEIGHT, CHART_HEIGHT]
+    assert re.findall(r'class="(\w+)" x', drawn(files)) == ["completed", "completed", "failed"]
     titles = ["web: completed, 20 files", "web: completed, 0 files", "web: failed, 40 files"]
-    assert re.findall("<title>(.*?)</title>", files) == titles
+    assert re.findall("<title>(.*?)</title>", drawn(files)) == titles
 
 
 def test_where_nothing_ended_there_is_no_chart() -> None:
@@ -63,7 +70,7 @@ def test_a_run_that_could_not_read_every_file_is_no_success_and_its_bar_says_why
 
     assert chart is not None
     assert chart["success_rate"] == "50%"
-    durations = chart["charts"][0][2]
+    durations = drawn(chart["charts"][0][2])
     assert '<rect class="failed"' in durations
     assert "web: completed, 3 failed, 2.00 s" in durations
 
@@ -82,6 +89,6 @@ def test_the_hours_of_the_last_day_have_their_failures_on_top() -> None:
 
     assert chart is not None
     titles = ["06:00 UTC: 2 cancelled", "07:00 UTC: 3 completed", "07:00 UTC: 1 failed"]
-    assert re.findall("<title>(.*?)</title>", chart) == titles
-    assert re.findall(r' y="([\d.]+)"', chart) == ["40.00", "20.00", "0.00"]
+    assert re.findall("<title>(.*?)</title>", drawn(chart)) == titles
+    assert re.findall(r' y="([\d.]+)"', drawn(chart)) == ["40.00", "20.00", "0.00"]
     assert hour_chart([], now) is None
