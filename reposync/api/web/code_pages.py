@@ -118,11 +118,8 @@ _LINES = re.compile(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 async def show_file(page: Page) -> Response:
     name = page.request.path_params["name"]
     path = page.request.path_params["path"]
-    text = await read(page.app, page.actor, Lines(), name=name, path=path)
-    marked = _read_lines(page.query.get("lines", ""))
-    start, _ = marked or _read_lines(page.query.get("from", "")) or (1, 1)
-    values = await asyncio.to_thread(_part, text, start, marked)
-    return page.show("file.html", file=text, **values)
+    file = await read(page.app, page.actor, Lines(), name=name, path=path)
+    return await asyncio.to_thread(_show_part, page, file)
 
 
 def _read_lines(value: str) -> tuple[int, int] | None:
@@ -130,8 +127,10 @@ def _read_lines(value: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), max(int(match[1]), int(match[2] or match[1])))
 
 
-def _part(file: FileLines, start: int, marked: tuple[int, int] | None) -> dict[str, Any]:
-    """What the page shows of the file: the part that has the line `start`."""
+def _show_part(page: Page, file: FileLines) -> Response:
+    """The part of the file that has the marked lines. Rendering takes 40 ms."""
+    marked = _read_lines(page.query.get("lines", ""))
+    start, _ = marked or _read_lines(page.query.get("from", "")) or (1, 1)
     lines = file.text.removesuffix("\n").split("\n")
     first = (min(start, len(lines)) - 1) // PAGE_LINES * PAGE_LINES
     last = min(first + PAGE_LINES, len(lines))
@@ -139,12 +138,14 @@ def _part(file: FileLines, start: int, marked: tuple[int, int] | None) -> dict[s
         f"{each[:MAX_LINE_CHARS]} … {len(each):,} characters" if len(each) > MAX_LINE_CHARS else each
         for each in lines[:last]
     ]
-    return {
-        "rows": highlighted_lines(cut, file.language, first),
-        "first": first + 1,
-        "last": last,
-        "lines": len(lines),
-        "page_lines": PAGE_LINES,
-        "marked": marked,
-        "max_definitions": MAX_DEFINITIONS,
-    }
+    return page.show(
+        "file.html",
+        file=file,
+        rows=highlighted_lines(cut, file.language, first),
+        first=first + 1,
+        last=last,
+        lines=len(lines),
+        page_lines=PAGE_LINES,
+        marked=marked,
+        max_definitions=MAX_DEFINITIONS,
+    )
