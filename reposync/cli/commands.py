@@ -1,4 +1,4 @@
-"""Building blocks of all commands: groups with suggestions, the option --json, the event loop and the database.
+"""Building blocks of all commands: groups with suggestions, settings, the event loop and the database.
 
 It is imported whenever the Tab key is pressed: nothing here may import what a command needs to do its work.
 """
@@ -6,30 +6,24 @@ It is imported whenever the Tab key is pressed: nothing here may import what a c
 from __future__ import annotations
 
 import contextlib
-import functools
 import getpass
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import get_completion_class
 
-from reposync.cli.output import Result
-from reposync.errors import FAILED, ConfigError
+from reposync.errors import ConfigError
 
 if TYPE_CHECKING:
     from reposync.config.settings import Settings
     from reposync.store.database import Database
 
 T = TypeVar("T")
-P = ParamSpec("P")
-Command = Callable[P, None]
 
 COMPLETION_VARIABLE = "_REPOSYNC_COMPLETE"  # click derives it from the name of the program
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
 
 class Group(click.Group):
@@ -63,42 +57,17 @@ def completion(shell: str) -> None:
     click.echo(script(click.get_current_context().find_root().command, {}, "reposync", COMPLETION_VARIABLE).source())
 
 
-def prints(act: Callable[P, Result]) -> Command[P]:
-    """A command that prints what `act` returns, as text or, with the option --json, as JSON."""
-
-    @json_option
-    @functools.wraps(act)
-    def command(*args: P.args, **options: P.kwargs) -> None:
-        as_json = bool(options.pop("as_json"))
-        result = act(*args, **options)
-        result.print(as_json=as_json)
-        if result.failed:
-            click.get_current_context().exit(FAILED)
-
-    return command
-
-
-def run_with_database(
-    action: Callable[[Database], Awaitable[T]], *, migrates: bool | None = None, bare_names: bool = False
-) -> T:
-    """The result of `action` with the database, for commands that need neither registry nor index.
-
-    `migrates`: bring the schema up to date first; None: if it is our own, and else it has to be current, because only
-    commands for that change a shared schema; False: take it as it is. `bare_names`: see `settings`. Raises ConfigError,
-    StoreUnavailable.
-    """
+def run_with_database(action: Callable[[Database], Awaitable[T]]) -> T:
+    """The result of `action` with the database as it is, for commands that need neither registry nor index. Raises
+    ConfigError, StoreUnavailable."""
 
     async def main() -> T:
         from reposync.config.settings import make_state_dir
         from reposync.store.database import Database
 
-        environment = settings(bare_names=bare_names)
+        environment = settings(bare_names=True)
         make_state_dir(environment)
         async with await Database.open(environment.database_url) as database:
-            if migrates or (migrates is None and environment.has_own_database):
-                await database.upgrade()
-            elif migrates is None:
-                (await database.schema()).require(database.where)
             return await action(database)
 
     return run_async(main())

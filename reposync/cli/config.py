@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, current_user, json_option, prints, run_with_database, settings
-from reposync.cli.output import Result, print_json
+from reposync.cli.commands import Group, current_user, run_with_database, settings
+from reposync.cli.output import Result, prints, say
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.catalog.apply import Plan
     from reposync.config.document import Problem
-    from reposync.config.loading import LoadedRegistry
     from reposync.store.database import Database
 
 _SIGNS = {"added": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red")}
@@ -28,20 +27,35 @@ config = Group("config")
 
 @config.command()
 @_FILE
-@json_option
-def check(file: Path | None, as_json: bool) -> None:
+@prints
+def check(file: Path | None) -> Result:
     """Check the registry FILE (default: the one in use).
 
     All problems are listed at once, each with file, line and column; the exit code is then 2.
     """
-    loaded = _load(file, as_json=as_json)
+    from reposync.config.document import RegistryErrors
+    from reposync.config.loading import load_registry
+
+    try:
+        # With a file on the command line, the check does not depend on the settings of this machine.
+        loaded = load_registry(file or settings().config_path, os.environ)
+    except RegistryErrors as error:
+        click.echo("\n".join(map(str, error.problems)), err=True)
+        return Result(_report(file, errors=error.problems), [], exit_code=error.exit_code)
     registry = loaded.registry
     counts = [f"{len(registry.repositories)} repositories" if len(registry.repositories) != 1 else "1 repository"]
     counts += [f"{len(registry.groups)} group{'s' * (len(registry.groups) > 1)}"] if registry.groups else []
     counts += [f"{len(registry.gitlab)} GitLab server{'s' * (len(registry.gitlab) > 1)}"] if registry.gitlab else []
     report = _report(loaded.path, warnings=loaded.warnings) | {"repositories": len(registry.repositories)}
     text = f"ok: {', '.join(counts)} in {loaded.path}" if loaded.path else "ok: no registry file, the defaults apply"
-    Result(report, [text]).print(as_json=as_json)
+    return Result(report, [text], "\n".join(f"warning: {problem}" for problem in loaded.warnings) or None)
+
+
+def _report(path: Path | None, errors: Sequence[Problem] = (), warnings: Sequence[Problem] = ()) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    found = {"errors": list(map(asdict, errors)), "warnings": list(map(asdict, warnings))}
+    return {"ok": not errors, "file": str(path) if path else None, **found}
 
 
 @config.command()
@@ -50,33 +64,6 @@ def schema() -> None:
     from reposync.config.registry import registry_schema
 
     click.echo(registry_schema(), nl=False)
-
-
-def _load(file: Path | None, *, as_json: bool) -> LoadedRegistry:
-    """Prints warnings, or all errors and exits."""
-    from reposync.config.document import RegistryErrors
-    from reposync.config.loading import load_registry
-
-    try:
-        # With a file on the command line, the check does not depend on the settings of this machine.
-        loaded = load_registry(file or settings().config_path, os.environ)
-    except RegistryErrors as error:
-        if as_json:
-            print_json(_report(file, errors=error.problems))
-        for problem in error.problems:
-            click.echo(str(problem), err=True)
-        click.get_current_context().exit(error.exit_code)
-    if not as_json:
-        for problem in loaded.warnings:
-            click.echo(f"warning: {problem}", err=True)
-    return loaded
-
-
-def _report(path: Path | None, errors: Sequence[Problem] = (), warnings: Sequence[Problem] = ()) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    found = {"errors": list(map(asdict, errors)), "warnings": list(map(asdict, warnings))}
-    return {"ok": not errors, "file": str(path) if path else None, **found}
 
 
 @click.command()
@@ -93,20 +80,27 @@ def apply(file: Path | None, dry_run: bool) -> Result:
     from reposync.config.loading import load_registry
 
     # Before the database: a file with errors changes nothing.
-    loaded = load_registry(file or settings(bare_names=True).config_path)
+    environment = settings(bare_names=True)
+    loaded = load_registry(file or environment.config_path)
 
     async def act(database: Database) -> Plan:
         from reposync.catalog.apply import Applying
 
+        if environment.has_own_database or not dry_run:
+            await database.upgrade()
+        else:
+            (await database.schema()).require(database.where)
         applying = Applying(database, loaded, by=current_user())
         return await (applying.plan() if dry_run else applying.apply(on_request=True))
 
-    plan = run_with_database(act, migrates=None if dry_run else True, bare_names=True)
+    plan = run_with_database(act)
     document = plan.as_json()
     conflict = plan.conflict()
     if conflict is not None:
         conflict.details = document
-    return Result(document, _plan_lines(plan), error=conflict)
+        say(*_plan_lines(plan))
+        raise conflict
+    return Result(document, _plan_lines(plan))
 
 
 def _plan_lines(plan: Plan) -> Iterator[str]:

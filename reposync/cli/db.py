@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from reposync import __version__
-from reposync.cli.commands import Group, prints, run_async, run_with_database, settings
-from reposync.cli.output import Result
+from reposync.cli.commands import Group, run_async, run_with_database, settings
+from reposync.cli.output import Result, prints
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ db = Group("db")
 def upgrade() -> Result:
     """Bring the schema up to what this version needs. Safe to repeat, and from several processes at once: one does it,
     the others wait. The schema of a newer version is left unchanged."""
-    return run_with_database(_upgrade, migrates=False, bare_names=True)
+    return run_with_database(_upgrade)
 
 
 async def _upgrade(database: Database) -> Result:
@@ -45,7 +45,7 @@ async def _upgrade(database: Database) -> Result:
 @prints
 def current() -> Result:
     """The revision of the schema, and whether this version can work with it."""
-    return run_with_database(_current, migrates=False, bare_names=True)
+    return run_with_database(_current)
 
 
 async def _current(database: Database) -> Result:

@@ -21,19 +21,27 @@ if TYPE_CHECKING:
 
 FOLLOW_SECONDS = 0.3
 OUTAGE_SECONDS = 60.0
-"""How long `watched` waits for an unreachable database."""
+"""How long `follow` waits for an unreachable database."""
 
 
-def follow(perform: Performer, run: Run) -> RunDetail:
+def follow(perform: Performer, run: Run, *, only_watch: bool = False) -> RunDetail:
     """The run when it has ended, or has failed here and continues because somebody else asked for it too. Its progress
     is displayed. Without workers, or if they cannot execute it, it is executed here. Ctrl-C takes it with the command,
-    unless somebody else asked for it too. Raises LeaseLost, StoreUnavailable."""
-    latest, failures = run, None
+    unless somebody else asked for it too. Raises LeaseLost, StoreUnavailable.
+
+    `only_watch`: it is not executed here, and neither Ctrl-C nor a minute without the database ends it."""
+    latest, failures, read_at = run, None, time.monotonic()
     try:
         with open_display(run.repository) as display:
             while True:
-                has_ended = _execute(perform, latest, display)
-                latest = perform(runs.get_run, run_id=run.id)
+                has_ended = not only_watch and _execute(perform, latest, display)
+                try:
+                    latest, read_at = perform(runs.get_run, run_id=run.id), time.monotonic()
+                except StoreUnavailable:
+                    if not only_watch or time.monotonic() - read_at > OUTAGE_SECONDS:
+                        raise
+                    time.sleep(FOLLOW_SECONDS)
+                    continue
                 if has_ended or latest.is_final:
                     return latest
                 if latest.status == RunStatus.RETRYING and failures is not None and latest.failures > failures:
@@ -43,24 +51,9 @@ def follow(perform: Performer, run: Run) -> RunDetail:
                 display(displayed_progress(latest))
                 time.sleep(FOLLOW_SECONDS)
     except KeyboardInterrupt:
-        withdraw(perform, run)
+        if not only_watch:
+            withdraw(perform, run)
         raise
-
-
-def watched(perform: Performer, run: RunDetail) -> RunDetail:
-    """The run when it has ended, whichever process executes it. Raises StoreUnavailable if the database is unreachable
-    for a minute."""
-    read_at = time.monotonic()
-    with open_display(run.repository) as display:
-        while not run.is_final:
-            display(displayed_progress(run))
-            time.sleep(FOLLOW_SECONDS)
-            try:
-                run, read_at = perform(runs.get_run, run_id=run.id), time.monotonic()
-            except StoreUnavailable:
-                if time.monotonic() - read_at > OUTAGE_SECONDS:
-                    raise
-    return run
 
 
 def _execute(perform: Performer, run: Run, display: Watch) -> bool:
@@ -76,7 +69,7 @@ def _execute(perform: Performer, run: Run, display: Watch) -> bool:
 def withdraw(perform: Performer, run: Run) -> None:
     """The command ends: its run does, too, unless somebody else asked for it."""
     with contextlib.suppress(RepoSyncError):
-        perform(runs.cancel, runs.Cancellation(if_unshared=True), run_id=run.id)
+        perform(runs.cancel, {"if_unshared": True}, run_id=run.id)
 
 
 def warn(about: str, text: str) -> None:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, prints
-from reposync.cli.output import NO_REPOSITORY, Result, short, table
+from reposync import operations
+from reposync.cli.commands import Group
+from reposync.cli.output import NO_REPOSITORY, Result, performs, short, table
 from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from reposync.app.index_overview import BuildProgress, CollectionChange, IndexOverview, VersionOverview
+    from reposync.cli.performing import Performer
 
 
 index = Group("index")
@@ -22,17 +24,13 @@ index = Group("index")
 
 @index.command()
 @click.argument("name", required=False)
-@prints
-def status(name: str | None) -> Result:
+@performs
+def status(perform: Performer, name: str | None) -> Result:
     """The versions of each index (of the repository NAME), and the progress of a change of the embedding model."""
-    from reposync.cli.performing import Performer
-    from reposync.operations import index
-
-    with Performer() as perform:
-        if name is not None:
-            overview = perform(index.repository_index, name=name)
-            return Result(overview, _lines([overview], []))
-        page = perform.all_pages(index.indexes, index.NamesArguments())
+    if name is not None:
+        overview = perform(operations.index.repository_index, name=name)
+        return Result(overview, _lines([overview], []))
+    page = perform.all_pages(operations.index.indexes)
     return Result(page, _lines(page.items, page.collections))
 
 

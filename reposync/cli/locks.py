@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, prints
-from reposync.cli.output import Result, table
+from reposync import operations
+from reposync.cli.commands import Group
+from reposync.cli.output import Result, performs, table
 from reposync.words import duration, escape_unprintable
 
 if TYPE_CHECKING:
-    from reposync.operations.index import Lock, Release
+    from reposync.cli.performing import Performer
 
 
 locks = Group("locks")
 
 
 @locks.command("list")
-@prints
-def list_() -> Result:
+@performs
+def list_(perform: Performer) -> Result:
     """The locks in Redis, and the running syncs without one.
 
     \b
@@ -28,10 +29,7 @@ def list_() -> Result:
     foreign   not written by this installation; the next run waits for it
     database  only the run's row guards it: there is no Redis, or it is unreachable
     """
-    from reposync.cli.performing import perform
-    from reposync.operations import index
-
-    document = perform(index.locks)
+    document = perform(operations.index.locks)
     rows = table(list(map(_row, document.items)), fold=("repository", "pod", "holder", "run")) if document.items else ""
     return Result(document, [rows or "No repository is locked."])
 
@@ -39,21 +37,18 @@ def list_() -> Result:
 @locks.command()
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Release it whoever holds it, and request its run to stop.")
-@prints
-def release(name: str, force: bool) -> Result:
+@performs
+def release(perform: Performer, name: str, force: bool) -> Result:
     """Remove the stale lock of the repository NAME.
 
     This is seldom needed: a run replaces the lock of a dead one. A lock of a different installation on a shared Redis
     is removed with --force only.
     """
-    from reposync.cli.performing import perform
-    from reposync.operations import index
-
-    released = perform(index.release, index.ReleaseOptions(force=force), repository=name)
+    released = perform(operations.index.release, {"force": force}, repository=name)
     return Result(released, [_sentence(released)])
 
 
-def _sentence(lock: Release) -> str:
+def _sentence(lock: operations.index.Release) -> str:
     result = f"the lock of {escape_unprintable(lock.holder)} was removed" if lock.released else "no lock in Redis"
     text = f"{escape_unprintable(lock.repository)}: {result}"
     if lock.cancel_requested:
@@ -61,7 +56,7 @@ def _sentence(lock: Release) -> str:
     return f"{text}."
 
 
-def _row(lock: Lock) -> dict[str, Any]:
+def _row(lock: operations.index.Lock) -> dict[str, Any]:
     return {
         "repository": lock.repository,
         "state": lock.state,

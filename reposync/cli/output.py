@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
 
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from reposync.errors import RepoSyncError
+    from reposync.cli.performing import Performer
     from reposync.operations.following import RunProgress, Watch
     from reposync.operations.runs import Run
 
+P = ParamSpec("P")
+
 PIPED_WIDTH = 200
 LINE_SECONDS = 5.0
+FAILED_FILE = "failed"
+"""The reason of a problem with a file that could not be read or embedded (`Skip.FAILED`)."""
 NO_REPOSITORY = "No repository yet. `reposync sync .` adds the one of this folder."
 
 STYLES = {
@@ -39,42 +44,58 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Result:
-    """What a command prints: `document` with --json, otherwise `text`, and `hint` on stderr. `failed`: exit code 1.
-    Bytes in `text` are printed as they are, without a line break. `text` may be a generator, which is not read with
-    --json: it must not decide anything.
-
-    `error` ends the command after the text, and takes the place of the document."""
+    """What a command prints: `document` with --json, otherwise `text`, and `hint` on stderr. `text` may be a generator,
+    which is not read with --json: it must not decide anything."""
 
     document: Any
     text: Iterable[str | bytes | Table]
     hint: str | None = None
-    failed: bool = False
-    error: RepoSyncError | None = None
-
-    def print(self, *, as_json: bool) -> None:
-        """Raises `error`."""
-        if as_json and self.error is None:
-            print_json(self.document)
-        elif not as_json:
-            self._print_text()
-        if self.error is not None:
-            raise self.error
-
-    def _print_text(self) -> None:
-        for each in self.text:
-            if isinstance(each, str | bytes):
-                click.echo(each, nl=isinstance(each, str))
-            else:
-                table_console().print(each)
-        if self.hint is not None:
-            click.echo(self.hint, err=True)
+    exit_code: int = 0
 
 
-def say(*lines: str) -> None:
-    """Print lines of a long command before its result; nothing with --json."""
-    if not click.get_current_context().params["as_json"]:
-        for line in lines:
-            click.echo(line)
+def prints(act: Callable[P, Result]) -> Callable[P, None]:
+    """A command that prints what `act` returns, as text or, with the option --json, as JSON."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+    @functools.wraps(act)
+    def command(*args: P.args, **options: P.kwargs) -> None:
+        as_json = options.pop("as_json")
+        result = act(*args, **options)
+        if as_json:
+            print_json(result.document)
+        else:
+            say(*result.text)
+            if result.hint is not None:
+                click.echo(result.hint, err=True)
+        click.get_current_context().exit(result.exit_code)
+
+    return command
+
+
+def performs(act: Callable[Concatenate[Performer, P], Result]) -> Callable[P, None]:
+    """As `prints`, for a command that performs operations."""
+
+    @prints
+    @functools.wraps(act)
+    def command(*args: P.args, **options: P.kwargs) -> Result:
+        from reposync.cli.performing import Performer
+
+        with Performer() as perform:
+            return act(perform, *args, **options)
+
+    return command
+
+
+def say(*lines: str | bytes | Table) -> None:
+    """Print lines before the result of a command, or as its text; nothing with --json. Bytes are printed as they are,
+    without a line break."""
+    if click.get_current_context().params["as_json"]:
+        return
+    for line in lines:
+        if isinstance(line, str | bytes):
+            click.echo(line, nl=isinstance(line, str))
+        else:
+            table_console().print(line)
 
 
 def print_json(document: Any) -> None:

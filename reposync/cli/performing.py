@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from urllib.parse import urlencode
 
 import click
@@ -15,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 from reposync.cli.commands import current_user, interrupt_on_sigterm, settings
 from reposync.cli.running_daemon import SLOW_SECONDS, TIMEOUT_SECONDS, RunningDaemon, running_daemon
 from reposync.errors import RepoSyncError
-from reposync.operations.core import Actor, Operation
+from reposync.operations.core import Actor, Operation, read_arguments
 from reposync.operations.fields import MAX_PAGE_ITEMS
 from reposync.operations.paths import address_of
 
@@ -60,10 +61,12 @@ class Performer:
             return True
         return bool(self.here(lambda app: app.workers.alive()))
 
-    def __call__(self, operation: Operation[A, T], arguments: A | None = None, /, **named: str) -> T:
+    def __call__(
+        self, operation: Operation[A, T], arguments: A | Mapping[str, Any] | None = None, /, **named: str
+    ) -> T:
         """The document of the operation. `named`: what its path names. Raises what the operation does, here or in the
-        daemon."""
-        given = operation.arguments() if arguments is None else arguments
+        daemon, and UsageError for wrong arguments."""
+        given = arguments if isinstance(arguments, BaseModel) else read_arguments(operation.arguments, arguments or {})
         daemon = self.daemon
         answer = None if daemon is None else self._asked(daemon, operation, given, named)
         if answer is None:
@@ -85,20 +88,22 @@ class Performer:
         return daemon.request(operation.method, f"{path}?{query}", user=self._user, timeout_seconds=timeout)
 
     def all_pages(
-        self, operation: Operation[A, PageT], arguments: A, /, *, limit: int | None = None, **named: str
+        self,
+        operation: Operation[A, PageT],
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        limit: float = math.inf,
+        **named: str,
     ) -> PageT:
         """The first `limit` items of a list, or all, in one document, with the cursor of what follows them."""
-        pages: list[Any] = []
-        items: list[Any] = []
-        cursor = None
-        while not pages or (cursor is not None and (limit is None or len(items) < limit)):
-            size = MAX_PAGE_ITEMS if limit is None else min(MAX_PAGE_ITEMS, limit - len(items))
-            page: Any = self(operation, arguments.model_copy(update={"limit": size, "cursor": cursor}), **named)
-            pages.append(page)
-            items += page.items
-            cursor = page.next_cursor
-        whole: PageT = pages[0].model_copy(update={"items": items, "next_cursor": cursor})
-        return whole
+        whole: Any = None
+        while whole is None or (whole.next_cursor is not None and len(whole.items) < limit):
+            items, cursor = ([], None) if whole is None else (whole.items, whole.next_cursor)
+            size = min(MAX_PAGE_ITEMS, limit - len(items))
+            page: Any = self(operation, {**(arguments or {}), "limit": size, "cursor": cursor}, **named)
+            whole = page.model_copy(update={"items": [*items, *page.items]})
+        return cast("PageT", whole)
 
     def here(self, act: Callable[[Application], Awaitable[T]], *, with_engine: bool = False) -> T:
         """The result of `act` with the application of this process; Ctrl-C and SIGTERM cancel it. `with_engine`: start
@@ -130,9 +135,3 @@ class Performer:
                 err=True,
             )
         return app
-
-
-def perform(operation: Operation[A, T], arguments: A | None = None, /, **named: str) -> T:
-    """The document of the only operation of a command, see `Performer`."""
-    with Performer() as performer:
-        return performer(operation, arguments, **named)

@@ -9,39 +9,34 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, prints
-from reposync.cli.output import NO_REPOSITORY, Result, field_lines, short, table
+from reposync import operations
+from reposync.cli.commands import Group
+from reposync.cli.output import NO_REPOSITORY, Result, field_lines, performs, short, table
+from reposync.errors import FAILED
 from reposync.words import ago, escape_unprintable, next_attempt, until
 
 if TYPE_CHECKING:
-    from reposync.operations.repositories import Overview, RepositoryDetail
+    from reposync.cli.performing import Performer
 
 
 repos = Group("repos")
 
 
 @repos.command("list")
-@prints
-def list_() -> Result:
+@performs
+def list_(perform: Performer) -> Result:
     """All repositories: those of the registry file and of groups, and those that were synced by path or URL."""
-    from reposync.cli.performing import Performer
-    from reposync.operations import repositories
-
-    with Performer() as perform:
-        page = perform.all_pages(repositories.list_repositories, repositories.RepositoryFilters())
+    page = perform.all_pages(operations.repositories.list_repositories)
     rows = table(list(map(_row, page.items)), fold=("name", "source", "schedule")) if page.items else NO_REPOSITORY
     return Result(page, [rows])
 
 
 @repos.command()
 @click.argument("name")
-@prints
-def show(name: str) -> Result:
+@performs
+def show(perform: Performer, name: str) -> Result:
     """One repository: its source, what is indexed, and its latest run."""
-    from reposync.cli.performing import perform
-    from reposync.operations import repositories
-
-    repository = perform(repositories.get_repository, name=name)
+    repository = perform(operations.repositories.get_repository, name=name)
     return Result(repository, field_lines(repository.as_json()))
 
 
@@ -73,66 +68,57 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 @click.option("--git", metavar="URL", help="https:// address of a public git repository.")
 @click.option("--path", metavar="FOLDER", help="A git repository on this machine.")
 @_changeable
-@prints
-def add(name: str, **options: Any) -> Result:
+@performs
+def add(perform: Performer, /, name: str, **options: Any) -> Result:
     """Register the repository NAME in addition to those of the registry file. A running `serve` syncs it within
     seconds, unless its schedule is never: then it is synced on request only."""
-    from reposync.cli.performing import perform
-    from reposync.operations import repositories
-
     definition = {"name": name, **_given(options)}
     if "path" in definition:
         definition["path"] = str(Path(definition["path"]).expanduser().absolute())
-    repository = perform(repositories.register, repositories.NewRepository(definition))
+    repository = perform(operations.repositories.register, operations.repositories.NewRepository(definition))
     return Result(repository, [f"{escape_unprintable(name)}: registered, {repository.schedule}"])
 
 
 @repos.command("set")
 @click.argument("name")
 @_changeable
-@prints
-def set_(name: str, **options: Any) -> Result:
+@performs
+def set_(perform: Performer, /, name: str, **options: Any) -> Result:
     """Change the repository NAME, which was added by `repos add` or over HTTP. An empty value restores the default. The
     others are changed in the registry file."""
     changes = {key: None if value in ("", [""]) else value for key, value in _given(options).items()}
     if not changes:
         raise click.UsageError("Nothing to change: name an option.")
-    return _changed(name, changes)
+    return _changed(perform, name, changes)
 
 
 @repos.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
-@prints
-def remove(name: str, yes: bool) -> Result:
+@performs
+def remove(perform: Performer, name: str, yes: bool) -> Result:
     """Remove the repository NAME and its index. Its history stays."""
     from reposync.cli.following import follow
-    from reposync.cli.performing import Performer
-    from reposync.operations import repositories
 
     shown = escape_unprintable(name)
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(f"There is no terminal for the question. --yes removes {shown} and its index.")
         click.confirm(f"Remove {shown} and its index?", abort=True, err=True)
-    with Performer() as perform:
-        run = follow(perform, perform(repositories.remove, name=name)).summary
+    run = follow(perform, perform(operations.repositories.remove, name=name)).summary
     is_done = run.status == "completed"
     what = f"removed, with {run.files_deleted:,} indexed files" if is_done else run.status
     message = f". {escape_unprintable(run.error_message)}" if run.error_message else ""
-    return Result(run, [f"{shown}: {what}{message}"], failed=not is_done)
+    return Result(run, [f"{shown}: {what}{message}"], exit_code=0 if is_done else FAILED)
 
 
 @repos.command()
 @click.argument("name")
-@prints
-def adopt(name: str) -> Result:
+@performs
+def adopt(perform: Performer, name: str) -> Result:
     """Sync the project that was created again at the path of the repository NAME. The index stays until its first
     sync has ended."""
-    from reposync.cli.performing import perform
-    from reposync.operations import repositories
-
-    adoption = perform(repositories.adopt, name=name)
+    adoption = perform(operations.repositories.adopt, name=name)
     shown, now = escape_unprintable(name), adoption.repository.project_id
     line = f"{shown}: was project number {adoption.former_project_id}, is number {now} now; "
     return Result(adoption, [f"{line}next: `reposync sync {shown}`"])
@@ -141,30 +127,28 @@ def adopt(name: str) -> Result:
 @repos.command()
 @click.argument("name")
 @click.option("--reason", default="Paused by command.", show_default=True, help="Displayed as the reason of the pause.")
-@prints
-def pause(name: str, reason: str) -> Result:
+@performs
+def pause(perform: Performer, name: str, reason: str) -> Result:
     """Stop the schedule of the repository NAME. Its current run continues, and `sync` still works."""
-    return _changed(name, {"is_active": False, "paused_reason": reason})
+    return _changed(perform, name, {"is_active": False, "paused_reason": reason})
 
 
 @repos.command()
 @click.argument("name")
-@prints
-def resume(name: str) -> Result:
+@performs
+def resume(perform: Performer, name: str) -> Result:
     """Start the schedule of the repository NAME again."""
-    return _changed(name, {"is_active": True})
+    return _changed(perform, name, {"is_active": True})
 
 
-def _changed(name: str, changes: dict[str, Any]) -> Result:
-    from reposync.cli.performing import perform
-    from reposync.operations import repositories
-
-    repository: RepositoryDetail = perform(repositories.change, repositories.Change(changes), name=name)
+def _changed(perform: Performer, name: str, changes: dict[str, Any]) -> Result:
+    change = operations.repositories.Change(changes)
+    repository = perform(operations.repositories.change, change, name=name)
     next_due = f", next due {until(repository.next_due_at)}" if repository.next_due_at else ""
     return Result(repository, [f"{escape_unprintable(repository.name)}: {repository.state}{next_due}"])
 
 
-def _row(repository: Overview) -> dict[str, Any]:
+def _row(repository: operations.repositories.Overview) -> dict[str, Any]:
     meaning = ""
     if repository.meaning_indexed is not None:
         meaning = f", words only, {repository.meaning_indexed:.0%} of meaning"

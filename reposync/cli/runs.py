@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, prints
-from reposync.cli.output import Result, field_lines, reason, short, summary, table, table_console
+from reposync import operations
+from reposync.cli.commands import Group
+from reposync.cli.output import FAILED_FILE, Result, field_lines, performs, reason, short, summary, table, table_console
+from reposync.errors import FAILED
 from reposync.store.status import RunStatus
 from reposync.words import duration, escape_unprintable, next_attempt
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from reposync.cli.performing import Performer
     from reposync.operations.core import Operation
     from reposync.operations.runs import Run, RunDetail, RunProblem
-
-FAILED_FILE = "failed"
-"""The reason of a problem with a file that could not be read or embedded (`Skip.FAILED`)."""
 
 LEAST_WIDTHS = {
     **{"elapsed": 150, "trigger": 130, "asked by": 100, "skipped": 96, "embedded": 106, "reused": 114},
@@ -32,16 +32,11 @@ LEAST_WIDTHS = {
 @click.option("--repository", metavar="NAME", help="Only runs of this repository.")
 @click.option("--status", type=click.Choice([status.value for status in RunStatus]), help="Only runs with this status.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Maximum number of runs.")
-@prints
-def history(repository: str | None, status: str | None, limit: int) -> Result:
+@performs
+def history(perform: Performer, repository: str | None, status: str | None, limit: int) -> Result:
     """The execution log, newest first."""
-    from reposync.cli.performing import Performer
-    from reposync.operations import runs
-    from reposync.operations.core import read_arguments
-
-    filters = read_arguments(runs.RunFilters, {"repository": repository, "status": [status] if status else []})
-    with Performer() as perform:
-        page = perform.all_pages(runs.history, filters, limit=limit)
+    filters = {"repository": repository, "status": [status] if status else []}
+    page = perform.all_pages(operations.runs.history, filters, limit=limit)
     if page.items:
         return Result(page, _history(page.items))
     of = "" if repository is None else f" of {escape_unprintable(repository)}"
@@ -82,28 +77,24 @@ def _history(runs: list[Run]) -> Iterator[str | Table]:
 
 
 runs = Group("runs")
+_ID = click.argument("run_id", metavar="ID")
 
 
 @runs.command()
-@click.argument("run_id", metavar="ID")
+@_ID
 @click.option(
     "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Maximum number of problems."
 )
-@prints
-def show(run_id: str, limit: int) -> Result:
+@performs
+def show(perform: Performer, run_id: str, limit: int) -> Result:
     """Everything about the run ID (or a unique prefix), and the files that failed or were skipped, with the reason.
     Failed files are listed first; with --json, all are sorted by path."""
-    from reposync.cli.performing import Performer
-    from reposync.operations import runs
-
-    with Performer() as perform:
-        run = perform(runs.get_run, run_id=run_id)
-        failed_count = run.problem_counts.get(FAILED_FILE, 0)
-        failed: list[RunProblem] = []
-        if failed_count:
-            filters = runs.ProblemFilters(reason=runs.Skip.FAILED)
-            failed = perform.all_pages(runs.problems, filters, limit=limit, run_id=run.id).items
-        page = perform.all_pages(runs.problems, runs.ProblemFilters(), limit=limit + len(failed), run_id=run.id)
+    problems = operations.runs.problems
+    run = perform(operations.runs.get_run, run_id=run_id)
+    failed: list[RunProblem] = []
+    if FAILED_FILE in run.problem_counts:
+        failed = perform.all_pages(problems, {"reason": FAILED_FILE}, limit=limit, run_id=run.id).items
+    page = perform.all_pages(problems, limit=limit + len(failed), run_id=run.id)
     others = [problem for problem in page.items if problem.reason != FAILED_FILE]
     run = run.model_copy(update={"problems": page.items[:limit], "problems_cursor": page.next_cursor})
     return Result(run, _detail_lines(run, [*failed, *others][:limit]))
@@ -121,43 +112,33 @@ def _detail_lines(run: RunDetail, problems: list[RunProblem]) -> Iterator[str]:
 
 
 @runs.command()
-@click.argument("run_id", metavar="ID")
-@prints
-def cancel(run_id: str) -> Result:
+@_ID
+@performs
+def cancel(perform: Performer, run_id: str) -> Result:
     """Request the run ID to stop. What it stored stays, and the next run continues from there."""
-    from reposync.operations import runs
-
-    run = _changed(runs.cancel, run_id)
+    run = _changed(perform, operations.runs.cancel, run_id)
     return Result(run, [f"{run.id}: {'requested to stop' if run.status == 'running' else run.status}"])
 
 
 @runs.command()
-@click.argument("run_id", metavar="ID")
-@prints
-def retry(run_id: str) -> Result:
+@_ID
+@performs
+def retry(perform: Performer, run_id: str) -> Result:
     """Put the run ID, which failed or was cancelled, back into the queue."""
-    from reposync.operations import runs
-
-    return _queued(_changed(runs.retry, run_id))
+    return _queued(_changed(perform, operations.runs.retry, run_id))
 
 
 @runs.command()
-@click.argument("run_id", metavar="ID")
-@prints
-def approve(run_id: str) -> Result:
+@_ID
+@performs
+def approve(perform: Performer, run_id: str) -> Result:
     """Approve what the run ID is blocked for (the deletion of most of an index), and queue it again."""
-    from reposync.operations import runs
-
-    return _queued(_changed(runs.approve, run_id))
+    return _queued(_changed(perform, operations.runs.approve, run_id))
 
 
-def _changed(operation: Operation[Any, RunDetail], run_id: str) -> RunDetail:
+def _changed(perform: Performer, operation: Operation[Any, RunDetail], run_id: str) -> RunDetail:
     """`run_id` may be a prefix, which operations that change a run do not take."""
-    from reposync.cli.performing import Performer
-    from reposync.operations import runs
-
-    with Performer() as perform:
-        return perform(operation, run_id=perform(runs.get_run, run_id=run_id).id)
+    return perform(operation, run_id=perform(operations.runs.get_run, run_id=run_id).id)
 
 
 def _queued(run: RunDetail) -> Result:
@@ -166,26 +147,24 @@ def _queued(run: RunDetail) -> Result:
 
 
 @runs.command()
-@click.argument("run_id", metavar="ID")
-@prints
-def watch(run_id: str) -> Result:
+@_ID
+@performs
+def watch(perform: Performer, run_id: str) -> Result:
     """Follow the run ID (or a unique prefix) to its end, whichever process executes it.
 
     The exit code is 0 if it is completed and no file failed, and 1 otherwise. Ctrl-C ends the watching only;
     `reposync runs cancel` stops the run.
     """
-    from reposync.cli.following import watched
-    from reposync.cli.performing import Performer
-    from reposync.operations import runs
+    from reposync.cli.following import follow
 
-    with Performer() as perform:
-        run = perform(runs.get_run, run_id=run_id)
-        if run.is_waiting and not perform.has_workers():
-            hint = "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."
-            click.echo(f"{escape_unprintable(run.repository)}: {run.status}; {hint}", err=True)
-        try:
-            run = watched(perform, run)
-        except KeyboardInterrupt:
-            click.echo(f"The run continues. `reposync runs cancel {run.id}` stops it.", err=True)
-            raise
-    return Result(run.summary, [summary(run)], failed=run.status != "completed" or run.files_failed > 0)
+    run = perform(operations.runs.get_run, run_id=run_id)
+    if run.is_waiting and not perform.has_workers():
+        hint = "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."
+        click.echo(f"{escape_unprintable(run.repository)}: {run.status}; {hint}", err=True)
+    try:
+        run = follow(perform, run, only_watch=True)
+    except KeyboardInterrupt:
+        click.echo(f"The run continues. `reposync runs cancel {run.id}` stops it.", err=True)
+        raise
+    is_complete = run.status == "completed" and not run.files_failed
+    return Result(run.summary, [summary(run)], exit_code=0 if is_complete else FAILED)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import prints
-from reposync.cli.output import Result, table
+from reposync import operations
+from reposync.cli.output import Result, performs, table
 from reposync.words import escape_unprintable, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from reposync.cli.performing import Performer
     from reposync.operations.search import Hit, Hits, MatchingFile, Miss, Scores
 
 _LINES = re.compile(r"([1-9]\d{0,8})(-([1-9]\d{0,8})?)?")
@@ -43,14 +44,10 @@ language_option = click.option("--language", metavar="NAME", help="Only in this 
 @click.option("--like", metavar="PATH:LINE", help="In place of QUERY: code like that at this line of an indexed file.")
 @click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True, help="Maximum number of results.")
 @click.option("--explain", is_flag=True, help="Show what the score of each result is made of.")
-@prints
-def search(query: tuple[str, ...], explain: bool, **filters: Any) -> Result:
+@performs
+def search(perform: Performer, /, query: tuple[str, ...], explain: bool, **filters: Any) -> Result:
     """Search the indexed code for QUERY: words that describe the code, or identifiers in it."""
-    from reposync.cli.performing import perform
-    from reposync.operations import search as operations
-    from reposync.operations.core import read_arguments
-
-    found = perform(operations.search, read_arguments(operations.Search, {"q": " ".join(query), **filters}))
+    found = perform(operations.search.search, {"q": " ".join(query), **filters})
     return Result(found, _hit_lines(found, explain=explain))
 
 
@@ -94,17 +91,13 @@ def _explained(hit: Hit) -> str:
 @click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is a text, not a regular expression.")
 @click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case match each other.")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number of lines.")
-@prints
-def grep(pattern: str, **filters: Any) -> Result:
+@performs
+def grep(perform: Performer, /, pattern: str, **filters: Any) -> Result:
     """Print the lines of indexed files that match PATTERN, a regular expression in RE2's syntax.
 
     Every line is printed with its repository, path and number. The exit code is 0 also if nothing matches.
     """
-    from reposync.cli.performing import perform
-    from reposync.operations import search as operations
-    from reposync.operations.core import read_arguments
-
-    found = perform(operations.grep, read_arguments(operations.Grep, {"q": pattern, **filters}))
+    found = perform(operations.search.grep, {"q": pattern, **filters})
     hint = found.stopped or (None if found.items else "Nothing found.")
     return Result(found, _matching_lines(found.items), hint)
 
@@ -134,17 +127,14 @@ class _Lines(click.ParamType[tuple[int, int | None]]):
 @click.argument("repository")
 @click.argument("path")
 @click.option("--lines", metavar="START-END", type=_Lines(), help="Only these lines: 10-20, 10- or 10.")
-@prints
-def cat(repository: str, path: str, lines: tuple[int, int | None] | None) -> Result:
+@performs
+def cat(perform: Performer, repository: str, path: str, lines: tuple[int, int | None] | None) -> Result:
     """Print the file at PATH in REPOSITORY as it is indexed: of the commit that searches answer from.
 
     The text is exact, in UTF-8. On a terminal control characters are escaped.
     """
-    from reposync.cli.performing import perform
-    from reposync.operations import search as operations
-
     start, end = lines or (None, None)
-    file = perform(operations.read, operations.Lines(start=start, end=end), name=repository, path=path)
+    file = perform(operations.search.read, {"start": start, "end": end}, name=repository, path=path)
     text = visible(file.text) if sys.stdout.isatty() else file.text
     hint = "These are the cells of the notebook." if file.is_notebook else None
     if file.outdated:
@@ -155,19 +145,16 @@ def cat(repository: str, path: str, lines: tuple[int, int | None] | None) -> Res
 @click.command("eval")
 @click.argument("file", metavar="QUESTIONS.yaml", type=click.Path(path_type=Path))
 @click.option("--misses", is_flag=True, help="List the questions whose answer is not the first result.")
-@prints
-def evaluate(file: Path, misses: bool) -> Result:
+@performs
+def evaluate(perform: Performer, file: Path, misses: bool) -> Result:
     """Measure how well search finds the known answers of QUESTIONS.yaml.
 
     Prints recall, MRR and NDCG of the first 10 results.
     """
-    from reposync.cli.performing import perform
-    from reposync.operations import search as operations
-    from reposync.operations.core import read_arguments
     from reposync.search.evaluation import load_questions
 
     questions = [question.model_dump() for question in load_questions(file)]
-    evaluation = perform(operations.evaluate, read_arguments(operations.Questions, {"questions": questions}))
+    evaluation = perform(operations.search.evaluate, {"questions": questions})
     return Result(evaluation, [_scores(evaluation.live), *(_miss_lines(miss) for miss in evaluation.misses if misses)])
 
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.commands import prints
-from reposync.cli.output import Result, say, short, summary
+from reposync import operations
+from reposync.cli.output import FAILED_FILE, Result, performs, say, short, summary
+from reposync.errors import FAILED, RepositoryNotFound
+from reposync.garbage import collect_as_usual
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.cli.performing import Performer
-    from reposync.operations.runs import RunDetail
+    from reposync.operations.runs import Run, RunDetail, RunProblem
     from reposync.operations.syncs import Names, Plan
 
 NAMED_FAILURES = 5
@@ -27,37 +29,31 @@ INTERRUPTED_FULL = (
 @click.option("--full", is_flag=True, help="Read every file and check every point; known text is not embedded again.")
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would change: files, chunks, characters. No writes.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let this run delete more than half of the indexed files.")
-@prints
-def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delete: bool) -> Result:
+@performs
+def sync(perform: Performer, targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delete: bool) -> Result:
     """Bring the index to the head commit of each target (default: all registered repositories).
 
     A target is a registered name, a path inside a git repository, or an https URL of one.
     """
-    from reposync.cli.performing import Performer
-
-    with Performer() as perform:
-        words = [target_of(perform, word) for word in targets]
-        if plan_only:
-            return _plans(perform, words, full=full)
-        try:
-            return _sync(perform, words, full=full, allow_mass_delete=allow_mass_delete)
-        except KeyboardInterrupt:
-            if full:
-                click.echo(INTERRUPTED_FULL, err=True)
-            raise
+    words = [target_of(perform, word) for word in targets]
+    if plan_only:
+        return _plans(perform, words, full=full)
+    try:
+        return _sync(perform, words, full=full, allow_mass_delete=allow_mass_delete)
+    except KeyboardInterrupt:
+        if full:
+            click.echo(INTERRUPTED_FULL, err=True)
+        raise
 
 
 def target_of(perform: Performer, word: str) -> str:
     """With the absolute path of a folder: a daemon runs in a different one. A registered name comes first."""
-    from reposync.errors import RepositoryNotFound
-    from reposync.operations import repositories
-
     path = Path(word).expanduser()
     if "://" in word or not path.exists():
         return word
     if word[0] not in "./~":
         try:
-            return perform(repositories.get_repository, name=word).name
+            return perform(operations.repositories.get_repository, name=word).name
         except RepositoryNotFound:
             pass
     return str(path.absolute())
@@ -66,24 +62,21 @@ def target_of(perform: Performer, word: str) -> str:
 def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete: bool) -> Result:
     """Fails if a run was not completed, or without some files."""
     from reposync.cli.following import follow, withdraw
-    from reposync.garbage import collect_as_usual
-    from reposync.operations import syncs
-    from reposync.operations.runs import Run, Runs
 
     collect_as_usual()
     if words:
         # Before anything is requested: a mistyped word is reported at once.
-        perform(syncs.targets, syncs.TargetWords(target=words))
+        perform(operations.syncs.targets, {"target": words})
         all_ok = True
     else:
-        names = perform(syncs.discover, syncs.Discovery(allow_mass_delete=allow_mass_delete))
+        names = perform(operations.syncs.discover, {"allow_mass_delete": allow_mass_delete})
         words, all_ok = names.items, _report(names)
     requested: list[Run] = []
     ended: list[RunDetail] = []
 
     def request(word: str) -> Run:
-        asked = syncs.Target(target=word, full=full, allow_mass_delete=allow_mass_delete)
-        requested.append(perform(syncs.sync_target, asked))
+        options = {"full": full, "allow_mass_delete": allow_mass_delete}
+        requested.append(perform(operations.syncs.sync_target, {"target": word, **options}))
         return requested[-1]
 
     try:
@@ -98,7 +91,7 @@ def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete
         for left in requested[len(ended) :]:
             withdraw(perform, left)
     all_ok = all_ok and all(run.status == "completed" and not run.files_failed for run in ended)
-    return Result(Runs(items=[run.summary for run in ended]), [], failed=not all_ok)
+    return Result({"items": [run.summary for run in ended]}, [], exit_code=0 if all_ok else FAILED)
 
 
 def _report(names: Names) -> bool:
@@ -121,13 +114,11 @@ def _report(names: Names) -> bool:
 
 def _problem_lines(perform: Performer, run: RunDetail) -> list[str]:
     """The first failed files, and the number of files by reason."""
-    from reposync.operations import runs
-
     counts = run.problem_counts
-    failed: list[runs.RunProblem] = []
-    if "failed" in counts:
-        filters = runs.ProblemFilters(reason=runs.Skip.FAILED, limit=NAMED_FAILURES)
-        failed = perform(runs.problems, filters, run_id=run.id).items
+    failed: list[RunProblem] = []
+    if FAILED_FILE in counts:
+        filters = {"reason": FAILED_FILE, "limit": NAMED_FAILURES}
+        failed = perform(operations.runs.problems, filters, run_id=run.id).items
     lines = [f"  failed: {escape_unprintable(file.path)}  {escape_unprintable(file.detail)}" for file in failed]
     reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
     title = "failed or skipped" if failed else "skipped"
@@ -136,13 +127,11 @@ def _problem_lines(perform: Performer, run: RunDetail) -> list[str]:
 
 def _plans(perform: Performer, words: list[str], *, full: bool) -> Result:
     """One plan for each target, without any write."""
-    from reposync.operations import syncs
-
     if not words:
-        names = perform(syncs.targets)
+        names = perform(operations.syncs.targets)
         _report(names)
         words = names.items
-    plans = [perform(syncs.plan, syncs.PlanOptions(target=word, full=full)) for word in words]
+    plans = [perform(operations.syncs.plan, {"target": word, "full": full}) for word in words]
     return Result({"items": plans}, map(_plan_text, plans))
 
 

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import prints
-from reposync.cli.output import Result, say, short
+from reposync import operations
+from reposync.cli.output import Result, performs, say, short
 from reposync.cli.sync import target_of
+from reposync.errors import FAILED, RepoSyncError, VectorIndexError
+from reposync.garbage import collect_as_usual
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.cli.performing import Performer
     from reposync.operations.runs import Run
-    from reposync.operations.syncs import Leftover, Verdict, VerifyOptions
+    from reposync.operations.syncs import Leftover, Verdict
 
 
 LONGEST_WAIT_SECONDS = 86_400.0
@@ -35,8 +37,10 @@ LONGEST_WAIT_SECONDS = 86_400.0
     show_default=True,
     help="Maximum number of differences of each repository.",
 )
-@prints
-def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: bool, limit: int) -> Result:
+@performs
+def verify(
+    perform: Performer, names: tuple[str, ...], repair: bool, source: bool, remove_unknown: bool, limit: int
+) -> Result:
     """Prove that the index holds precisely the indexed files of the recorded commit, for each repository NAME (default:
     all). The exit code is 0 if it does, and 1 otherwise.
 
@@ -44,49 +48,42 @@ def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: b
     """
     if remove_unknown and not repair:
         raise click.UsageError("--remove-unknown requires --repair.")
-    from reposync.cli.performing import Performer
-    from reposync.errors import VectorIndexError
-    from reposync.garbage import collect_as_usual
-    from reposync.operations import repositories, syncs
-
     collect_as_usual()
-    with Performer() as perform:
-        if names:
-            words = [target_of(perform, word) for word in names]
-            chosen = perform(syncs.targets, syncs.TargetWords(target=words)).items
-        else:
-            page = perform.all_pages(repositories.list_repositories, repositories.RepositoryFilters())
-            chosen = [repository.name for repository in page.items]
-        if not chosen:
-            say("Nothing is registered.")
-        options = syncs.VerifyOptions(source=source, limit=limit, timeout=LONGEST_WAIT_SECONDS)
-        verdicts = [_verify_one(perform, name, options, repair=repair) for name in chosen]
-        leftovers, trouble = [], None
-        if not names:
-            try:
-                leftovers = _leftovers(perform, repair=repair, remove_unknown=remove_unknown)
-            except VectorIndexError as error:
-                trouble = str(error)
-                say(escape_unprintable(trouble))
+    if names:
+        words = [target_of(perform, word) for word in names]
+        chosen = perform(operations.syncs.targets, {"target": words}).items
+    else:
+        page = perform.all_pages(operations.repositories.list_repositories)
+        chosen = [repository.name for repository in page.items]
+    if not chosen:
+        say("Nothing is registered.")
+    options = {"source": source, "limit": limit, "timeout": LONGEST_WAIT_SECONDS}
+    verdicts = [_verify_one(perform, name, options, repair=repair) for name in chosen]
+    leftovers, trouble = [], None
+    if not names:
+        try:
+            leftovers = _leftovers(perform, repair=repair, remove_unknown=remove_unknown)
+        except VectorIndexError as error:
+            trouble = str(error)
+            say(escape_unprintable(trouble))
     exact = trouble is None and all(verdict["exact"] for verdict in verdicts)
     exact = exact and all(left["run"] and left["run"].status == "completed" for left in leftovers)
     document = {"exact": exact, "repositories": verdicts, "leftovers": leftovers, "trouble": trouble}
-    return Result(document, [], failed=not exact)
+    return Result(document, [], exit_code=0 if exact else FAILED)
 
 
-def _verify_one(perform: Performer, name: str, options: VerifyOptions, *, repair: bool) -> dict[str, Any]:
+def _verify_one(perform: Performer, name: str, options: dict[str, Any], *, repair: bool) -> dict[str, Any]:
     """The verdict as JSON; after a repair the one that follows it, with the first one under `repair`."""
     from reposync.cli.following import follow
-    from reposync.errors import RepoSyncError
-    from reposync.operations import syncs
 
+    syncs = operations.syncs
     verdict, shown = perform(syncs.verify, options, name=name), escape_unprintable(name)
     say(*_verdict_lines(verdict))
     if verdict.exact or not repair:
         return {**verdict.model_dump(), "repair": None}
     repaired: dict[str, Any] = {"run": None, "trouble": None, "found": verdict}
     try:
-        run = follow(perform, perform(syncs.repair, syncs.RepairOptions(full=verdict.needs_full), name=name)).summary
+        run = follow(perform, perform(syncs.repair, {"full": verdict.needs_full}, name=name)).summary
     except RepoSyncError as error:
         repaired["trouble"] = str(error)
         say(f"{shown}: not repaired: {escape_unprintable(str(error))}")
@@ -100,16 +97,15 @@ def _verify_one(perform: Performer, name: str, options: VerifyOptions, *, repair
 
 def _leftovers(perform: Performer, *, repair: bool, remove_unknown: bool) -> list[dict[str, Any]]:
     """Points of no registered repository, as JSON, each with the run that removed it."""
-    from reposync.operations import syncs
-
     documents = []
     runs: dict[str, Run | None] = {}
-    for left in perform(syncs.leftovers).items:
+    for left in perform(operations.syncs.leftovers).items:
         identity, run, trouble = left.repository_id, None, None
         if repair and identity is not None and (left.known or remove_unknown):
             if identity not in runs:
-                options = syncs.RemovalOptions(unknown=remove_unknown)
-                runs[identity] = perform(syncs.remove_leftovers, options, repository_id=identity).run
+                options = {"unknown": remove_unknown}
+                removed = perform(operations.syncs.remove_leftovers, options, repository_id=identity)
+                runs[identity] = removed.run
             run = runs[identity]
             if run is None:
                 trouble = "It is registered again, or a run of it is in progress."

@@ -4,3 +4,23 @@ An operation decides who may do it, checks the state, fills in the settings, and
 error that carries next steps as values. Command line, HTTP, pages and the tools for agents parse, call an operation and
 print its document; they use nothing below this package.
 """
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reposync.operations import index as index
+    from reposync.operations import repositories as repositories
+    from reposync.operations import runs as runs
+    from reposync.operations import search as search
+    from reposync.operations import syncs as syncs
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a module when it is first used: some take 0.3 s, which a command's `--help` and the Tab key do without."""
+    if name not in ("index", "repositories", "runs", "search", "syncs"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{name}")
