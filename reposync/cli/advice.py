@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 
 from reposync import next_steps as steps
 from reposync.errors import RepoSyncError
 
+_COMMANDS = {
+    steps.Sync: ("sync",),
+    steps.Verify: ("verify",),
+    steps.ListRepositories: ("repos", "list"),
+    steps.RemoveRepository: ("repos", "remove"),
+    steps.ApplyRegistry: ("apply",),
+    steps.ShowHistory: ("history",),
+    steps.ShowRun: ("runs", "show"),
+    steps.CancelRun: ("runs", "cancel"),
+    steps.ListLocks: ("locks", "list"),
+    steps.ReleaseLock: ("locks", "release", "--force"),
+    steps.UpgradeDatabase: ("db", "upgrade"),
+}
+
 
 def command_of(step: steps.NextStep) -> list[str] | None:
-    """The words after `reposync`; None if no command takes the step."""
-    match step:
-        case steps.Sync():
-            flags = {"--full": step.full, "--allow-mass-delete": step.allow_mass_delete}
-            return ["sync", step.repository or ".", *(flag for flag, is_set in flags.items() if is_set)]
-        case steps.Verify():
-            return ["verify", step.repository]
-        case steps.ListRepositories():
-            return ["repos", "list"]
-        case steps.RemoveRepository():
-            return ["repos", "remove", step.repository]
-        case steps.ApplyRegistry():
-            return ["apply"]
-        case steps.ShowHistory():
-            return ["history"]
-        case steps.ShowRun():
-            return ["runs", "show", step.run]
-        case steps.CancelRun():
-            return ["runs", "cancel", step.run]
-        case steps.ListLocks():
-            return ["locks", "list"]
-        case steps.ReleaseLock():
-            return ["locks", "release", step.repository, "--force"]
-        case steps.UpgradeDatabase():
-            return ["db", "upgrade"]
-    return None
+    """The words after `reposync`; None if no command takes the step. A text of the step is an argument, a flag that is
+    set an option; without a repository, a sync is that of this folder."""
+    words = _COMMANDS.get(type(step))
+    if words is None:
+        return None
+    given = asdict(step)
+    names = ["." if value is None else value for value in given.values() if not isinstance(value, bool)]
+    return [*words, *names, *(f"--{key.replace('_', '-')}" for key, value in given.items() if value is True)]
 
 
 def advice(error: RepoSyncError) -> str:

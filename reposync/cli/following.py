@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reposync import operations
 from reposync.cli.output import open_display
 from reposync.errors import CANNOT_HERE, RepoSyncError, StoreUnavailable
-from reposync.operations import runs
-from reposync.operations.following import displayed_progress
-from reposync.operations.runs import Run, RunDetail, RunStatus
+from reposync.store.status import RunStatus
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.cli.performing import Performer
     from reposync.operations.following import Watch
+    from reposync.operations.runs import Run, RunDetail
 
 FOLLOW_SECONDS = 0.3
 OUTAGE_SECONDS = 60.0
@@ -36,7 +36,7 @@ def follow(perform: Performer, run: Run, *, only_watch: bool = False) -> RunDeta
             while True:
                 has_ended = not only_watch and _execute(perform, latest, display)
                 try:
-                    latest, read_at = perform(runs.get_run, run_id=run.id), time.monotonic()
+                    latest, read_at = perform(operations.runs.get_run, run_id=run.id), time.monotonic()
                 except StoreUnavailable:
                     if not only_watch or time.monotonic() - read_at > OUTAGE_SECONDS:
                         raise
@@ -48,7 +48,7 @@ def follow(perform: Performer, run: Run, *, only_watch: bool = False) -> RunDeta
                     what = f"attempt {latest.attempt} failed and will be retried: {latest.error_message}"
                     warn(run.repository, what)
                 failures = latest.failures
-                display(displayed_progress(latest))
+                display(operations.following.displayed_progress(latest))
                 time.sleep(FOLLOW_SECONDS)
     except KeyboardInterrupt:
         if not only_watch:
@@ -69,7 +69,7 @@ def _execute(perform: Performer, run: Run, display: Watch) -> bool:
 def withdraw(perform: Performer, run: Run) -> None:
     """The command ends: its run does, too, unless somebody else asked for it."""
     with contextlib.suppress(RepoSyncError):
-        perform(runs.cancel, {"if_unshared": True}, run_id=run.id)
+        perform(operations.runs.cancel, {"if_unshared": True}, run_id=run.id)
 
 
 def warn(about: str, text: str) -> None:

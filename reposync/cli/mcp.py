@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import click
 
 from reposync.cli.commands import Group, current_user, settings
 from reposync.cli.running_daemon import TIMEOUT_SECONDS, running_daemon
+from reposync.errors import ConfigError, RepoSyncError, first_error
 from reposync.operations.core import Actor
 from reposync.supervision import end
 
@@ -75,7 +76,7 @@ def install(
     gemini: ~/.gemini/settings.json. Cursor has no such command: its entry is printed for ~/.cursor/mcp.json. A token is
     never written: the entry refers to a variable. It also prints what to add to the agent's instructions.
     """
-    from reposync.errors import ConfigError
+    from reposync.config.settings import SECRET_VARIABLES
     from reposync.mcp.clients import GUIDE, Server, address, vendor_command
 
     if url is not None:
@@ -84,7 +85,8 @@ def install(
         paths = {name: str(Path(os.environ[name]).expanduser().absolute()) for name in _PATHS if os.environ.get(name)}
         if (config := settings().config_path) is not None:  # also one that was found by this folder
             paths["REPOSYNC_CONFIG"] = str(config)
-        secrets = [name for name in _SECRETS if os.environ.get(name)]
+        names = (name for variable in sorted(SECRET_VARIABLES) for name in (variable, f"{variable}_FILE"))
+        secrets = [name for name in names if os.environ.get(name)]
         server = Server(command=_own_command(), settings=paths, secret_variables=secrets)
     if client == "cursor":
         click.echo("For ~/.cursor/mcp.json:", err=True)
@@ -104,19 +106,13 @@ def install(
     if url is not None and token_variable:
         click.echo(f"\nSet {token_variable} in the environment of the client to a token that may read.", err=True)
     elif client == "codex" and server.secret_variables:  # `codex mcp add` has no option for them
-        names = json.dumps(server.secret_variables)
-        click.echo(f"\nBelow [mcp_servers.reposync] in ~/.codex/config.toml, add: env_vars = {names}", err=True)
+        listed = json.dumps(server.secret_variables)
+        click.echo(f"\nBelow [mcp_servers.reposync] in ~/.codex/config.toml, add: env_vars = {listed}", err=True)
     click.echo(f"\nFor the instructions of the agent (AGENTS.md, CLAUDE.md):\n\n{GUIDE}", nl=False, err=True)
 
 
-# Where the state is: the agent is started elsewhere. And variables whose values may hold a password.
+# Where the state is: the agent is started elsewhere.
 _PATHS = ("REPOSYNC_STATE_DIR", "REPOSYNC_CONFIG")
-_SECRETS = (
-    *("REPOSYNC_DATABASE_URL", "REPOSYNC_REDIS_URL", "REPOSYNC_QDRANT_URL", "REPOSYNC_QDRANT_API_KEY"),
-    "REPOSYNC_API_TOKEN",
-    *("REPOSYNC_DATABASE_URL_FILE", "REPOSYNC_REDIS_URL_FILE", "REPOSYNC_QDRANT_URL_FILE"),
-    *("REPOSYNC_QDRANT_API_KEY_FILE", "REPOSYNC_API_TOKEN_FILE"),
-)
 
 
 def _own_command() -> list[str]:
@@ -133,7 +129,6 @@ async def _serve(environment: Settings, secrets: Secrets) -> None:
     from mcp.server.stdio import stdio_server
 
     from reposync import __version__
-    from reposync.errors import first_error
     from reposync.garbage import collect_as_usual
     from reposync.mcp.server import make_server
 
@@ -170,18 +165,28 @@ class _Tools:
         self.resources = contextlib.AsyncExitStack()
         self.actor = Actor.at_terminal(current_user())
         self._settings, self._secrets = environment, secrets
-        self._opening: asyncio.Task[Application] | None = None
+        self._opening = asyncio.Lock()
+        self._opened: Application | None = None
 
     def prepare(self) -> None:
         """Open the application, so that the first search need not wait for it."""
         if running_daemon(self._settings) is None:
-            self._open()
+            self._begin(self._application())
+
+    def _begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """In a task that ends with the server."""
+
+        async def main() -> None:
+            # The call that needs the application tries again, and the history has what failed in a run.
+            with contextlib.suppress(RepoSyncError):
+                await work
+
+        self.resources.push_async_callback(end, asyncio.create_task(main()))
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
         from mcp_types import CallToolResult
         from pydantic import ValidationError
 
-        from reposync.errors import RepoSyncError
         from reposync.mcp.server import answered, failed
         from reposync.mcp.tools import Caller
 
@@ -199,17 +204,14 @@ class _Tools:
         caller = Caller(self._application, self.actor, _always)
         result = await answered(caller, name, arguments, redact=self._secrets.redact)
         if name == "request_sync" and result.structured_content is not None:
-            executing = asyncio.create_task(self._execute(result.structured_content["run"]))
-            self.resources.push_async_callback(end, executing)
+            self._begin(self._execute(result.structured_content["run"]))
         return result
 
     async def _execute(self, run_id: str) -> None:
         """Without workers, nobody else does before a daemon is started."""
         from reposync.app.command_runs import finished
-        from reposync.errors import RepoSyncError
 
-        with contextlib.suppress(RepoSyncError):  # the history has it
-            await finished(await self._application(), run_id)
+        await finished(await self._application(), run_id)
 
     def _ask_daemon(self, body: Mapping[str, Any], timeout_seconds: float) -> bytes | None:
         daemon = running_daemon(self._settings)
@@ -218,22 +220,14 @@ class _Tools:
         return daemon.request("POST", "/mcp", body, user=current_user(), timeout_seconds=timeout_seconds)
 
     async def _application(self) -> Application:
-        # A client that gives up a call does not end it.
-        return await asyncio.shield(self._open())
-
-    def _open(self) -> asyncio.Task[Application]:
         from reposync.app.application import open_application
 
-        if self._opening is None:
-            own = self._settings.has_own_database
-            opened = open_application(self._settings, secrets=self._secrets, with_engine=True, migrates=own)
-            self._opening = asyncio.create_task(self.resources.enter_async_context(opened))
-            self._opening.add_done_callback(self._forget_failed)
-        return self._opening
-
-    def _forget_failed(self, opening: asyncio.Task[Application]) -> None:
-        if opening.cancelled() or opening.exception() is not None:  # the next call tries again
-            self._opening = None
+        async with self._opening:
+            if self._opened is None:
+                own = self._settings.has_own_database
+                opened = open_application(self._settings, secrets=self._secrets, with_engine=True, migrates=own)
+                self._opened = await self.resources.enter_async_context(opened)
+            return self._opened
 
 
 async def _always() -> bool:

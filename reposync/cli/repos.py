@@ -11,6 +11,7 @@ import click
 
 from reposync import operations
 from reposync.cli.commands import Group
+from reposync.cli.following import follow
 from reposync.cli.output import NO_REPOSITORY, Result, field_lines, performs, short, table
 from reposync.errors import FAILED
 from reposync.words import ago, escape_unprintable, next_attempt, until
@@ -98,8 +99,6 @@ def set_(perform: Performer, /, name: str, **options: Any) -> Result:
 @performs
 def remove(perform: Performer, name: str, yes: bool) -> Result:
     """Remove the repository NAME and its index. Its history stays."""
-    from reposync.cli.following import follow
-
     shown = escape_unprintable(name)
     if not yes:
         if not sys.stdin.isatty():

@@ -9,6 +9,7 @@ import click
 
 from reposync import operations
 from reposync.cli.commands import Group
+from reposync.cli.following import follow
 from reposync.cli.output import FAILED_FILE, Result, field_lines, performs, reason, short, summary, table, table_console
 from reposync.errors import FAILED
 from reposync.store.status import RunStatus
@@ -155,8 +156,6 @@ def watch(perform: Performer, run_id: str) -> Result:
     The exit code is 0 if it is completed and no file failed, and 1 otherwise. Ctrl-C ends the watching only;
     `reposync runs cancel` stops the run.
     """
-    from reposync.cli.following import follow
-
     run = perform(operations.runs.get_run, run_id=run_id)
     if run.is_waiting and not perform.has_workers():
         hint = "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."

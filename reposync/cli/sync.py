@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reposync import operations
+from reposync.cli.following import follow, warn, withdraw
 from reposync.cli.output import FAILED_FILE, Result, performs, say, short, summary
 from reposync.errors import FAILED, RepositoryNotFound
 from reposync.garbage import collect_as_usual
@@ -61,8 +62,6 @@ def target_of(perform: Performer, word: str) -> str:
 
 def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete: bool) -> Result:
     """Fails if a run was not completed, or without some files."""
-    from reposync.cli.following import follow, withdraw
-
     collect_as_usual()
     if words:
         # Before anything is requested: a mistyped word is reported at once.
@@ -96,8 +95,6 @@ def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete
 
 def _report(names: Names) -> bool:
     """What needs attention; whether all groups were listed."""
-    from reposync.cli.following import warn
-
     for group in names.groups:
         for former, name in group.renamed:
             warn(name, f"renamed, with its project: it was {former}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync import operations
+from reposync.cli.following import follow
 from reposync.cli.output import Result, performs, say, short
 from reposync.cli.sync import target_of
 from reposync.errors import FAILED, RepoSyncError, VectorIndexError
@@ -74,8 +75,6 @@ def verify(
 
 def _verify_one(perform: Performer, name: str, options: dict[str, Any], *, repair: bool) -> dict[str, Any]:
     """The verdict as JSON; after a repair the one that follows it, with the first one under `repair`."""
-    from reposync.cli.following import follow
-
     syncs = operations.syncs
     verdict, shown = perform(syncs.verify, options, name=name), escape_unprintable(name)
     say(*_verdict_lines(verdict))

@@ -77,7 +77,7 @@ class Settings(BaseModel):
         found: dict[str, Any] = {}
         for variable, (field, parse) in _VARIABLES.items():
             names = [variable]
-            if variable in _IN_FILES:
+            if variable in SECRET_VARIABLES:
                 names.append(f"{variable}_FILE")
             if variable in _SERVERS and bare_names:
                 names.append(variable.removeprefix("REPOSYNC_"))
@@ -241,5 +241,5 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "REPOSYNC_LOG_FORMAT": ("log_format", _log_format),
 }
 _SERVERS = frozenset({"REPOSYNC_DATABASE_URL", "REPOSYNC_REDIS_URL", "REPOSYNC_QDRANT_URL", "REPOSYNC_QDRANT_API_KEY"})
-_IN_FILES = _SERVERS | {"REPOSYNC_API_TOKEN"}
+SECRET_VARIABLES = _SERVERS | {"REPOSYNC_API_TOKEN"}
 """They hold secrets: `..._FILE` may be the path of a file with the value."""

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from reposync.operations import following as following
     from reposync.operations import index as index
     from reposync.operations import repositories as repositories
     from reposync.operations import runs as runs
@@ -21,6 +22,6 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> ModuleType:
     """Import a module when it is first used: some take 0.3 s, which a command's `--help` and the Tab key do without."""
-    if name not in ("index", "repositories", "runs", "search", "syncs"):
+    if name not in ("following", "index", "repositories", "runs", "search", "syncs"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")
