@@ -525,6 +525,17 @@ def test_a_docstring_that_chunks_cut_defines_nothing_and_a_method_stays_one():
            ] == ["class Session 204-206", "method close 205-206"]  # fmt: skip
 
 
+def test_a_function_of_a_class_that_began_some_chunks_before_is_a_method():
+    """Nothing in its own chunk says so."""
+    functions = [f"    @staticmethod\n    def step_{number}(value):\n        return value\n\n" for number in range(100)]
+    text = "class Session:\n" + "".join(functions)
+    chunks = chunk_text(text, "python", 1000, 200)
+    far = symbols_of_chunks(definitions(text, "python"), chunks)[2:]
+    assert len(far) > 2
+    assert {each.kind for symbols in far for each in symbols} == {"method"}
+    assert all(each.end_line == each.start_line + 1 for symbols in far for each in symbols)
+
+
 DEEP = 20_000
 HOSTILE = {
     "brackets": "(" * DEEP,
