@@ -44,6 +44,7 @@ STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 _LONGEST_NAME: Final = 128
 # Words up to this length are remembered with their ids. Repositories are hostile: both limits together hold the
 # memory of the cache under 64 MB whatever it is fed; real code takes 13 MB at most, and 1 word in 28 is not there.
+# Four times as many words save 2 to 7% of the time, and take 19 MB more in each worker, or 190 MB of hostile words.
 _LONGEST_REMEMBERED: Final = 64
 _REMEMBERED_WORDS: Final = 1 << 15
 
