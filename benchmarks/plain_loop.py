@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 
 import numpy as np
 from langchain_text_splitters import Language, RecursiveCharacterTextSplitter
@@ -54,12 +55,15 @@ def main(repository: str, url: str) -> None:
     print(total + len(points))
 
 
-def read_all(repository: str) -> list[tuple[str, bytes]]:
-    """Every file of main, by the git command."""
+def read_all(
+    repository: str, branch: str = "main", is_wanted: Callable[[str], bool] = lambda _: True
+) -> list[tuple[str, bytes]]:
+    """Every file of the branch with such a path, by the git command."""
     listing = subprocess.run(
-        ["git", "-C", repository, "ls-tree", "-r", "-z", "main"], check=True, capture_output=True
+        ["git", "-C", repository, "ls-tree", "-r", "-z", branch], check=True, capture_output=True
     ).stdout.split(b"\0")[:-1]
     entries = [(line.partition(b"\t")[2].decode("utf-8", "replace"), line.split()[2]) for line in listing]
+    entries = [(path, sha) for path, sha in entries if is_wanted(path)]
     blobs = subprocess.run(
         ["git", "-C", repository, "cat-file", "--batch"],
         input=b"\n".join(sha for _, sha in entries) + b"\n",

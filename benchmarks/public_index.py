@@ -49,7 +49,7 @@ class State:
     def pin(self, repository: Repository, repositories: Path, *, newest: bool) -> str:
         """Make its branch `benchmark` the pinned commit, or with `newest` the HEAD of a repository that lacks it.
         Returns the commit. Raises Missing."""
-        given, mine = repositories / repository.folder, self._bare(repository)
+        given, mine = repositories / repository.folder, self.bare(repository)
         if not given.is_dir():
             raise Missing(f"no folder {repository.folder}")
         try:
@@ -67,7 +67,7 @@ class State:
             raise Missing(f"{repository.folder}: {error.stderr.strip().splitlines()[-1]}") from None
         return commit
 
-    def _bare(self, repository: Repository) -> Path:
+    def bare(self, repository: Repository) -> Path:
         return self.folder / "repositories" / f"{repository.name}.git"
 
     def register(self, repositories: Iterable[Repository], provider: str, *, all_files: bool) -> None:
@@ -79,7 +79,7 @@ class State:
             "repositories": [
                 {
                     "name": each.name,
-                    "path": str(self._bare(each)),
+                    "path": str(self.bare(each)),
                     "branch": BRANCH,
                     "include": _included(each, all_files=all_files),
                 }

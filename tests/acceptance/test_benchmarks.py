@@ -23,6 +23,7 @@ SMALLEST: dict[str, str] = {
     "corpus": "{folder}/corpus.git 20 0.1",
     "daemon": "--repositories 2 --seconds 1 --requests 1 --database sqlite --schedule={never}",
     "dashboard": "--check",
+    "definitions": "--data {folder}/questions --repositories {folder}/repositories",
     "first_sync": "--files 30 --megabytes 0.2",
     "grep": "--files 20 --rounds 1",
     "http": "--seconds 1 --connections 2 --repositories 2 --files 3 --embedding-seconds 0",
@@ -97,7 +98,7 @@ def test_a_benchmark_runs(
         pytest.skip("TEST_QDRANT_BINARY names no Qdrant server")
     if benchmark == "mcp_calls":
         run("reposync", "sync", str(repository.path), environment=environment)
-    if benchmark == "retrieval_public":
+    if "{folder}/questions" in SMALLEST[benchmark]:
         write_questions(tmp_path / "questions", repository)
     values = {"folder": tmp_path, "repository": repository.path, "qdrant": qdrant, **WORDS}
     arguments = [word.format(**values) for word in SMALLEST[benchmark].split()]
