@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -47,9 +48,12 @@ def _root_path(context: click.Context, option: click.Parameter, value: str | Non
         raise click.BadParameter(f"it {error}.") from error
 
 
-@click.command(context_settings={"auto_envvar_prefix": "REPOSYNC", "show_default": True})
-@click.option("--host", show_envvar=True, default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", show_envvar=True, type=_Port(0, 65_535), default=_DEFAULT_PORT, help="0: any free one.")
+_option = functools.partial(click.option, show_envvar=True, show_default=True)
+
+
+@click.command(context_settings={"auto_envvar_prefix": "REPOSYNC"})
+@_option("--host", default="127.0.0.1", help="Address to listen on.")
+@_option("--port", type=_Port(0, 65_535), default=_DEFAULT_PORT, help="0: any free one.")
 @click.option(
     "--root-path",
     show_envvar=True,
@@ -61,7 +65,7 @@ def _root_path(context: click.Context, option: click.Parameter, value: str | Non
     "--no-workers", is_flag=True, allow_from_autoenv=False, help="Execute no runs: only schedule them and serve HTTP."
 )
 @click.option("--no-scheduler", is_flag=True, allow_from_autoenv=False, help="Queue no scheduled runs.")
-@click.option("--log-level", show_envvar=True, type=click.Choice(LOG_LEVELS, case_sensitive=False), default="INFO")
+@_option("--log-level", type=click.Choice(LOG_LEVELS, case_sensitive=False), default="INFO")
 def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_scheduler: bool, log_level: str) -> None:
     """Keep every registered repository in sync on its schedule, until SIGTERM or Ctrl-C.
 
