@@ -55,7 +55,7 @@ async def measure(environment: dict[str, str], rounds: int) -> None:
                 started = time.perf_counter()
                 found = await grep(app, pattern, limit=MAX_LIMIT, max_seconds=60)
                 took.append(time.perf_counter() - started)
-            lines = sum(len(each.matches) for each in found.files)
+            lines = sum(len(each.matches) for each in found.items)
             print(
                 f"{name:24} {pattern:36} {statistics.median(took) * 1000:6,.0f} ms {max(took) * 1000:6,.0f} ms"
                 f" {lines:6,} lines {found.files_searched:6,} files read"

@@ -103,7 +103,9 @@ class Requests:
             if message["type"] == "http.response.start":
                 has_started = True
                 self._add_headers(scope, message, request_id)
-                self._log.record(scope["method"], inner, message, time.monotonic() - began)
+                seconds = time.monotonic() - began
+                # In the next turn of the event loop: no client waits for the line.
+                asyncio.get_running_loop().call_soon(self._log.record, scope["method"], inner, message, seconds)
             await send(message)
 
         with bound_contextvars(request=request_id):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from reposync.config.document import RegistryErrors, read_document
 from reposync.config.fields import ConfigModel, InvalidValue
 from reposync.config.loading import content_of, validation_problems
 from reposync.errors import UsageError, first_error
+from reposync.search.documents import Scores
 from reposync.search.query import read_query
 from reposync.vectors.port import SearchHit
 
@@ -113,21 +113,6 @@ def read_questions(content: bytes, file: str) -> tuple[Question, ...]:
 # Metrics -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Means over `questions`, from 0 to 1. Each question has one relevant item, the first hit that answers it.
-
-    `recall[k]`: the share of questions that are answered within the first k hits (Manning and others, 2008, 8.4).
-    `mrr`: mean reciprocal rank, 1 / rank, cut off at 10 (Voorhees, TREC-8, 1999). `ndcg`: normalised discounted
-    cumulative gain at 10 with binary relevance, 1 / log2(1 + rank) (Järvelin, Kekäläinen, ACM TOIS 20(4), 2002).
-    """
-
-    questions: int
-    recall: dict[int, float]
-    mrr: float
-    ndcg: float
-
-
 async def ranks_of(questions: Sequence[Question], search: Search) -> list[int | None]:
     """The `rank` of each question, in order; few are searched at once. Raises the first error of `search`."""
     slots = asyncio.Semaphore(_AT_ONCE)
@@ -151,7 +136,13 @@ def rank(question: Question, hits: Sequence[SearchHit]) -> int | None:
 
 
 def scores(ranks: Sequence[int | None]) -> Scores:
-    """Raises ValueError without ranks."""
+    """Each question has one relevant item, the first hit that answers it.
+
+    `recall[k]`: the share of questions that are answered within the first k hits (Manning and others, 2008, 8.4).
+    `mrr`: mean reciprocal rank, 1 / rank, cut off at 10 (Voorhees, TREC-8, 1999). `ndcg`: normalised discounted
+    cumulative gain at 10 with binary relevance, 1 / log2(1 + rank) (Järvelin, Kekäläinen, ACM TOIS 20(4), 2002).
+
+    Raises ValueError without ranks."""
     if not ranks:
         raise ValueError("no questions, no scores")
     found = [each for each in ranks if each is not None]

@@ -19,6 +19,7 @@ from typing import Any, Final
 from reposync.content.joining import joined
 from reposync.content.model import Chunk
 from reposync.embedding.sparse import query_vector, terms_vector
+from reposync.search.documents import MatchingFile, MatchingFiles, MatchingLine
 from reposync.search.pattern import Pattern, TimeIsUp
 from reposync.search.reading import ReadingParts
 from reposync.search.scope import TRIES, Scope, index_missing, nothing_indexed, scope_of, with_inactive
@@ -52,45 +53,6 @@ _FIRST_STEP, _LONGEST_STEP = 64, 512
 _LEAST_OVERLAP, _LEAST_SIZE = 200, 400
 
 
-@dataclass(frozen=True, slots=True)
-class LineFound:
-    """The first match in a line. `column` counts from 1, in characters of the line. `end_line` differs if the pattern
-    spans lines. `text`: of these lines, at most 400 characters; `…` marks where it was cut around the match."""
-
-    line: int
-    end_line: int
-    column: int
-    text: str
-    url: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class FileMatches:
-    """`matches`: by line. `commit`: of the run that stored the file. `outdated`: a newer version of it could not be
-    read."""
-
-    repository: str
-    path: str
-    language: str | None
-    commit: str
-    outdated: bool
-    matches: Sequence[LineFound]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """`files`: by repository and path. `stopped`: why these may not be all matches, in a sentence; None if they are.
-    `files_searched`: how many were read."""
-
-    files: Sequence[FileMatches]
-    stopped: str | None
-    files_searched: int
-
-    @property
-    def is_complete(self) -> bool:
-        return self.stopped is None
-
-
 async def grep(
     parts: ReadingParts,
     pattern: str,
@@ -102,7 +64,7 @@ async def grep(
     ignore_case: bool = False,
     limit: int = 100,
     max_seconds: float = MAX_SECONDS,
-) -> Found:
+) -> MatchingFiles:
     """The first `limit` lines that match. `pattern`: RE2's syntax, or a text if it is `fixed`. It matches within a line
     unless it names a line break.
 
@@ -146,7 +108,7 @@ class _Search:
     _glob: PathPatterns | None
     _limit: int
     _deadline: float
-    _files: dict[tuple[str, str], FileMatches] = field(default_factory=dict)
+    _files: dict[tuple[str, str], MatchingFile] = field(default_factory=dict)
     _stopped: str | None = None
     _searched: int = 0
     _chars: int = 0
@@ -178,14 +140,14 @@ class _Search:
         self._files = {key: found for key, found in self._files.items() if key[0] in live}
         self._lines = sum(len(each.matches) for each in self._files.values())
 
-    async def found(self) -> Found:
+    async def found(self) -> MatchingFiles:
         outdated = await self._parts.manifests.outdated(list(self._files))
         files = [replace(each, outdated=key in outdated) for key, each in self._files.items()]
         files.sort(key=lambda each: (each.repository, each.path))
         stopped = self._stopped
         if stopped is None and self._pattern.has_cut_lines:
             stopped = "Lines too long for this pattern were searched in parts."
-        return Found(files, stopped, self._searched)
+        return MatchingFiles(files, stopped is None, stopped, self._searched)
 
     # Which files --------------------------------------------------------------------------------------------------
 
@@ -277,7 +239,7 @@ class _Search:
             if matches:
                 language, commit = metadata.get("language"), str(metadata.get("commit"))
                 # The points of a repository that was renamed have its former name until its next run.
-                found = FileMatches(version.repository, path, language, commit, False, matches)
+                found = MatchingFile(version.repository, path, language, commit, False, matches)
                 self._files[version.id, path] = found
             self._chars += sum(len(each.text) for each in chunks)
             if self._lines > self._limit:
@@ -335,14 +297,14 @@ def _files_of(points: Sequence[StoredPoint]) -> Iterator[tuple[str, Mapping[str,
         yield path, mine[0].payload["metadata"], [stored_chunk(each) for each in mine]
 
 
-def _lines(pattern: Pattern, chunks: Sequence[Chunk], most: int, deadline: float) -> Iterator[LineFound]:
+def _lines(pattern: Pattern, chunks: Sequence[Chunk], most: int, deadline: float) -> Iterator[MatchingLine]:
     """By line, each once."""
     whole = joined(chunks)
     if whole is not None:
         yield from _lines_of(pattern, whole.text, whole.starts, chunks, most, deadline)
         return
     # A chunk is missing, because a run or a different program removes it: each is searched for itself.
-    found: dict[int, LineFound] = {}
+    found: dict[int, MatchingLine] = {}
     for each in chunks:
         for line in _lines_of(pattern, each.text, [0], [each], most, deadline):
             found.setdefault(line.line, line)
@@ -351,13 +313,13 @@ def _lines(pattern: Pattern, chunks: Sequence[Chunk], most: int, deadline: float
 
 def _lines_of(
     pattern: Pattern, text: str, starts: Sequence[int], chunks: Sequence[Chunk], most: int, deadline: float
-) -> Iterator[LineFound]:
+) -> Iterator[MatchingLine]:
     """`starts`: of the chunks in the text."""
     first_lines: list[int] = []
     for match in pattern.lines(text, most, deadline):
         first_lines = first_lines or _first_lines(text, starts)
         line, last = (_line_of_file(each, first_lines, chunks) for each in (match.line, match.last_line))
-        yield LineFound(line, last, match.column, match.text, None)
+        yield MatchingLine(line, last, match.column, match.text, None)
 
 
 def _first_lines(text: str, starts: Sequence[int]) -> list[int]:
@@ -371,5 +333,5 @@ def _line_of_file(line: int, first_lines: Sequence[int], chunks: Sequence[Chunk]
     return min(chunks[number].start_line + line - first_lines[number], chunks[number].end_line)
 
 
-def _with_url(line: LineFound, url: object) -> LineFound:
+def _with_url(line: MatchingLine, url: object) -> MatchingLine:
     return replace(line, url=url_of_lines(url, line.line, line.end_line) if isinstance(url, str) else None)

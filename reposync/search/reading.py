@@ -13,9 +13,10 @@ from reposync.content.joining import JoinedText, has_lines_of_file, joined
 from reposync.content.model import Chunk
 from reposync.errors import FileIncomplete, FileNotIndexed, LinesNotFound, UsageError
 from reposync.next_steps import Sync, Verify
+from reposync.search.documents import FileLines
 from reposync.search.scope import TRIES, IndexParts, index_missing, version_of
 from reposync.store.manifest import ManifestRow, Manifests
-from reposync.symbol import Symbol, merged, read_symbols
+from reposync.symbol import merged, read_symbols
 from reposync.sync.stored_points import is_count, own_text, stored_chunk
 from reposync.vectors.port import CollectionMissing, StoredPoint
 from reposync.words import url_of_lines, with_unprintable
@@ -30,32 +31,9 @@ class ReadingParts(IndexParts, Protocol):
     manifests: Manifests
 
 
-@dataclass(frozen=True, slots=True)
-class FileText:
-    """Lines `start_line` to `end_line` of a file that has `total_lines`, exactly: with their line breaks, decoded,
-    without a byte order mark. `commit`: of the run that stored the file. `outdated`: a newer version of it could not be
-    read. `symbols`: the definitions that these lines are part of, by line.
-
-    `is_notebook`: the text is that of its cells, and its lines are not those of the file, which all numbers count. Then
-    it is whole chunks: those that touch the requested lines."""
-
-    repository: str
-    path: str
-    commit: str
-    language: str | None
-    url: str | None
-    start_line: int
-    end_line: int
-    total_lines: int
-    text: str
-    outdated: bool
-    is_notebook: bool
-    symbols: Sequence[Symbol]
-
-
 async def read_file(
     parts: ReadingParts, repository: str, path: str, start: int | None = None, end: int | None = None
-) -> FileText:
+) -> FileLines:
     """The file, or its lines `start` to `end`, as far as it has them; from 1, both included. `path` may have control
     characters as escapes, which is how paths are shown.
 
@@ -89,7 +67,7 @@ class _StoredFile:
     def total_lines(self) -> int:
         return self.chunks[-1].end_line
 
-    def lines(self, repository: str, path: str, start: int, end: int) -> FileText:
+    def lines(self, repository: str, path: str, start: int, end: int) -> FileLines:
         text, is_notebook = self.whole.text, not has_lines_of_file(self.chunks)
         is_whole = (start, end) == (1, self.total_lines)
         if is_notebook and not is_whole:
@@ -103,7 +81,7 @@ class _StoredFile:
         if isinstance(url, str):
             url = _LINES_OF_URL.sub("", url) if is_whole else url_of_lines(url, start, end)
         symbols = merged(symbol for each in self.payloads for symbol in read_symbols(each.get("symbols")))
-        return FileText(
+        return FileLines(
             repository=repository,
             path=path,
             commit=str(self.payloads[0].get("commit")),

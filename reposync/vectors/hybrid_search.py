@@ -271,5 +271,5 @@ def _hit(chunk: Candidate, payload: dict[str, Any]) -> SearchHit:
         commit=metadata["commit"],
         version=chunk.version,
         symbols=read_symbols(metadata.get("symbols")),
-        parts=chunk.parts,
+        parts=dict(chunk.parts),
     )

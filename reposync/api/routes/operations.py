@@ -31,7 +31,9 @@ _TEXT: dict[int | str, dict[str, Any]] = {
         "content": {"text/plain": {"schema": {"type": "string"}}},
     },
 }
+# Searches first: each route before the one of a request costs it 5 microseconds.
 _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
+    "search": (search.search, search.grep, search.evaluate, search.read),
     "repositories": (
         repositories.list_repositories,
         repositories.register,
@@ -48,7 +50,6 @@ _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
         repositories.remove,
     ),
     "runs": (runs.history, runs.get_run, runs.problems, runs.retry_failed, runs.cancel, runs.approve, runs.retry),
-    "search": (search.search, search.grep, search.evaluate, search.read),
     "index": (
         index.indexes,
         syncs.leftovers,

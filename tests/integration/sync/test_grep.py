@@ -10,7 +10,8 @@ import pytest
 
 from reposync.errors import NothingIndexed
 from reposync.next_steps import Sync
-from reposync.search.grep import Found, grep
+from reposync.search.documents import MatchingFiles
+from reposync.search.grep import grep
 from reposync.search.pattern import Pattern
 from reposync.search.reading import read_file
 from tests.fixtures.world import World
@@ -61,8 +62,8 @@ async def world(closed_world: World, request: pytest.FixtureRequest) -> AsyncGen
         yield closed_world
 
 
-def lines(found: Found) -> list[tuple[str, int, int]]:
-    return [(file.path, each.line, each.column) for file in found.files for each in file.matches]
+def lines(found: MatchingFiles) -> list[tuple[str, int, int]]:
+    return [(file.path, each.line, each.column) for file in found.items for each in file.matches]
 
 
 def expected(pattern: str) -> list[tuple[str, int, int]]:
@@ -97,7 +98,7 @@ async def test_only_files_with_the_words_of_a_pattern_are_read(closed_world: Wor
         assert (await grep(world.app, "SessionStore")).files_searched == len(TEXTS)
         # What is likely to match is read first.
         found = await grep(world.app, "remove_expired", limit=1)
-        assert [each.path for each in found.files] == ["src/session.py"]
+        assert [each.path for each in found.items] == ["src/session.py"]
 
 
 async def test_a_limit_and_a_deadline_are_told(world: World):
@@ -120,7 +121,7 @@ async def test_hostile_patterns_and_texts_are_inert(world: World):
 
     assert lines(await grep(world.app, "^(a+)+$")) == []
     assert lines(await grep(world.app, "^(a|aa)+!$", max_seconds=60)) == [("hostile.txt", 1, 1)]
-    (file,) = (await grep(world.app, "red", path_glob="hostile.txt")).files
+    (file,) = (await grep(world.app, "red", path_glob="hostile.txt")).items
     assert file.matches[0].text == "\x1b[31mred"
 
 

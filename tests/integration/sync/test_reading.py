@@ -14,7 +14,8 @@ from reposync.errors import (
     RepositoryNotFound,
 )
 from reposync.next_steps import Sync, Verify
-from reposync.search.reading import FileText, read_file
+from reposync.search.documents import FileLines
+from reposync.search.reading import read_file
 from reposync.words import escape_unprintable
 from tests.fixtures.world import World
 from tests.integration.sync.test_index_versions import another_chunk_size
@@ -32,7 +33,7 @@ TEXTS = {
 }
 
 
-async def read(world: World, path: str, *lines: int) -> FileText:
+async def read(world: World, path: str, *lines: int) -> FileLines:
     return await read_file(world.app, "project", path, *lines)
 
 

@@ -28,7 +28,7 @@ IN_LINES = QUESTION.model_copy(update={"lines": (10, 24)})
 
 
 def hit(path: str, lines: tuple[int, int] = (1, 100), repository: str = "payments") -> SearchHit:
-    return SearchHit(repository, path, *lines, None, 0.5, "", None, "0" * 40)
+    return SearchHit(repository, path, *lines, None, 0.5, "", None, commit="0" * 40)
 
 
 # The file ----------------------------------------------------------------------------------------------------------
