@@ -7,7 +7,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 from starlette.routing import Route as AnyRoute
 
-from reposync.api.description import DescribedApplication, description_routes
+from reposync.api.description import DescribedApplication
 from reposync.api.errors import add_error_handlers
 from reposync.api.hosts import Proxies
 from reposync.api.middleware import Requests
@@ -19,7 +19,7 @@ from reposync.api.routes.webhooks import webhook_routes
 from reposync.api.routing import ApiParts, Route
 from reposync.api.web.help_page import help_page
 from reposync.api.web.pages import login_page, page_routes
-from reposync.api.web.rendering import Renderer, StaticContent, error_pages
+from reposync.api.web.rendering import StaticContent, error_pages
 from reposync.errors import ConfigError
 
 MIN_COMPRESSED_BYTES = 1_000
@@ -27,21 +27,26 @@ MIN_COMPRESSED_BYTES = 1_000
 
 __all__ = ["ApiParts", "create_app"]
 
-ROUTES = (probe_routes, operation_routes, event_routes, mcp_routes, webhook_routes)
+ROUTES = (
+    probe_routes,
+    operation_routes,
+    event_routes,
+    mcp_routes,
+    webhook_routes,
+    help_page,
+    login_page,
+    page_routes,
+)
 
 
 def create_app(parts: ApiParts) -> FastAPI:
     """Has no state but `parts`, and opens nothing. Raises ConfigError for a root path that is one of its own paths."""
-    renderer = Renderer(parts)
     root = parts.access.config.root_path
-    routers = [routes(parts) for routes in ROUTES]
-    routers += [description_routes(), help_page(parts, renderer), login_page(parts, renderer)]
-    routers += [page_routes(parts, renderer)]
     app = DescribedApplication(
         title="reposync",
         summary="Keeps source code from GitLab searchable in Qdrant.",
         version=parts.version,
-        routes=[*(route for router in routers for route in router.routes), Mount("/static", StaticContent())],
+        routes=[*(route for routes in ROUTES for route in routes(parts).routes), Mount("/static", StaticContent())],
         # FastAPI's pages load scripts from a third-party server.
         docs_url=None,
         redoc_url=None,
@@ -54,7 +59,7 @@ def create_app(parts: ApiParts) -> FastAPI:
     # Routes that are added later admit requests by their head, too.
     app.router.route_class = Route
     add_error_handlers(app, parts.secrets.redact)
-    app.state.error_page = error_pages(renderer, parts.access)
+    app.state.error_page = error_pages(parts)
     _check_root_path(app, root)
     # The last one is the outermost. Level 9 takes two to three times as long as 5, and saves at most a tenth more.
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=5)

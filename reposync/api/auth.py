@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 from urllib.parse import quote, unquote, urlencode
 
 from fastapi import Depends, Request, Response, Security
@@ -25,6 +25,7 @@ from reposync.config.settings import ApiToken
 from reposync.errors import RepoSyncError
 from reposync.operations.core import Actor, Role
 from reposync.operations.paths import COMMAND_HEADER, USER_HEADER
+from reposync.operations.runs import RunTrigger
 
 log = logging.getLogger(__name__)
 
@@ -46,25 +47,11 @@ _documented = HTTPBearer(auto_error=False, description="One of the tokens in REP
 
 
 @dataclass(frozen=True, slots=True)
-class Principal:
-    """Who sent the request. `by`: `anybody` if no tokens are configured; `command`: of this machine, by somebody who
-    may read the state folder. `name`: for the history; a token's number is its position in REPOSYNC_API_TOKEN.
-    `credential`: identifies the token or session without revealing it."""
+class Principal(Actor):
+    """Who sent the request. The number of a token is its position in REPOSYNC_API_TOKEN. A command of this machine is
+    of somebody who may read the state folder, which has its key."""
 
-    role: Role
-    by: Literal["anybody", "token", "session", "command"]
-    name: str = ANONYMOUS
-    credential: str = ""
-
-    @property
-    def may_operate(self) -> bool:
-        return self.role >= Role.OPERATE
-
-    @property
-    def actor(self) -> Actor:
-        if self.by == "command":
-            return Actor.at_terminal(self.name)
-        return Actor(self.name, self.role, credential=self.credential)
+    has_session: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +135,7 @@ class Access:
         principal = await self.principal(request)
         if principal is None:
             raise AccessDenied("This needs a token.", remedy="Send `Authorization: Bearer TOKEN`.")
-        principal.actor.require(role)
+        principal.require(role)
         return principal
 
     async def principal(self, request: Request) -> Principal | None:
@@ -170,17 +157,19 @@ class Access:
     async def _principal(self, request: Request) -> Principal | None:
         key = request.headers.get(COMMAND_HEADER)
         if key is not None and self._command_key is not None and hmac.compare_digest(digest(key), self._command_key):
-            return Principal(Role.OPERATE, "command", name=unquote(request.headers.get(USER_HEADER, "a command"))[:200])
+            name = unquote(request.headers.get(USER_HEADER, "a command"))[:200]
+            return Principal(name, Role.OPERATE, RunTrigger.COMMAND, is_local=True)
         if not self._tokens:
-            return Principal(Role.OPERATE, "anybody")
+            return Principal(ANONYMOUS, Role.OPERATE)
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             token = self._verified(request, secret.strip())
-            return Principal(token.role, "token", name=token.name, credential=token.key_id)
+            return Principal(token.name, token.role, credential=token.key_id)
         session = self.session(self._cookie(request))
         if session is None or (self._ended is not None and await self._ended.has_ended(session.id)):
             return None
-        return Principal(session.token.role, "session", f"{session.token.name}, in a browser", session.id)
+        name = f"{session.token.name}, in a browser"
+        return Principal(name, session.token.role, credential=session.id, has_session=True)
 
     def session(self, cookie: str) -> Session | None:
         """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
@@ -257,14 +246,9 @@ class Admission:
 
 
 def actor_of(request: Request) -> Actor:
-    """Who sent the request, for operations."""
-    return admitted(request).actor
-
-
-def admitted(request: Request) -> Principal:
     """Who sent the request, after `requires` or `page` admitted it."""
     principal = request.scope.get(_PRINCIPAL)
-    return principal if isinstance(principal, Principal) else Principal(Role.READ, "anybody")
+    return principal if isinstance(principal, Principal) else Actor(ANONYMOUS, Role.READ)
 
 
 def local_address(wanted: str, root: str) -> str:

@@ -1,14 +1,12 @@
-"""`GET /openapi.json`: the OpenAPI document of the application, which is public."""
+"""The OpenAPI document of the application, which is public."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI
 
-from reposync.api.etags import conditional
-from reposync.api.routing import Router
 from reposync.config.fields import VARIABLE
 from reposync.errors import error_classes
 
@@ -66,13 +64,3 @@ def _without_variables(part: Any) -> Any:
     if len(choices) == 1:
         return {**choices[0], **others}
     return {**others, "anyOf": choices} if choices else others
-
-
-def description_routes() -> APIRouter:
-    routes = Router(include_in_schema=False)
-
-    @routes.get("/openapi.json")
-    async def openapi(request: Request) -> Response:
-        return conditional(request, await request.app.described())
-
-    return routes

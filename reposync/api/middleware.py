@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from reposync.api.auth import SAFE_METHODS, admitted
+from reposync.api.auth import SAFE_METHODS, actor_of
 from reposync.api.errors import (
     ERROR_CODE,
     BodyUnreadable,
@@ -166,7 +166,7 @@ class AccessLog:
             return
         fields: dict[str, Any] = {
             "request": Headers(raw=start["headers"]).get("x-request-id"),
-            "actor": admitted(Request(scope)).name,
+            "actor": actor_of(Request(scope)).name,
             "method": method,
             "route": route,
             "status": status,

@@ -22,7 +22,7 @@ from markupsafe import Markup
 import reposync
 from reposync.api.routing import ApiParts, Router
 from reposync.api.web.highlighting import highlighted_lines
-from reposync.api.web.rendering import Renderer
+from reposync.api.web.rendering import Page
 
 INDEX = "README"
 _ANCHOR = re.compile(r'<a id="[a-z0-9-]+">|</a>|<br>')
@@ -38,16 +38,16 @@ class HelpPage:
     body: Markup
 
 
-def help_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
+def help_page(parts: ApiParts) -> APIRouter:
     routes = Router(include_in_schema=False)
 
     @routes.get("/help")
     @routes.get("/help/{name:path}")
-    async def page(request: Request, name: str = INDEX) -> Response:
+    async def show_help(request: Request, name: str = INDEX) -> Response:
         if name not in _sources():
             raise HTTPException(404)
-        found = await asyncio.to_thread(_rendered, name, renderer.root)
-        return renderer.page(request, "help.html", await parts.access.principal_or_none(request), page=found)
+        page = Page(parts, request, await parts.access.principal_or_none(request))
+        return page.show("help.html", page=await asyncio.to_thread(_rendered, name, page.root))
 
     return routes
 

@@ -12,9 +12,10 @@ from starlette.datastructures import URL
 
 from reposync.api.auth import ANONYMOUS, Principal, actor_of, local_address, login_address
 from reposync.api.errors import AccessDenied
+from reposync.api.etags import conditional
 from reposync.api.routing import FILE, ApiParts, BodyLimits, Router, UnreadRoute, with_body
 from reposync.api.web.code_pages import show_file, show_search
-from reposync.api.web.rendering import Page, Renderer
+from reposync.api.web.rendering import Page
 from reposync.api.web.repository_pages import show_repositories, show_repository
 from reposync.api.web.runs_page import show_run, show_runs
 from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
@@ -28,28 +29,32 @@ from reposync.operations.syncs import RepairOptions, SyncOptions, repair, sync
 FORM = BodyLimits(max_bytes=16_384, seconds=3.0)
 
 
-def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
+def page_routes(parts: ApiParts) -> APIRouter:
     routes = Router(include_in_schema=False)
-    reader = parts.access.page(Role.READ)
+    reader, root = parts.access.page(Role.READ), parts.access.config.root_path
 
     def add(path: str, show: Callable[[Page], Awaitable[Response]]) -> None:
         @routes.get(path)
         async def page(request: Request, principal: Principal = reader) -> Response:
-            return await show(Page(parts, renderer, request, principal))
+            return await show(Page(parts, request, principal))
 
     for path, show in PAGES.items():
         add(path, show)
 
+    @routes.get("/openapi.json")
+    async def openapi(request: Request) -> Response:
+        return conditional(request, await request.app.described())
+
     @routes.get("/docs")
     async def docs(request: Request) -> Response:
         """The OpenAPI document as a page, without scripts and without anything from other servers."""
-        principal = await parts.access.principal_or_none(request)
+        page = Page(parts, request, await parts.access.principal_or_none(request))
         operations = [
             {"tags": ["other"], "summary": "", **operation, "path": path, "method": method.upper()}
             for path, methods in (await request.app.described())["paths"].items()
             for method, operation in methods.items()
         ]
-        return renderer.page(request, "api_docs.html", principal, operations=operations, type_of=_type_of)
+        return page.show("api_docs.html", operations=operations, type_of=_type_of)
 
     @routes.post("/actions/{action}", dependencies=[parts.access.page(Role.OPERATE)])
     async def act(request: Request, action: str) -> Response:
@@ -61,9 +66,9 @@ def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
         named = {key: form.get(field, "") for key, field in _FORM_FIELDS.items() if f"{{{key}}}" in operation.path}
         by = replace(actor, name="page") if actor.name == ANONYMOUS else actor
         answer = await operation(parts.application(), by, arguments, **named)
-        onward = f"{renderer.root}/runs/{answer.id}" if isinstance(answer, runs.Run) else f"{renderer.root}/"
+        onward = f"{root}/runs/{answer.id}" if isinstance(answer, runs.Run) else f"{root}/"
         if form.get("back"):
-            onward = local_address(form["back"], renderer.root)
+            onward = local_address(form["back"], root)
         # With the notice that the page shows.
         return _redirect(str(URL(onward).include_query_params(done=action)))
 
@@ -122,20 +127,20 @@ def _type_of(schema: Mapping[str, Any]) -> str:
 # Login ----------------------------------------------------------------------------------------------------------------
 
 
-def login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
+def login_page(parts: ApiParts) -> APIRouter:
     """`GET /login`, `POST /login` with the form fields `token` and `next`, and `POST /logout`.
 
     A failed login leads back to the form, with `failed=token` in the query.
     """
     routes = Router(route_class=UnreadRoute, include_in_schema=False)
-    access, root = parts.access, renderer.root
+    access, root = parts.access, parts.access.config.root_path
 
     @routes.get("/login")
     async def login_form(request: Request) -> Response:
         if not access.has_tokens:
             return _redirect(f"{root}/")
         query = request.query_params
-        return renderer.page(request, "login.html", None, failed="failed" in query, next=query.get("next", ""))
+        return Page(parts, request, None).show("login.html", failed="failed" in query, next=query.get("next", ""))
 
     @routes.post("/login")
     async def log_in(request: Request) -> Response:

@@ -21,13 +21,13 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
-from reposync.api.auth import SAFE_METHODS, Access, Principal
+from reposync.api.auth import SAFE_METHODS, Principal, actor_of
 from reposync.api.errors import RETRY_AFTER_SECONDS, ErrorPage, ErrorResponse, help_path
 from reposync.api.etags import conditional_body
 from reposync.api.routing import ApiParts
 from reposync.api.web.figures import progress
 from reposync.app.application import Application
-from reposync.operations.core import Actor
+from reposync.operations.core import Actor, Role
 from reposync.operations.search import Hit
 from reposync.telemetry.health import Health
 from reposync.words import ago, duration, escape_unprintable, file_address, until, url_of_lines
@@ -55,12 +55,11 @@ _IMMUTABLE, _REVALIDATE = "public, max-age=31536000, immutable", "no-cache"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A request for a page by somebody who may read."""
+    """A request for a page. `principal`: None for an unknown client, who gets no links to pages that need a login."""
 
     parts: ApiParts
-    renderer: Renderer
     request: Request
-    principal: Principal
+    principal: Principal | None
 
     @property
     def app(self) -> Application:
@@ -69,7 +68,7 @@ class Page:
 
     @property
     def actor(self) -> Actor:
-        return self.principal.actor
+        return actor_of(self.request)
 
     @property
     def query(self) -> QueryParams:
@@ -77,46 +76,29 @@ class Page:
 
     @property
     def root(self) -> str:
-        return self.renderer.root
+        return self.parts.access.config.root_path
 
-    def show(self, template: str, **values: Any) -> Response:
-        return self.renderer.page(self.request, template, self.principal, **values)
-
-
-class Renderer:
-    """The pages of one server."""
-
-    def __init__(self, parts: ApiParts) -> None:
-        self._version = parts.version
-        self._health = parts.health
-        self.root = parts.access.config.root_path
-
-    def page(
-        self, request: Request, template: str, principal: Principal | None, *, status: int = 200, **values: Any
-    ) -> Response:
-        """`principal` is None for an unknown client, who gets no links to pages that need a login. `values` override
-        what all pages have in common."""
+    def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """`values` override what all pages have in common."""
+        principal = self.principal
         common = {
             "root": self.root,
-            "static": self._static,
-            "version": self._version,
-            "here": request.scope["path"].removeprefix(self.root) or "/",
+            "static": lambda name: f"{self.root}/static/{name}?{_digests()[name]}",
+            "version": self.parts.version,
+            "here": self.request.scope["path"].removeprefix(self.root) or "/",
             "signed_in": principal is not None,
-            "has_login": principal is not None and principal.by == "session",
-            "may_operate": principal is not None and principal.may_operate,
-            "notice": _NOTICES.get(request.query_params.get("done", "")) if principal is not None else None,
+            "has_login": principal is not None and principal.has_session,
+            "may_operate": principal is not None and principal.role >= Role.OPERATE,
+            "notice": _NOTICES.get(self.query.get("done", "")) if principal is not None else None,
             "refresh_seconds": IDLE_REFRESH_SECONDS,
-            "troubles": _troubles(self._health) if principal is not None else [],
+            "troubles": _troubles(self.parts.health) if principal is not None else [],
         }
         html = environment().get_template(template).render({**common, **values})
         content = html.encode("utf-8", "replace")
         if status != 200:
             return HTMLResponse(content, status)
         same = _VOLATILE.sub("", html).encode("utf-8", "replace")
-        return conditional_body(request, content, "text/html; charset=utf-8", same_if=same)
-
-    def _static(self, name: str) -> str:
-        return f"{self.root}/static/{name}?{_digests()[name]}"
+        return conditional_body(self.request, content, "text/html; charset=utf-8", same_if=same)
 
 
 def _troubles(health: Health) -> list[tuple[str, str]]:
@@ -221,10 +203,10 @@ def prose(text: str) -> Markup:
 _NO_PAGES = ("/api", "/static", "/healthz", "/readyz", "/metrics", "/openapi.json")
 
 
-def error_pages(renderer: Renderer, access: Access) -> ErrorPage:
+def error_pages(parts: ApiParts) -> ErrorPage:
     async def page(scope: Scope, error: ErrorResponse) -> Response | None:
         request, status = Request(scope), error.status_code
-        path = scope["path"].removeprefix(renderer.root)
+        path = scope["path"].removeprefix(parts.access.config.root_path)
         is_for_programs = any(path == top or path.startswith(f"{top}/") for top in _NO_PAGES)
         # Only browsers accept HTML.
         if is_for_programs or "text/html" not in request.headers.get("accept", ""):
@@ -233,15 +215,9 @@ def error_pages(renderer: Renderer, access: Access) -> ErrorPage:
         retry_seconds = int(error.extra_headers.get("Retry-After", RETRY_AFTER_SECONDS)) if tries_again else None
         # Cookies of another host name prove nothing.
         is_stranger = error.code == "HOST_NOT_ALLOWED"
-        answer = renderer.page(
-            request,
-            "error.html",
-            None if is_stranger else await access.principal_or_none(request),
-            status=status,
-            message=error.page_message,
-            code=error.code,
-            retry_seconds=retry_seconds,
-        )
+        principal = None if is_stranger else await parts.access.principal_or_none(request)
+        values = {"message": error.page_message, "code": error.code, "retry_seconds": retry_seconds}
+        answer = Page(parts, request, principal).show("error.html", status=status, **values)
         answer.headers.update(error.extra_headers)
         return answer
 

@@ -109,7 +109,7 @@ async def server(access: Access, *, health: Health | None = None, **options: Any
     @app.get("/test/page", name="test_page")
     async def page(request: Request, principal: Principal = shows) -> dict[str, Any]:
         address = str(request.url_for("test_page"))
-        who = [principal.role.name, principal.by, request.client.host if request.client else None]
+        who = [principal.role.name, principal.name, request.client.host if request.client else None]
         return {"address": address, "who": who}
 
     async with client_of(app, **options) as client:

@@ -286,7 +286,7 @@ async def test_under_a_path_everything_is_found_with_and_without_it_and_links_ha
         assert (await door.get(f"{prefix}/healthz")).status_code == 200
         seen = (await door.get(f"{prefix}/test/page", headers=bearer(READER) | outside)).json()
         assert seen["address"] == "https://sync.example.com/reposync/test/page"
-        assert seen["who"] == ["READ", "token", "203.0.113.9"]
+        assert seen["who"] == ["READ", "token 1", "203.0.113.9"]
         described = (await door.get(f"{prefix}/openapi.json")).json()
         assert described["servers"] == [{"url": "/reposync"}]
         sent_away = await door.get(f"{prefix}/test/page?a=b")

@@ -41,7 +41,7 @@ async def test_a_page_leads_to_the_login_and_the_login_back_to_the_page(browser:
 
     assert (answer.status_code, answer.headers["location"]) == (303, "/test/page?a=1")
     shown = (await browser.get("/test/page")).json()
-    assert shown["who"] == ["OPERATE", "session", "127.0.0.1"]
+    assert shown["who"] == ["OPERATE", "token 2, in a browser", "127.0.0.1"]
     # The API takes the session as well: scripts of the pages ask it.
     assert (await browser.get("/test/read")).status_code == 200
 
@@ -178,4 +178,4 @@ async def test_without_tokens_there_is_nothing_to_log_in_to() -> None:
         assert (answer.status_code, answer.headers["location"]) == (303, "/runs")
         assert "set-cookie" not in answer.headers
         assert (await browser.post("/logout")).headers["location"] == "/"
-        assert (await browser.get("/test/page")).json()["who"] == ["OPERATE", "anybody", "127.0.0.1"]
+        assert (await browser.get("/test/page")).json()["who"] == ["OPERATE", "anonymous", "127.0.0.1"]
