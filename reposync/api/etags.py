@@ -55,8 +55,4 @@ def versions_of(if_match: str) -> frozenset[str] | None:
 
 def _tag(body: bytes, version: str | None) -> str:
     prefix = f"{version}-" if version is not None else ""
-    return f'W/"{prefix}{_digest(body, 16)}"'
-
-
-def _digest(content: bytes, size_bytes: int) -> str:
-    return hashlib.blake2b(content, digest_size=size_bytes).hexdigest()
+    return f'W/"{prefix}{hashlib.blake2b(body, digest_size=16).hexdigest()}"'

@@ -67,11 +67,6 @@ class ApiParts:
         """Dependencies of routes that require the role READ."""
         return [self.access.requires(Role.READ)]
 
-    @property
-    def operators(self) -> list[Any]:
-        """Dependencies of routes that change something."""
-        return [self.access.requires(Role.OPERATE)]
-
 
 # Bodies ---------------------------------------------------------------------------------------------------------------
 
@@ -144,11 +139,13 @@ class Route(APIRoute):
 
     def __init__(self, path: str, *arguments: Any, **options: Any) -> None:
         super().__init__(path, *arguments, **options)
-        # The shortest name: a file begins after the first `/-/`. No value is empty or ends in a slash.
-        pattern = re.sub(r"\(\?P<(\w+)>\.\*\)", r"(?P<\1>.*?[^/])", self.path_regex.pattern)
-        if path == f"{PREFIX}/repositories/{{name:path}}":
-            pattern = pattern.replace("(?P<name>", rf"(?!.+/(?:{'|'.join(ACTIONS)})$)(?P<name>")
-        self.path_regex = re.compile(pattern)
+        if ":path}" in path:
+            # The shortest name: a file begins after the first `/-/`. No value is empty or ends in a slash, which is
+            # decided first: otherwise each `/-/` of a path that ends in one would be tried.
+            pattern = self.path_regex.pattern.replace(".*)", ".+?)").replace("^", "^(?!.*/$)", 1)
+            if path == f"{PREFIX}/repositories/{{name:path}}":
+                pattern = pattern.replace("(?P<name>", rf"(?!.+/(?:{'|'.join(ACTIONS)})$)(?P<name>")
+            self.path_regex = re.compile(pattern)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

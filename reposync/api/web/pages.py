@@ -54,7 +54,7 @@ def page_routes(parts: ApiParts) -> APIRouter:
             for path, methods in (await request.app.described())["paths"].items()
             for method, operation in methods.items()
         ]
-        return page.show("api_docs.html", operations=operations, type_of=_type_of)
+        return page.show("api_docs.html", operations=operations)
 
     @routes.post("/actions/{action}", dependencies=[parts.access.page(Role.OPERATE)])
     async def act(request: Request, action: str) -> Response:
@@ -112,16 +112,6 @@ ACTIONS: Mapping[str, tuple[Operation[Any, Any], Any]] = {
 }
 _FORM_FIELDS = {"name": "name", "repository": "name", "run_id": "run"}
 """Fields of forms, by the placeholders of an operation."""
-
-
-def _type_of(schema: Mapping[str, Any]) -> str:
-    if "anyOf" in schema:
-        return " or ".join(_type_of(each) for each in schema["anyOf"] if each.get("type") != "null")
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    if "enum" in schema:
-        return ", ".join(map(str, schema["enum"]))
-    return f"list of {_type_of(schema['items'])}" if "items" in schema else str(schema.get("type", "any"))
 
 
 # Login ----------------------------------------------------------------------------------------------------------------

@@ -37,19 +37,6 @@ STATIC = files("reposync.api.web") / "static"
 
 # Relative times change by themselves; that is no change of a page.
 _VOLATILE = re.compile(r"data-relative>[^<]*<")
-# What was done, and not what state it led to: that is over soon, and these stay on the page.
-_NOTICES = {
-    "sync": "A sync was requested.",
-    "full": "A full sync was requested: it reads every file again.",
-    "verify": "A verification was requested: it compares the index with the commit, and repairs what differs.",
-    "pause": "Paused: no syncs are scheduled until it is resumed. A running sync continues.",
-    "resume": "Resumed.",
-    "cancel": "Its cancellation was requested.",
-    "retry": "A new attempt was requested.",
-    "retry-failed": "A new attempt was requested, for each repository whose last run failed.",
-    "approve": "It was approved.",
-    "release": "The lock is released.",
-}
 _IMMUTABLE, _REVALIDATE = "public, max-age=31536000, immutable", "no-cache"
 
 
@@ -89,7 +76,7 @@ class Page:
             "signed_in": principal is not None,
             "has_login": principal is not None and principal.has_session,
             "may_operate": principal is not None and principal.role >= Role.OPERATE,
-            "notice": _NOTICES.get(self.query.get("done", "")) if principal is not None else None,
+            "done": self.query.get("done") if principal is not None else None,
             "refresh_seconds": IDLE_REFRESH_SECONDS,
             "troubles": _troubles(self.parts.health) if principal is not None else [],
         }
