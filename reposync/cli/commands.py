@@ -6,10 +6,11 @@ It is imported whenever the Tab key is pressed: nothing here may import what a c
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -57,9 +58,13 @@ def completion(shell: str) -> None:
     click.echo(script(click.get_current_context().find_root().command, {}, "reposync", COMPLETION_VARIABLE).source())
 
 
-def run_with_database(action: Callable[[Database], Awaitable[T]]) -> T:
-    """The result of `action` with the database as it is, for commands that need neither registry nor index. Raises
-    ConfigError, StoreUnavailable."""
+def with_database(act: Callable[[Database], Coroutine[Any, Any, T]]) -> Callable[[], T]:
+    """Act with the database as it is, for commands that need neither registry nor index. Raises ConfigError,
+    StoreUnavailable."""
+
+    @functools.wraps(act)
+    def command() -> T:
+        return run_async(main())
 
     async def main() -> T:
         from reposync.config.settings import make_state_dir
@@ -68,9 +73,9 @@ def run_with_database(action: Callable[[Database], Awaitable[T]]) -> T:
         environment = settings(bare_names=True)
         make_state_dir(environment)
         async with await Database.open(environment.database_url) as database:
-            return await action(database)
+            return await act(database)
 
-    return run_async(main())
+    return command
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, current_user, run_with_database, settings
+from reposync.cli.commands import Group, current_user, settings, with_database
 from reposync.cli.output import Result, prints, say
 from reposync.words import escape_unprintable
 
@@ -83,7 +83,8 @@ def apply(file: Path | None, dry_run: bool) -> Result:
     environment = settings(bare_names=True)
     loaded = load_registry(file or environment.config_path)
 
-    async def act(database: Database) -> Plan:
+    @with_database
+    async def apply_or_plan(database: Database) -> Plan:
         from reposync.catalog.apply import Applying
 
         if environment.has_own_database or not dry_run:
@@ -93,7 +94,7 @@ def apply(file: Path | None, dry_run: bool) -> Result:
         applying = Applying(database, loaded, by=current_user())
         return await (applying.plan() if dry_run else applying.apply(on_request=True))
 
-    plan = run_with_database(act)
+    plan = apply_or_plan()
     document = plan.as_json()
     conflict = plan.conflict()
     if conflict is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reposync import __version__
-from reposync.cli.commands import Group, run_async, run_with_database, settings
+from reposync.cli.commands import Group, run_async, settings, with_database
 from reposync.cli.output import Result, prints
 from reposync.words import escape_unprintable
 
@@ -27,13 +27,10 @@ db = Group("db")
 
 @db.command()
 @prints
-def upgrade() -> Result:
+@with_database
+async def upgrade(database: Database) -> Result:
     """Bring the schema up to what this version needs. Safe to repeat, and from several processes at once: one does it,
     the others wait. The schema of a newer version is left unchanged."""
-    return run_with_database(_upgrade)
-
-
-async def _upgrade(database: Database) -> Result:
     before = (await database.schema()).revision
     await database.upgrade()
     after = (await database.schema()).revision
@@ -43,12 +40,9 @@ async def _upgrade(database: Database) -> Result:
 
 @db.command()
 @prints
-def current() -> Result:
+@with_database
+async def current(database: Database) -> Result:
     """The revision of the schema, and whether this version can work with it."""
-    return run_with_database(_current)
-
-
-async def _current(database: Database) -> Result:
     from reposync.store.schema import HEAD
 
     schema = await database.schema()

@@ -11,8 +11,8 @@ import importlib
 import itertools
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -48,7 +48,7 @@ COMMANDS = {
         "The versions of each repository's index, and the progress of a change.",
     ),
     "verify": ("reposync.cli.verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
-    "locks": ("reposync.cli.locks", "locks", "The locks of running syncs: list them, or release one."),
+    "locks": ("reposync.cli.index", "locks", "The locks of running syncs: list them, or release one."),
     "mcp": ("reposync.cli.mcp", "mcp", "Let agents search: a server of the Model Context Protocol, and its set-up."),
     "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until it is stopped."),
     "apply": ("reposync.cli.config", "apply", "Write the registry file to the catalogue, or show what would change."),
@@ -127,47 +127,41 @@ def run(arguments: Sequence[str]) -> int:
         is_expected = isinstance(error, click.ClickException | click.Abort | KeyboardInterrupt)
         if os.environ.get("REPOSYNC_DEBUG") and not is_expected:
             raise
-        ending = _report(error)
+        exit_code, document = _report(error)
         if "--json" in itertools.takewhile(lambda word: word != "--", arguments):
-            print_json({"error": {key: value for key, value in ending._asdict().items() if key != "exit_code"}})
-        return ending.exit_code
+            print_json({"error": document})
+        return exit_code
 
 
-class _Ending(NamedTuple):
-    exit_code: int
-    code: str
-    message: str
-    details: Mapping[str, Any] = {}
-    next: Sequence[Mapping[str, Any]] = ()
-
-
-def _report(error: BaseException) -> _Ending:
-    """One line per problem on stderr: what failed, where, what to do."""
+def _report(error: BaseException) -> tuple[int, dict[str, Any]]:
+    """One line per problem on stderr: what failed, where, what to do. The exit code, and the error as JSON."""
     match error:
         case click.ClickException():
             error.show()
-            return _Ending(error.exit_code, UsageError.code, error.format_message())
+            return error.exit_code, _document(UsageError.code, error.format_message())
         case click.Abort() | KeyboardInterrupt():
             click.echo("Interrupted.", err=True)
-            return _Ending(INTERRUPTED, "INTERRUPTED", "Interrupted.")
+            return INTERRUPTED, _document("INTERRUPTED", "Interrupted.")
         case RepoSyncError():
             from reposync.cli.advice import advice
 
             problems: tuple[Any, ...] = getattr(error, "problems", ())
-            for problem in problems:
+            for problem in problems or [_redacted(error.message)]:
                 click.echo(f"error: {problem}", err=True)
-            if not problems:
-                click.echo(f"error: {_redacted(error.message)}", err=True)
-                if words := _redacted(advice(error)):
-                    click.echo(f"  {words}", err=True)
+            if not problems and (words := _redacted(advice(error))):
+                click.echo(f"  {words}", err=True)
             steps = [step.document() for step in error.next_steps]
-            return _Ending(error.exit_code, error.code, _redacted(str(error)), dict(error.details), steps)
+            return error.exit_code, _document(error.code, _redacted(str(error)), details=error.details, next=steps)
     # SQLAlchemy adds the statement to the message of the database.
     cause = getattr(error, "orig", None) or error
     message = _redacted(f"{type(error).__name__}: {cause}")
     click.echo(f"error: {message}", err=True)
     click.echo("  This error is unexpected. REPOSYNC_DEBUG=1 shows the traceback; please report it.", err=True)
-    return _Ending(FAILED, RepoSyncError.code, message)
+    return FAILED, _document(RepoSyncError.code, message)
+
+
+def _document(code: str, message: str, **more: Any) -> dict[str, Any]:
+    return {"code": code, "message": message, "details": {}, "next": [], **more}
 
 
 def _redacted(text: str) -> str:

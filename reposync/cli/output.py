@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import click
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from reposync.cli.performing import Performer
     from reposync.operations.following import RunProgress, Watch
     from reposync.operations.runs import Run
 
@@ -72,20 +71,6 @@ def prints(act: Callable[P, Result]) -> Callable[P, None]:
     return command
 
 
-def performs(act: Callable[Concatenate[Performer, P], Result]) -> Callable[P, None]:
-    """As `prints`, for a command that performs operations."""
-
-    @prints
-    @functools.wraps(act)
-    def command(*args: P.args, **options: P.kwargs) -> Result:
-        from reposync.cli.performing import Performer
-
-        with Performer() as perform:
-            return act(perform, *args, **options)
-
-    return command
-
-
 def say(*lines: str | bytes | Table) -> None:
     """Print lines before the result of a command, or as its text; nothing with --json. Bytes are printed as they are,
     without a line break."""
@@ -96,6 +81,10 @@ def say(*lines: str | bytes | Table) -> None:
             click.echo(line, nl=isinstance(line, str))
         else:
             table_console().print(line)
+
+
+def warn(about: str, text: str) -> None:
+    click.echo(f"{escape_unprintable(about)}: {escape_unprintable(text)}", err=True)
 
 
 def print_json(document: Any) -> None:

@@ -1,33 +1,44 @@
-"""How commands act: they perform operations, beside a daemon of the same state folder over HTTP, otherwise here."""
+"""How commands act: they perform operations, beside a daemon of the same state folder over HTTP, otherwise here, and
+follow a run to its end, whoever executes it."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import urlencode
 
 import click
-from pydantic import BaseModel, TypeAdapter
 
+from reposync import operations
 from reposync.cli.commands import current_user, interrupt_on_sigterm, settings
+from reposync.cli.output import Result, open_display, prints, warn
 from reposync.cli.running_daemon import SLOW_SECONDS, TIMEOUT_SECONDS, RunningDaemon, running_daemon
-from reposync.errors import RepoSyncError
-from reposync.operations.core import Actor, Operation, read_arguments
-from reposync.operations.fields import MAX_PAGE_ITEMS
-from reposync.operations.paths import address_of
+from reposync.errors import CANNOT_HERE, RepoSyncError, StoreUnavailable
+from reposync.store.status import RunStatus
 
 if TYPE_CHECKING:
     import asyncio
 
-    from reposync.app.application import Application
+    from pydantic import BaseModel
 
-A = TypeVar("A", bound=BaseModel)
+    from reposync.app.application import Application
+    from reposync.operations.core import Operation
+    from reposync.operations.following import Watch
+    from reposync.operations.runs import Run, RunDetail
+
+FOLLOW_SECONDS = 0.3
+OUTAGE_SECONDS = 60.0
+"""How long `Performer.watch` waits for an unreachable database."""
+
+A = TypeVar("A", bound="BaseModel")
 T = TypeVar("T")
-PageT = TypeVar("PageT", bound=BaseModel)
+P = ParamSpec("P")
+PageT = TypeVar("PageT", bound="BaseModel")
 
 
 class Performer:
@@ -40,11 +51,7 @@ class Performer:
         self._loop: asyncio.Runner | None = None
         self._app: Application | None = None
 
-    def __enter__(self) -> Self:
-        interrupt_on_sigterm()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         if self._loop is not None:
             self._loop.run(self._resources.aclose())
             self._loop.close()
@@ -66,19 +73,24 @@ class Performer:
     ) -> T:
         """The document of the operation. `named`: what its path names. Raises what the operation does, here or in the
         daemon, and UsageError for wrong arguments."""
-        given = arguments if isinstance(arguments, BaseModel) else read_arguments(operation.arguments, arguments or {})
+        from pydantic import BaseModel, TypeAdapter
+
+        core = operations.core
+        if not isinstance(arguments, BaseModel):
+            arguments = core.read_arguments(operation.arguments, arguments or {})
         daemon = self.daemon
-        answer = None if daemon is None else self._asked(daemon, operation, given, named)
+        answer = None if daemon is None else self._asked(daemon, operation, arguments, named)
         if answer is None:
-            actor = Actor.at_terminal(self._user)
-            return self.here(lambda app: operation(app, actor, given, **named), with_engine=operation.uses_index)
+            actor = core.Actor.at_terminal(self._user)
+            return self.here(lambda app: operation(app, actor, arguments, **named), with_engine=operation.uses_index)
         document: T = TypeAdapter(operation.answer).validate_json(answer)
         return document
 
     def _asked(
         self, daemon: RunningDaemon, operation: Operation[Any, Any], arguments: BaseModel, named: Mapping[str, str]
     ) -> bytes | None:
-        path, body = address_of(operation, **named), arguments.model_dump(mode="json", exclude_defaults=True)
+        path = operations.paths.address_of(operation, **named)
+        body = arguments.model_dump(mode="json", exclude_defaults=True)
         timeout = SLOW_SECONDS if operation.is_slow else TIMEOUT_SECONDS
         if operation.method not in ("GET", "DELETE"):
             return daemon.request(operation.method, path, body, user=self._user, timeout_seconds=timeout)
@@ -100,10 +112,61 @@ class Performer:
         whole: Any = None
         while whole is None or (whole.next_cursor is not None and len(whole.items) < limit):
             items, cursor = ([], None) if whole is None else (whole.items, whole.next_cursor)
-            size = min(MAX_PAGE_ITEMS, limit - len(items))
+            size = min(operations.fields.MAX_PAGE_ITEMS, limit - len(items))
             page: Any = self(operation, {**(arguments or {}), "limit": size, "cursor": cursor}, **named)
             whole = page.model_copy(update={"items": [*items, *page.items]})
         return cast("PageT", whole)
+
+    def follow(self, run: Run) -> RunDetail:
+        """The run when it has ended, or has failed here and continues because somebody else asked for it too. Its
+        progress is displayed. Without workers, or if they cannot execute it, it is executed here. Ctrl-C takes it with
+        the command, unless somebody else asked for it too. Raises LeaseLost, StoreUnavailable."""
+        try:
+            return self._followed(run, self._execute)
+        except KeyboardInterrupt:
+            self.withdraw(run)
+            raise
+
+    def watch(self, run: Run) -> RunDetail:
+        """The run when it has ended, whichever process executes it. Its progress is displayed. Raises StoreUnavailable
+        if the database is unreachable for a minute."""
+        return self._followed(run, lambda run, display: False, outage_seconds=OUTAGE_SECONDS)
+
+    def _followed(self, run: Run, execute: Callable[[Run, Watch], bool], *, outage_seconds: float = 0.0) -> RunDetail:
+        """`execute`: see `_execute`."""
+        latest, failures, read_at = run, None, time.monotonic()
+        with open_display(run.repository) as display:
+            while True:
+                has_ended = execute(latest, display)
+                try:
+                    latest, read_at = self(operations.runs.get_run, run_id=run.id), time.monotonic()
+                except StoreUnavailable:
+                    if time.monotonic() - read_at > outage_seconds:
+                        raise
+                    time.sleep(FOLLOW_SECONDS)
+                    continue
+                if has_ended or latest.is_final:
+                    return latest
+                if latest.status == RunStatus.RETRYING and failures is not None and latest.failures > failures:
+                    what = f"attempt {latest.attempt} failed and will be retried: {latest.error_message}"
+                    warn(run.repository, what)
+                failures = latest.failures
+                display(operations.following.displayed_progress(latest))
+                time.sleep(FOLLOW_SECONDS)
+
+    def _execute(self, run: Run, display: Watch) -> bool:
+        """Whether the run was executed here, or has ended."""
+        daemon = self.daemon
+        if daemon is not None and daemon.has_workers and not (run.is_waiting and run.error_code in CANNOT_HERE):
+            return run.is_final
+        from reposync.app.command_runs import execute_for_command
+
+        return self.here(lambda app: execute_for_command(app, run.id, display), with_engine=True)
+
+    def withdraw(self, run: Run) -> None:
+        """The command ends: its run does, too, unless somebody else asked for it."""
+        with contextlib.suppress(RepoSyncError):
+            self(operations.runs.cancel, {"if_unshared": True}, run_id=run.id)
 
     def here(self, act: Callable[[Application], Awaitable[T]], *, with_engine: bool = False) -> T:
         """The result of `act` with the application of this process; Ctrl-C and SIGTERM cancel it. `with_engine`: start
@@ -135,3 +198,16 @@ class Performer:
                 err=True,
             )
         return app
+
+
+def performs(act: Callable[Concatenate[Performer, P], Result]) -> Callable[P, None]:
+    """As `prints`, for a command that performs operations."""
+
+    @prints
+    @functools.wraps(act)
+    def command(*args: P.args, **options: P.kwargs) -> Result:
+        interrupt_on_sigterm()
+        with contextlib.closing(Performer()) as perform:
+            return act(perform, *args, **options)
+
+    return command

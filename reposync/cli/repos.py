@@ -5,20 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from reposync import operations
 from reposync.cli.commands import Group
-from reposync.cli.following import follow
-from reposync.cli.output import NO_REPOSITORY, Result, field_lines, performs, short, table
+from reposync.cli.output import NO_REPOSITORY, Result, field_lines, short, table
+from reposync.cli.performing import Performer, performs
 from reposync.errors import FAILED
 from reposync.words import ago, escape_unprintable, next_attempt, until
-
-if TYPE_CHECKING:
-    from reposync.cli.performing import Performer
-
 
 repos = Group("repos")
 
@@ -104,7 +100,7 @@ def remove(perform: Performer, name: str, yes: bool) -> Result:
         if not sys.stdin.isatty():
             raise click.UsageError(f"There is no terminal for the question. --yes removes {shown} and its index.")
         click.confirm(f"Remove {shown} and its index?", abort=True, err=True)
-    run = follow(perform, perform(operations.repositories.remove, name=name)).summary
+    run = perform.follow(perform(operations.repositories.remove, name=name)).summary
     is_done = run.status == "completed"
     what = f"removed, with {run.files_deleted:,} indexed files" if is_done else run.status
     message = f". {escape_unprintable(run.error_message)}" if run.error_message else ""

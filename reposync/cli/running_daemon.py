@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import http.client
 import json
 import os
 import time
@@ -86,6 +85,8 @@ class RunningDaemon:
 
         Raises RepoSyncError with the daemon's own error: one that is overloaded must not get the same work from its
         commands."""
+        import http.client
+
         from reposync.operations.paths import COMMAND_HEADER, USER_HEADER
 
         address = urlsplit(self.url)

@@ -9,8 +9,8 @@ import click
 
 from reposync import operations
 from reposync.cli.commands import Group
-from reposync.cli.following import follow
-from reposync.cli.output import FAILED_FILE, Result, field_lines, performs, reason, short, summary, table, table_console
+from reposync.cli.output import FAILED_FILE, Result, field_lines, reason, short, summary, table, table_console
+from reposync.cli.performing import Performer, performs
 from reposync.errors import FAILED
 from reposync.store.status import RunStatus
 from reposync.words import duration, escape_unprintable, next_attempt
@@ -18,7 +18,6 @@ from reposync.words import duration, escape_unprintable, next_attempt
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reposync.cli.performing import Performer
     from reposync.operations.core import Operation
     from reposync.operations.runs import Run, RunDetail, RunProblem
 
@@ -161,7 +160,7 @@ def watch(perform: Performer, run_id: str) -> Result:
         hint = "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."
         click.echo(f"{escape_unprintable(run.repository)}: {run.status}; {hint}", err=True)
     try:
-        run = follow(perform, run, only_watch=True)
+        run = perform.watch(run)
     except KeyboardInterrupt:
         click.echo(f"The run continues. `reposync runs cancel {run.id}` stops it.", err=True)
         raise

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync import operations
-from reposync.cli.output import Result, performs, table
+from reposync.cli.output import Result, table
+from reposync.cli.performing import Performer, performs
 from reposync.words import escape_unprintable, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reposync.cli.performing import Performer
     from reposync.operations.search import Hit, Hits, MatchingFile, Miss, Scores
 
 _LINES = re.compile(r"([1-9]\d{0,8})(-([1-9]\d{0,8})?)?")

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from reposync import operations
-from reposync.cli.following import follow, warn, withdraw
-from reposync.cli.output import FAILED_FILE, Result, performs, say, short, summary
+from reposync.cli.output import FAILED_FILE, Result, say, short, summary, warn
+from reposync.cli.performing import Performer, performs
 from reposync.errors import FAILED, RepositoryNotFound
 from reposync.garbage import collect_as_usual
 from reposync.words import escape_unprintable
-
-if TYPE_CHECKING:
-    from reposync.cli.performing import Performer
-    from reposync.operations.runs import Run, RunDetail, RunProblem
-    from reposync.operations.syncs import Names, Plan
 
 NAMED_FAILURES = 5
 INTERRUPTED_FULL = (
@@ -70,10 +64,10 @@ def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete
     else:
         names = perform(operations.syncs.discover, {"allow_mass_delete": allow_mass_delete})
         words, all_ok = names.items, _report(names)
-    requested: list[Run] = []
-    ended: list[RunDetail] = []
+    requested: list[operations.runs.Run] = []
+    ended: list[operations.runs.RunDetail] = []
 
-    def request(word: str) -> Run:
+    def request(word: str) -> operations.runs.Run:
         options = {"full": full, "allow_mass_delete": allow_mass_delete}
         requested.append(perform(operations.syncs.sync_target, {"target": word, **options}))
         return requested[-1]
@@ -83,17 +77,17 @@ def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete
         # interrupt leaves nothing in the queue.
         queued = [request(word) for word in words] if len(words) > 1 and perform.has_workers() else []
         for number, word in enumerate(words):
-            run = follow(perform, queued[number] if queued else request(word))
+            run = perform.follow(queued[number] if queued else request(word))
             ended.append(run)
             say(summary(run), *_problem_lines(perform, run))
     finally:
         for left in requested[len(ended) :]:
-            withdraw(perform, left)
+            perform.withdraw(left)
     all_ok = all_ok and all(run.status == "completed" and not run.files_failed for run in ended)
     return Result({"items": [run.summary for run in ended]}, [], exit_code=0 if all_ok else FAILED)
 
 
-def _report(names: Names) -> bool:
+def _report(names: operations.syncs.Names) -> bool:
     """What needs attention; whether all groups were listed."""
     for group in names.groups:
         for former, name in group.renamed:
@@ -109,10 +103,10 @@ def _report(names: Names) -> bool:
     return not any(group.problem for group in names.groups)
 
 
-def _problem_lines(perform: Performer, run: RunDetail) -> list[str]:
+def _problem_lines(perform: Performer, run: operations.runs.RunDetail) -> list[str]:
     """The first failed files, and the number of files by reason."""
     counts = run.problem_counts
-    failed: list[RunProblem] = []
+    failed: list[operations.runs.RunProblem] = []
     if FAILED_FILE in counts:
         filters = {"reason": FAILED_FILE, "limit": NAMED_FAILURES}
         failed = perform(operations.runs.problems, filters, run_id=run.id).items
@@ -132,7 +126,7 @@ def _plans(perform: Performer, words: list[str], *, full: bool) -> Result:
     return Result({"items": plans}, map(_plan_text, plans))
 
 
-def _plan_text(plan: Plan) -> str:
+def _plan_text(plan: operations.syncs.Plan) -> str:
     lines = [f"{escape_unprintable(plan.repository)}: {short(plan.commit_before)} -> {short(plan.commit)}"]
     if not (plan.files_to_read or plan.files_to_delete or plan.files_to_skip):
         lines.append("  nothing to do")

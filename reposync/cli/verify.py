@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from reposync import operations
-from reposync.cli.following import follow
-from reposync.cli.output import Result, performs, say, short
+from reposync.cli.output import Result, say, short
+from reposync.cli.performing import Performer, performs
 from reposync.cli.sync import target_of
 from reposync.errors import FAILED, RepoSyncError, VectorIndexError
 from reposync.garbage import collect_as_usual
 from reposync.words import escape_unprintable
-
-if TYPE_CHECKING:
-    from reposync.cli.performing import Performer
-    from reposync.operations.runs import Run
-    from reposync.operations.syncs import Leftover, Verdict
-
 
 LONGEST_WAIT_SECONDS = 86_400.0
 
@@ -82,7 +76,7 @@ def _verify_one(perform: Performer, name: str, options: dict[str, Any], *, repai
         return {**verdict.model_dump(), "repair": None}
     repaired: dict[str, Any] = {"run": None, "trouble": None, "found": verdict}
     try:
-        run = follow(perform, perform(syncs.repair, {"full": verdict.needs_full}, name=name)).summary
+        run = perform.follow(perform(syncs.repair, {"full": verdict.needs_full}, name=name)).summary
     except RepoSyncError as error:
         repaired["trouble"] = str(error)
         say(f"{shown}: not repaired: {escape_unprintable(str(error))}")
@@ -97,7 +91,7 @@ def _verify_one(perform: Performer, name: str, options: dict[str, Any], *, repai
 def _leftovers(perform: Performer, *, repair: bool, remove_unknown: bool) -> list[dict[str, Any]]:
     """Points of no registered repository, as JSON, each with the run that removed it."""
     documents = []
-    runs: dict[str, Run | None] = {}
+    runs: dict[str, operations.runs.Run | None] = {}
     for left in perform(operations.syncs.leftovers).items:
         identity, run, trouble = left.repository_id, None, None
         if repair and identity is not None and (left.known or remove_unknown):
@@ -113,7 +107,7 @@ def _leftovers(perform: Performer, *, repair: bool, remove_unknown: bool) -> lis
     return documents
 
 
-def _leftover_line(left: Leftover, run: Run | None, trouble: str | None) -> str:
+def _leftover_line(left: operations.syncs.Leftover, run: operations.runs.Run | None, trouble: str | None) -> str:
     where = f"collection {left.collection}: {left.points:,} points"
     if left.repository_id is None:
         return f"{where} without a repository. They were not written by reposync and are kept."
@@ -129,11 +123,11 @@ def _leftover_line(left: Leftover, run: Run | None, trouble: str | None) -> str:
     )
 
 
-def _why(run: Run) -> str:
+def _why(run: operations.runs.Run) -> str:
     return f": {escape_unprintable(run.error_message)}" if run.error_message else ""
 
 
-def _verdict_lines(verdict: Verdict) -> Iterator[str]:
+def _verdict_lines(verdict: operations.syncs.Verdict) -> Iterator[str]:
     name = escape_unprintable(verdict.repository)
     if verdict.trouble is not None:
         yield f"{name}: could not be verified: {escape_unprintable(verdict.trouble)}"

@@ -12,16 +12,21 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from reposync.operations import core as core
+    from reposync.operations import fields as fields
     from reposync.operations import following as following
     from reposync.operations import index as index
+    from reposync.operations import paths as paths
     from reposync.operations import repositories as repositories
     from reposync.operations import runs as runs
     from reposync.operations import search as search
     from reposync.operations import syncs as syncs
 
+_MODULES = ("core", "fields", "following", "index", "paths", "repositories", "runs", "search", "syncs")
+
 
 def __getattr__(name: str) -> ModuleType:
     """Import a module when it is first used: some take 0.3 s, which a command's `--help` and the Tab key do without."""
-    if name not in ("following", "index", "repositories", "runs", "search", "syncs"):
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")
