@@ -9,13 +9,11 @@ import click
 
 from reposync import operations
 from reposync.cli.commands import Group
-from reposync.cli.output import NO_REPOSITORY, Result, short, table
+from reposync.cli.output import NO_REPOSITORY, Line, Result, short, table
 from reposync.cli.performing import Performer, performs
 from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from reposync.app.index_overview import BuildProgress, CollectionChange, IndexOverview, VersionOverview
 
 
@@ -34,7 +32,7 @@ def status(perform: Performer, name: str | None) -> Result:
     return Result(page, _lines(page.items, page.collections))
 
 
-def _lines(overviews: list[IndexOverview], changes: list[CollectionChange]) -> Iterator[str | Table]:
+def _lines(overviews: list[IndexOverview], changes: list[CollectionChange]) -> Iterator[Line]:
     if not overviews:
         yield NO_REPOSITORY
         return

@@ -23,39 +23,31 @@ from reposync.cli.output import print_json
 from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError, UsageError
 from reposync.garbage import collect_rarely
 
-# Name -> (module, attribute, line of `--help`). A module is imported when its command runs: `--help` must not import
-# all of them. The line is also the help of a command that has no docstring.
+# Name -> (module of this package, attribute, line of `--help`). A module is imported when its command runs: `--help`
+# must not import all of them. The line is also the help of a command that has no docstring.
 COMMANDS = {
-    "sync": ("reposync.cli.sync", "sync", "Bring the index to the head of one, several or all repositories."),
-    "search": ("reposync.cli.search", "search", "Search the indexed code, in words or by identifiers."),
-    "grep": ("reposync.cli.search", "grep", "Print the lines of indexed files that match a pattern."),
-    "cat": ("reposync.cli.search", "cat", "Print the indexed text of a file, or some of its lines."),
-    "eval": ("reposync.cli.search", "evaluate", "Measure how well search finds known answers."),
-    "history": ("reposync.cli.runs", "history", "The execution log: what ran, when, and how it ended."),
+    "sync": ("sync", "sync", "Bring the index to the head of one, several or all repositories."),
+    "search": ("search", "search", "Search the indexed code, in words or by identifiers."),
+    "grep": ("search", "grep", "Print the lines of indexed files that match a pattern."),
+    "cat": ("search", "cat", "Print the indexed text of a file, or some of its lines."),
+    "eval": ("search", "evaluate", "Measure how well search finds known answers."),
+    "history": ("runs", "history", "The execution log: what ran, when, and how it ended."),
     "runs": (
-        "reposync.cli.runs",
+        "runs",
         "runs",
         "One run: show it with its problems, watch it, cancel, retry or approve it. `reposync history` lists runs.",
     ),
-    "repos": (
-        "reposync.cli.repos",
-        "repos",
-        "The registered repositories: list, show, add, set, adopt, remove, pause, resume.",
-    ),
-    "index": (
-        "reposync.cli.index",
-        "index",
-        "The versions of each repository's index, and the progress of a change.",
-    ),
-    "verify": ("reposync.cli.verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
-    "locks": ("reposync.cli.index", "locks", "The locks of running syncs: list them, or release one."),
-    "mcp": ("reposync.cli.mcp", "mcp", "Let agents search: a server of the Model Context Protocol, and its set-up."),
-    "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until it is stopped."),
-    "apply": ("reposync.cli.config", "apply", "Write the registry file to the catalogue, or show what would change."),
-    "config": ("reposync.cli.config", "config", "The registry file: check it, or print its schema."),
-    "db": ("reposync.cli.db", "db", "The database: its schema, and a backup of it."),
-    "version": ("reposync.cli.db", "version", "Versions of reposync and of its main dependencies."),
-    "completion": ("reposync.cli.commands", "completion", "Complete commands and options in bash, zsh or fish."),
+    "repos": ("repos", "repos", "The registered repositories: list, show, add, set, adopt, remove, pause, resume."),
+    "index": ("index", "index", "The versions of each repository's index, and the progress of a change."),
+    "verify": ("verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
+    "locks": ("index", "locks", "The locks of running syncs: list them, or release one."),
+    "mcp": ("mcp", "mcp", "Let agents search: a server of the Model Context Protocol, and its set-up."),
+    "serve": ("serve", "serve", "Keep all repositories in sync until it is stopped."),
+    "apply": ("config", "apply", "Write the registry file to the catalogue, or show what would change."),
+    "config": ("config", "config", "The registry file: check it, or print its schema."),
+    "db": ("db", "db", "The database: its schema, and a backup of it."),
+    "version": ("db", "version", "Versions of reposync and of its main dependencies."),
+    "completion": ("commands", "completion", "Complete commands and options in bash, zsh or fish."),
 }
 
 
@@ -69,7 +61,7 @@ class LazyGroup(Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, text = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"reposync.cli.{module}"), attribute)
         assert isinstance(command, click.Command)  # noqa: S101 - for the type checker
         command.help = command.help or text
         return command
@@ -151,7 +143,9 @@ def _report(error: BaseException) -> tuple[int, dict[str, Any]]:
             if not problems and (words := _redacted(advice(error))):
                 click.echo(f"  {words}", err=True)
             steps = [step.document() for step in error.next_steps]
-            return error.exit_code, _document(error.code, _redacted(str(error)), details=error.details, next=steps)
+            return error.exit_code, _document(
+                error.code, _redacted(str(error)), details=dict(error.details), next=steps
+            )
     # SQLAlchemy adds the statement to the message of the database.
     cause = getattr(error, "orig", None) or error
     message = _redacted(f"{type(error).__name__}: {cause}")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias
 
 import click
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from reposync.operations.runs import Run
 
 P = ParamSpec("P")
+Line: TypeAlias = "str | bytes | Table"
+"""Bytes are printed as they are, without a line break."""
 
 PIPED_WIDTH = 200
 LINE_SECONDS = 5.0
@@ -47,7 +49,7 @@ class Result:
     which is not read with --json: it must not decide anything."""
 
     document: Any
-    text: Iterable[str | bytes | Table]
+    text: Iterable[Line]
     hint: str | None = None
     exit_code: int = 0
 
@@ -71,9 +73,8 @@ def prints(act: Callable[P, Result]) -> Callable[P, None]:
     return command
 
 
-def say(*lines: str | bytes | Table) -> None:
-    """Print lines before the result of a command, or as its text; nothing with --json. Bytes are printed as they are,
-    without a line break."""
+def say(*lines: Line) -> None:
+    """Print lines before the result of a command, or as its text; nothing with --json."""
     if click.get_current_context().params["as_json"]:
         return
     for line in lines:

@@ -9,15 +9,13 @@ import click
 
 from reposync import operations
 from reposync.cli.commands import Group
-from reposync.cli.output import FAILED_FILE, Result, field_lines, reason, short, summary, table, table_console
+from reposync.cli.output import FAILED_FILE, Line, Result, field_lines, reason, short, summary, table, table_console
 from reposync.cli.performing import Performer, performs
 from reposync.errors import FAILED
 from reposync.store.status import RunStatus
 from reposync.words import duration, escape_unprintable, next_attempt
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from reposync.operations.core import Operation
     from reposync.operations.runs import Run, RunDetail, RunProblem
 
@@ -63,7 +61,7 @@ def _row(run: Run) -> dict[str, Any]:
     }
 
 
-def _history(runs: list[Run]) -> Iterator[str | Table]:
+def _history(runs: list[Run]) -> Iterator[Line]:
     width = table_console().width
     rows = map(_row, runs)
     yield table([{key: row[key] for key in row if LEAST_WIDTHS.get(key, 0) <= width} for row in rows])

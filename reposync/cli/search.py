@@ -6,19 +6,14 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from reposync import operations
-from reposync.cli.output import Result, table
+from reposync.cli.output import Line, Result, table
 from reposync.cli.performing import Performer, performs
 from reposync.words import escape_unprintable, visible
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from reposync.operations.search import Hit, Hits, MatchingFile, Miss, Scores
 
 _LINES = re.compile(r"([1-9]\d{0,8})(-([1-9]\d{0,8})?)?")
 OUTDATED = "older than the commit: could not be read"
@@ -51,7 +46,7 @@ def search(perform: Performer, /, query: tuple[str, ...], explain: bool, **filte
     return Result(found, _hit_lines(found, explain=explain))
 
 
-def _hit_lines(found: Hits, *, explain: bool) -> Iterator[str]:
+def _hit_lines(found: operations.search.Hits, *, explain: bool) -> Iterator[str]:
     """Each hit with the lines that match best. Coloured on a terminal only."""
     from reposync.search.snippets import best_snippet
 
@@ -75,7 +70,7 @@ def _hit_lines(found: Hits, *, explain: bool) -> Iterator[str]:
             yield shown if line.matches else click.style(shown, dim=True)
 
 
-def _explained(hit: Hit) -> str:
+def _explained(hit: operations.search.Hit) -> str:
     """`0.91 = words 0.58 + meaning 0.21 + definition 0.28 + path 0.23, times prior 0.70`."""
     parts = dict(hit.parts)
     prior = parts.pop("prior", 1.0)
@@ -102,7 +97,7 @@ def grep(perform: Performer, /, pattern: str, **filters: Any) -> Result:
     return Result(found, _matching_lines(found.items), hint)
 
 
-def _matching_lines(files: list[MatchingFile]) -> Iterator[str]:
+def _matching_lines(files: list[operations.search.MatchingFile]) -> Iterator[str]:
     """As ripgrep prints them. Coloured on a terminal only."""
     for file in files:
         place = f"{escape_unprintable(file.repository)}:{escape_unprintable(file.path)}"
@@ -158,7 +153,7 @@ def evaluate(perform: Performer, file: Path, misses: bool) -> Result:
     return Result(evaluation, [_scores(evaluation.live), *(_miss_lines(miss) for miss in evaluation.misses if misses)])
 
 
-def _scores(live: Scores) -> Table:
+def _scores(live: operations.search.Scores) -> Line:
     from reposync.search.evaluation import CUTOFFS, DEPTH
 
     title = "1 question" if live.questions == 1 else f"{live.questions:,} questions"
@@ -167,7 +162,7 @@ def _scores(live: Scores) -> Table:
     return table([{title: name, "live": value} for name, value in figures.items()])
 
 
-def _miss_lines(miss: Miss) -> str:
+def _miss_lines(miss: operations.search.Miss) -> str:
     lines = "" if miss.lines is None else f":{miss.lines[0]}-{miss.lines[1]}"
     place = f"{escape_unprintable(miss.repository)} {escape_unprintable(miss.path)}{lines}"
     rank = miss.ranks["live"]

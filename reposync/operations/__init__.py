@@ -26,7 +26,7 @@ _MODULES = ("core", "fields", "following", "index", "paths", "repositories", "ru
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import a module when it is first used: some take 0.3 s, which a command's `--help` and the Tab key do without."""
+    """Import a module when it is first used: `--help` and the Tab key do without, which saves 0.2 to 0.7 s."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")
