@@ -106,7 +106,8 @@ class SourceElsewhere(RepoSyncError, code="SOURCE_ELSEWHERE", status=409):
 
 
 class RegistryConflict(ConfigError, code="REGISTRY_CONFLICT", status=409, exit_code=CONFLICT):
-    """The registry file has the name of a repository that a command or a request over HTTP registered."""
+    """The registry file has the name of a repository, or the path of a group, that a command or a request over HTTP
+    registered."""
 
 
 class UsageError(RepoSyncError, code="USAGE", status=422, exit_code=MISUSED):
@@ -127,6 +128,18 @@ class RepositoryNotFound(NotFoundError, code="REPOSITORY_NOT_FOUND"):
 
 class RepositoryLeft(RepositoryNotFound):
     """The repository was removed, or left the configuration, since the run was requested."""
+
+
+class GroupNotFound(NotFoundError, code="GROUP_NOT_FOUND"):
+    """No GitLab group of that path is registered."""
+
+
+class GroupExists(ConflictError, code="GROUP_EXISTS"):
+    """The group is registered in a different case, or its path is that of groups of several servers."""
+
+
+class GroupReadOnly(ConflictError, code="GROUP_READ_ONLY"):
+    """The group is defined in the registry file, and is changed there."""
 
 
 class RepositoryExists(ConflictError, code="REPOSITORY_EXISTS"):

@@ -40,6 +40,15 @@ RunId: TypeAlias = Annotated[
 ]
 PLACEHOLDERS: Mapping[str, Any] = {
     "name": RepositoryName,
+    "group": Annotated[
+        str,
+        Path(
+            min_length=1,
+            max_length=MAX_NAME_CHARS,
+            description="Path of the group on its GitLab server.",
+            examples=["platform/core"],
+        ),
+    ],
     "run_id": RunId,
     "path": Annotated[
         str,
@@ -56,7 +65,7 @@ PLACEHOLDERS: Mapping[str, Any] = {
     ],
     "repository_id": Annotated[str, Path(min_length=1, max_length=100)],
 }
-_SLASHED = ("name", "path", "repository")
+_SLASHED = ("name", "group", "path", "repository")
 """Placeholders whose values may have slashes."""
 
 

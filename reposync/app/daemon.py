@@ -157,7 +157,7 @@ class Daemon:
         on_result = partial(self._metrics.count, "group_discoveries")
         discovery = Discovery(app.database, app.observer, on_result)
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
-            "registry": lambda: self._watcher.run(app, lambda: discovery.declare(app.configuration.registry)),
+            "registry": lambda: self._watcher.run(app, discovery.list_again),
             "health": HealthChecks(app, self._health, self._secrets).run,
             "lag": lambda: watch_loop(self._metrics),
             "retention": lambda: _every(_PURGE_SECONDS, lambda: self._purge(app)),

@@ -10,27 +10,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from reposync.catalog.group_entries import GroupChanges, deactivate_left, group_changes
 from reposync.catalog.targets import CONFIG, redefined, registration_of
 from reposync.config.loading import LoadedRegistry, checked_repository, registry_of, sentences
 from reposync.config.registry import Registry
 from reposync.errors import ConfigError, RegistryConflict
-from reposync.store.database import Database
-from reposync.store.registry import ContentState, RegistryDocuments, RegistryReplaced
+from reposync.store.database import Connection, Database
+from reposync.store.registry import ContentState, ProjectGroups, RegistryDocuments, RegistryReplaced
 from reposync.store.repositories import Repositories, conflict_over
 from reposync.store.repository import Registration, Repository, belongs_to_another
-from reposync.store.tables import RegistryDocument
+from reposync.store.tables import GroupEntry, RegistryDocument
 
 Keys = Mapping[str, tuple[Any, Any]]
 Kind = Literal["added", "changed", "gone"]
 
-_LISTS = {"gitlab": "GitLab server {name}", "groups": "group {gitlab}/{group}"}
+_LISTS = {"gitlab": "GitLab server {name}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,12 @@ class Plan:
     """The document that is current until then."""
     standing: ContentState
     changes: Sequence[Change]
-    conflicts: Sequence[Repository]
-    """Repositories that the file names, and that a command or a request over HTTP registered."""
+    conflicts: Sequence[Repository | GroupEntry]
+    """Repositories and groups that the file names, and that a command or a request over HTTP registered."""
     unchanged: int
     registrations: Sequence[Registration]
     gone: Sequence[str]
+    groups: GroupChanges
     applied: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -65,14 +67,17 @@ class Plan:
             "digest": self.digest,
             "standing": self.standing,
             "changes": [asdict(change) for change in self.changes],
-            "conflicts": [{"what": f"repository {row.name}", "theirs": row.origin_words} for row in self.conflicts],
+            "conflicts": [{"what": row.title, "theirs": row.origin_words} for row in self.conflicts],
             "unchanged": self.unchanged,
             "applied": self.applied,
         }
 
     def conflict(self) -> RegistryConflict | None:
         """Names all conflicts."""
-        return conflict_over(self.conflicts) if self.conflicts else None
+        if not self.conflicts:
+            return None
+        rows = [row for row in self.conflicts if isinstance(row, Repository)]
+        return conflict_over(rows, [row for row in self.conflicts if isinstance(row, GroupEntry)])
 
 
 class Applying:
@@ -81,8 +86,10 @@ class Applying:
     def __init__(self, database: Database, loaded: LoadedRegistry, *, by: str) -> None:
         if loaded.path is None:
             raise ConfigError("There is no registry file to apply.", remedy="Name one: `reposync apply FILE`.")
+        self._database = database
         self._documents = RegistryDocuments(database)
         self._repositories = Repositories(database)
+        self._groups = ProjectGroups(database)
         self._loaded = loaded
         self._path = str(loaded.path.absolute())
         self._by = by
@@ -90,8 +97,9 @@ class Applying:
     async def plan(self) -> Plan:
         """Writes nothing."""
         before, rows = await self._documents.current(), {row.name: row for row in await self._repositories.list()}
+        groups = group_changes(self._loaded.registry, await self._groups.all())
         # Thousands of entries take a second.
-        return await asyncio.to_thread(self._planned, before, rows)
+        return await asyncio.to_thread(self._planned, before, rows, groups)
 
     async def apply(self, *, instead_of: str | None = None, on_request: bool = False) -> Plan:
         """Carry out the plan in one transaction, and return it; `applied`: whether the document is current now. A
@@ -102,20 +110,21 @@ class Applying:
             current = None if plan.before is None else plan.before.digest
             if plan.conflicts if on_request else plan.standing == "superseded" and current != instead_of:
                 return plan
-            replace_document = partial(
-                self._documents.replace,
-                path=plan.path,
-                digest=plan.digest,
-                document=self._loaded.document,
-                by=self._by,
-                instead_of=current,
-            )
+            guard = partial(self._write_document, plan=plan, instead_of=current)
             # Otherwise a different process wrote after the plan was made, which is made again.
             with contextlib.suppress(RegistryReplaced, RegistryConflict):
-                await self._repositories.register_all(plan.registrations, leaving=plan.gone, guard=replace_document)
+                await self._repositories.register_all(plan.registrations, leaving=plan.gone, guard=guard)
+                if plan.groups.gone:
+                    await deactivate_left(self._database)
                 return replace(plan, applied=True)
 
-    def _planned(self, before: RegistryDocument | None, rows: Mapping[str, Repository]) -> Plan:
+    async def _write_document(self, connection: Connection, plan: Plan, instead_of: str | None) -> None:
+        """With the groups of the file."""
+        document = self._loaded.document
+        await self._documents.replace(connection, plan.path, plan.digest, document, by=self._by, instead_of=instead_of)
+        await self._groups.write(connection, plan.groups.written, plan.groups.gone)
+
+    def _planned(self, before: RegistryDocument | None, rows: Mapping[str, Repository], groups: GroupChanges) -> Plan:
         standing = _standing(before, self._loaded.digest)
         # Pods may mount the same file at different paths.
         file = before.path if before is not None and standing == "current" else self._path
@@ -139,14 +148,18 @@ class Applying:
             before,
             standing,
             changes=(
-                *_section_changes(before.document if before else {}, self._loaded.document),
+                *_section_changes(
+                    _entries(before.document if before else {}, groups.entries[0]),
+                    _entries(self._loaded.document, groups.entries[1]),
+                ),
                 *changes,
                 *(Change("gone", f"repository {name}") for name in gone),
             ),
-            conflicts=conflicts,
+            conflicts=[*conflicts, *groups.conflicts],
             unchanged=len(registrations) - len(changes),
             registrations=[each for each in (*registrations, *with_defaults) if each.differs_from(rows.get(each.name))],
             gone=gone,
+            groups=groups,
         )
 
     def _with_defaults(self, rows: Iterator[Repository]) -> Iterator[Registration]:
@@ -176,9 +189,9 @@ async def registry_in_force(database: Database) -> Registry:
         raise ConfigError(f"The applied registry cannot be used here: {'; '.join(sentences(error))}.") from None
 
 
-def _entries(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The parts of a document by name: "section embedding", "GitLab server main"."""
-    found: dict[str, Mapping[str, Any]] = {}
+def _entries(document: Mapping[str, Any], groups: Iterable[GroupEntry]) -> dict[str, Mapping[str, Any]]:
+    """The parts of a file by name: "section embedding", "GitLab server main", "group main/platform"."""
+    found: dict[str, Mapping[str, Any]] = {group.title: group.definition or {} for group in groups}
     for section, value in document.items():
         if section in _LISTS:
             found |= {_LISTS[section].format_map(entry): entry for entry in value}
@@ -187,8 +200,7 @@ def _entries(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _section_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    former, now = _entries(before), _entries(after)
+def _section_changes(former: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[Change]:
     changes = []
     for what in sorted(former.keys() | now.keys(), key=lambda each: (not each.startswith("section "), each)):
         one, other = former.get(what, {}), now.get(what, {})

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from reposync.catalog.group_entries import server_of
 from reposync.catalog.targets import CONFIG, GROUP, registration_of, server_at
 from reposync.config.loading import checked_repository
-from reposync.config.registry import GitLabInstance, Group, Registry
+from reposync.config.registry import Group, Registry
 from reposync.errors import ConfigError
 from reposync.sources.gitlab_groups import GroupListing, ListedProject
 from reposync.store.repository import Registration, Repository
@@ -22,19 +23,6 @@ GROUP_LISTING_FAULTY = "GROUP_LISTING_FAULTY"
 _NAMES_SHOWN = 5
 # The brake: a listing that lacks more than half of more projects than this is not believed.
 BRAKE_PROJECTS = 20
-
-
-def group_key(registry: Registry, group: Group) -> str:
-    """`<server's address>/<path of the group>`"""
-    return f"{server_of(registry, group).url}/{group.group}"
-
-
-def server_of(registry: Registry, group: Group) -> GitLabInstance:
-    """Raises ConfigError; a checked registry has the server."""
-    for server in registry.gitlab:
-        if server.name == group.gitlab:
-            return server
-    raise ConfigError(f"Group {group.group} names the GitLab server {group.gitlab!r}, which does not exist.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +60,19 @@ class GroupPlan:
 
 
 def plan_of(
-    registry: Registry, group: Group, rows: Sequence[Repository], listing: GroupListing, *, approved: bool
+    registry: Registry,
+    key: str,
+    group: Group,
+    groups: Sequence[Group],
+    rows: Sequence[Repository],
+    listing: GroupListing,
+    *,
+    approved: bool,
 ) -> GroupPlan:
-    """`approved`: a person confirms the listing, however much it lacks. Raises ConfigError."""
+    """`key`: of the row of the group. `groups`: all groups. `approved`: a person confirms the listing, however much it
+    lacks. Raises ConfigError."""
     checked_repository(registry, group.definition("any", "any/any"))  # the settings of all its projects
-    key, rules = group_key(registry, group), _Rules(registry, group, rows)
+    rules = _Rules(registry, group, groups, rows)
     former = [row for row in rules.here if row.origin == GROUP or _has_left_file(row)]
     # Of two repositories of a project, that of this group counts, and then that of a different one.
     former.sort(key=lambda row: (row.group_key == key, row.origin == GROUP))
@@ -119,12 +115,12 @@ def plan_of(
 class _Rules:
     """Which projects a group includes, beside the other groups and the repositories that are listed by name."""
 
-    def __init__(self, registry: Registry, group: Group, rows: Sequence[Repository]) -> None:
+    def __init__(self, registry: Registry, group: Group, groups: Sequence[Group], rows: Sequence[Repository]) -> None:
         self._group = group
         self._url = server_of(registry, group).url
         self.here = [row for row in rows if row.source == "gitlab" and server_at(registry, row.location) == self._url]
-        groups = [other for other in registry.groups if server_of(registry, other).url == self._url]
-        self._takes = {other.group: _filter(other) for other in (*groups, group)}
+        here = {server.name for server in registry.gitlab if server.url == self._url}
+        self._takes = {other.group: _filter(other) for other in (*groups, group) if other.gitlab in here}
         self._listed: dict[str | int | None, str] = {
             row.name: row.name for row in rows if row.origin == CONFIG and not row.has_left
         }

@@ -13,24 +13,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from reposync.catalog.group_plan import (
-    GroupPlan,
-    group_key,
-    is_paused_by_group,
-    pause_reason,
-    plan_of,
-    server_of,
-)
-from reposync.catalog.targets import GROUP
-from reposync.config.registry import Group, Registry
+from reposync.catalog.group_entries import deactivate_left, definition_of, server_of
+from reposync.catalog.group_plan import GroupPlan, is_paused_by_group, pause_reason, plan_of
+from reposync.config.registry import Registry
 from reposync.config.schedule import Schedule
-from reposync.errors import RepositoryChanged, RepoSyncError, StoreUnavailable
+from reposync.errors import ConfigError, RepositoryChanged, RepoSyncError, StoreUnavailable
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
 from reposync.store.database import Database, Guard
-from reposync.store.registry import DueGroup, DueGroups
+from reposync.store.registry import ProjectGroups
 from reposync.store.repositories import Repositories
+from reposync.store.tables import ProjectGroup
 from reposync.supervision import log_defect
 from reposync.telemetry.health import Trouble
 
@@ -76,27 +70,22 @@ class Discovery:
     retry: RetryPolicy | None = None
 
     def __post_init__(self) -> None:
-        self._groups = DueGroups(self.database)
+        self._groups = ProjectGroups(self.database)
         self._repositories = Repositories(self.database)
         self._waits = Trouble("groups are discovered again")
 
-    async def declare(self, registry: Registry) -> None:
-        """Set the groups, and make each due at once. Repositories of groups that left the registry are deactivated.
-        Raises StoreUnavailable."""
-        keys = {group_key(registry, group) for group in registry.groups}
-        await self._groups.declare(keys)
-        rows = await self._repositories.list()
-        left = [row.name for row in rows if row.origin == GROUP and row.group_key not in keys and row.is_active]
-        await self._repositories.deactivate(*left)
+    async def list_again(self) -> None:
+        """Make each group due at once: servers, defaults and secrets may be different. Raises StoreUnavailable."""
+        await self._groups.make_due()
+        await deactivate_left(self.database)
 
     async def run_due(self, registry: Registry) -> int:
         """Discover the groups that are due, one by one; returns how many. Results are logged. Raises only
         CancelledError."""
-        groups = {group_key(registry, group): group for group in registry.groups}
         done = 0
         try:
-            while groups and (due := await self._groups.take(groups, RETRY_SECONDS)) is not None:
-                await self._discover_due(registry, groups[due.key], due)
+            while (due := await self._groups.take(RETRY_SECONDS)) is not None:
+                await self._discover_due(registry, due)
                 done += 1
         except StoreUnavailable as error:
             self._waits.met("groups cannot be discovered", str(error))
@@ -104,14 +93,14 @@ class Discovery:
             self._waits.over()
         return done
 
-    async def _discover_due(self, registry: Registry, group: Group, due: DueGroup) -> None:
+    async def _discover_due(self, registry: Registry, due: ProjectGroup) -> None:
         """Raises StoreUnavailable."""
         key = due.key
         within: float | None = None
         retry_after: float | None = None
         problem: str | None
         try:
-            report = await self.discover(registry, group, guard=self._groups.guard(key))
+            report = await self.discover(registry, due, guard=self._groups.guard(key))
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - a defect ends this try, never the daemon
@@ -126,34 +115,39 @@ class Discovery:
             problem = report.problem
             _log_report(key, report)
         self.on_result("failed" if problem else "ok")
-        schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone, due.key)
+        try:
+            group = definition_of(due)
+        except ConfigError:  # which was logged; it is due again in RETRY_SECONDS, maybe for a newer version
+            return
+        schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone, key)
         await self._groups.schedule(due, _due(schedule, within, retry_after, self._groups.now()))
 
     async def discover(
-        self, registry: Registry, group: Group, *, approved: bool = False, guard: Guard | None = None
+        self, registry: Registry, row: ProjectGroup, *, approved: bool = False, guard: Guard | None = None
     ) -> DiscoveryReport:
-        """Discover this group now; nothing is logged. `approved`: a person confirms the listing, however much it lacks.
-        `guard`: of each transaction that registers projects.
+        """Discover the group of this row now; nothing is logged. `approved`: a person confirms the listing, however
+        much it lacks. `guard`: of each transaction that registers projects.
 
         Safe to repeat, to abandon at any await, and to do twice at a time. Raises what a source raises (before any
         change), StoreUnavailable, and RepositoryChanged for a repository that was changed meanwhile.
         """
+        group = definition_of(row)
         gitlab = GitLabClient(server_of(registry, group), retry=self.retry, observer=self.observer)
         source = GitLabGroup(gitlab, group.group)
         try:
             listing = await source.projects(archived=group.archived)
             rows = await self._repositories.list()
             listed = {project.id for project in listing.projects}
-            key = group_key(registry, group)
             if not listing.faults and any(
-                row.is_active and row.group_key == key and row.project_id not in listed for row in rows
+                member.is_active and member.group_key == row.key and member.project_id not in listed for member in rows
             ):
                 # A project that is deleted between two pages hides the next one: a second listing has it.
                 listing = listing.joined(await source.projects(archived=group.archived))
         finally:
             await source.close()
+        groups = [definition_of(other) for other in await self._groups.all() if other.definition is not None]
         # Takes a second for a thousand projects.
-        plan = await asyncio.to_thread(plan_of, registry, group, rows, listing, approved=approved)
+        plan = await asyncio.to_thread(plan_of, registry, row.key, group, groups, rows, listing, approved=approved)
         return await self._follow(plan, guard)
 
     async def _follow(self, plan: GroupPlan, guard: Guard | None) -> DiscoveryReport:

@@ -288,7 +288,7 @@ async def request_removal(repositories: Repositories, runs: Runs, name: str, ask
     if row.group_key is not None and row.is_active:
         raise RepositoryReadOnly(
             f"{row.name!r} belongs to the group {row.group_key}, {again}",
-            remedy="Add its path to the group's `exclude` in the registry file first.",
+            remedy="Add its path to the group's `exclude` first.",
         )
     return (await runs.enqueue(row.name, ask))[0]
 

@@ -114,8 +114,8 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
             elif after not in (None, [], {}):
                 yield f"    {key}: {_shown(after)}"
     for row in plan.conflicts:
-        name, origin = escape_unprintable(row.name), escape_unprintable(row.origin_words)
-        yield click.style(f"! repository {name} belongs to {origin}", fg="red")
+        title, origin = escape_unprintable(row.title), escape_unprintable(row.origin_words)
+        yield click.style(f"! {title} belongs to {origin}", fg="red")
     counts = [(kind, sum(each.kind == kind for each in plan.changes)) for kind in _SIGNS]
     found = ", ".join(f"{number:,} {kind}" for kind, number in counts if number) or "no change"
     done = "applied" if plan.applied else "would be applied"

@@ -37,6 +37,7 @@ COMMANDS = {
         "runs",
         "One run: show it with its problems, watch it, cancel, retry or approve it. `reposync history` lists runs.",
     ),
+    "groups": ("groups", "groups", "GitLab groups whose projects register themselves: list, set, remove."),
     "repos": ("repos", "repos", "The registered repositories: list, show, add, set, adopt, remove, pause, resume."),
     "index": ("index", "index", "The versions of each repository's index, and the progress of a change."),
     "verify": ("verify", "verify", "Verify that the index matches the recorded commits, and repair it."),

@@ -1,7 +1,7 @@
 """Loads the registry from its file, with warnings or all problems at once; and from the document in the database.
 
 A document holds the sections of a registry file as JSON, with references in place of secrets, and without
-`repositories`: each of those is a row of its own.
+`repositories` and `groups`: each of those is a row of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails
 from reposync.config.document import MAX_BYTES, Document, Loc, Problem, RegistryErrors, read_document
 from reposync.config.fields import AppliedDocument, RegistryFile
 from reposync.config.references import Interpolated
-from reposync.config.registry import Registry, Repository, ResolvedRepository
+from reposync.config.registry import Group, Registry, Repository, ResolvedRepository
 from reposync.config.sections import EmbeddingConfig, prefixes_of
 from reposync.errors import ConfigError
 from reposync.words import nearest, suggestion
@@ -93,6 +93,7 @@ def load_registry(path: Path | None, environ: Mapping[str, str] = os.environ) ->
     stored = registry.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"repositories"})
     entries = {each.name: each.definition for each in registry.resolved()}
     digest = hashlib.sha256(json.dumps([stored, entries], sort_keys=True, default=str).encode()).hexdigest()
+    stored.pop("groups", None)
     ordered = tuple(sorted(warnings, key=lambda each: (each.line, each.column)))
     return LoadedRegistry(registry, ordered, path, stored, digest)
 
@@ -108,6 +109,18 @@ def checked_repository(registry: Registry, values: Mapping[str, object]) -> Reso
         return registry.resolve(Repository.model_validate(given))
     except ValidationError as error:
         problems = sentences(error, within=("repositories", 0))
+    raise ConfigError("\n".join(problems))
+
+
+def checked_group(registry: Registry, values: Mapping[str, object]) -> Group:
+    """A group from a request or a command, as `checked_repository`."""
+    try:
+        group = Group.model_validate({key: value for key, value in values.items() if value is not None})
+    except ValidationError as error:
+        problems = sentences(error, within=("groups", 0))
+    else:
+        registry.check(group)
+        return group
     raise ConfigError("\n".join(problems))
 
 
@@ -270,3 +283,8 @@ def repository_of(registry: Registry, definition: Mapping[str, Any], environ: Ma
     """The repository of a `ResolvedRepository.definition`. Raises ConfigError if the registry lacks its server."""
     values = {key: value for key, value in definition.items() if key in Repository.model_fields}
     return registry.resolve(Repository.model_validate(values, context=AppliedDocument(environ)))
+
+
+def group_of(definition: Mapping[str, Any]) -> Group:
+    """The group of the definition in its row. Raises ValidationError for one that no version could have written."""
+    return Group.model_validate(definition, extra="ignore", context=AppliedDocument({}))

@@ -300,6 +300,12 @@ class Registry(ConfigModel):
                 for loc, message in self._entry_contradictions(entry):
                     yield (section, index, *loc), message
 
+    def check(self, entry: Repository | Group) -> None:
+        """Raises ConfigError if the entry contradicts this registry."""
+        what = f"group {entry.group!r}" if isinstance(entry, Group) else f"repository {entry.name!r}"
+        for _, message in self._entry_contradictions(entry):
+            raise ConfigError(f"{what}: {message}")
+
     def _entry_contradictions(self, entry: Repository | Group) -> Iterator[tuple[Loc, str]]:
         names = [server.name for server in self.gitlab]
         if entry.gitlab is not None and entry.gitlab not in names:
@@ -322,8 +328,7 @@ class Registry(ConfigModel):
 
     def resolve(self, repository: Repository) -> ResolvedRepository:
         """`repository` with this registry's servers and defaults. Raises ConfigError if they contradict each other."""
-        for _, message in self._entry_contradictions(repository):
-            raise ConfigError(f"repository {repository.name!r}: {message}")
+        self.check(repository)
         usual, chunk = self.defaults.chunk, repository.chunk or ChunkOverride()
         size = _first(chunk.size, usual.size)
         overlap = _first(chunk.overlap, default_overlap(size, usual.size, usual.overlap))

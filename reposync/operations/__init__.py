@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from reposync.operations import core as core
     from reposync.operations import fields as fields
     from reposync.operations import following as following
+    from reposync.operations import groups as groups
     from reposync.operations import index as index
     from reposync.operations import paths as paths
     from reposync.operations import repositories as repositories
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from reposync.operations import search as search
     from reposync.operations import syncs as syncs
 
-_MODULES = ("core", "fields", "following", "index", "paths", "repositories", "runs", "search", "syncs")
+_MODULES = ("core", "fields", "following", "groups", "index", "paths", "repositories", "runs", "search", "syncs")
 
 
 def __getattr__(name: str) -> ModuleType:

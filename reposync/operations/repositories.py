@@ -71,12 +71,14 @@ class NewRepository(RootModel[dict[str, Any]]):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler, /) -> dict[str, Any]:
-        return _entry_schema(cls, handler, NOT_STORED)
+        return entry_schema(cls, Definition, handler, NOT_STORED)
 
 
-def _entry_schema(kind: type[BaseModel], handler: GetJsonSchemaHandler, left_out: frozenset[str]) -> dict[str, Any]:
+def entry_schema(
+    kind: type[BaseModel], entry: type[BaseModel], handler: GetJsonSchemaHandler, left_out: Collection[str] = ()
+) -> dict[str, Any]:
     """The JSON schema of a body that is validated as an entry of the registry file is."""
-    schema = handler.resolve_ref_schema(handler(Definition.__pydantic_core_schema__))
+    schema = handler.resolve_ref_schema(handler(entry.__pydantic_core_schema__))
     properties = {key: value for key, value in schema["properties"].items() if key not in left_out}
     return {**schema, "properties": properties, "title": kind.__name__, "description": kind.__doc__}
 
@@ -135,7 +137,7 @@ class Change(RootModel[dict[str, Any]]):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler, /) -> dict[str, Any]:
-        entry = _entry_schema(cls, handler, IDENTITY | NOT_STORED)
+        entry = entry_schema(cls, Definition, handler, IDENTITY | NOT_STORED)
         pause = handler.resolve_ref_schema(handler(Pause.__pydantic_core_schema__))
         # Without what an entry requires.
         kept = {key: entry[key] for key in ("title", "description", "type", "additionalProperties")}

@@ -117,10 +117,9 @@ class Discovery(Arguments):
 
 @operation("POST", "/discover", Discovery, Names, is_slow=True)
 async def discover(app: Application, actor: Actor, asked: Discovery) -> Names:
-    """List the projects of the configured groups, register new ones, and name all repositories that are synced. A group
+    """List the projects of the registered groups, register new ones, and name all repositories that are synced. A group
     that fails does not stop the others."""
-    registry = app.configuration.registry
-    groups = await _discovered(app, approved=asked.allow_mass_delete) if registry.groups else []
+    groups = await _discovered(app, approved=asked.allow_mass_delete)
     names = (await _scheduled(app)).model_copy(update={"groups": groups})
     if not names.items and not any(group.problem for group in groups):
         raise _nothing_registered(app)
@@ -128,18 +127,25 @@ async def discover(app: Application, actor: Actor, asked: Discovery) -> Names:
 
 
 async def _discovered(app: Application, *, approved: bool) -> list[Group]:
-    from reposync.catalog.groups import Discovery as GroupDiscovery
+    from reposync.store.registry import ProjectGroups
 
-    registry, groups = app.configuration.registry, []
+    rows = await ProjectGroups(app.database).all()
+    if not rows:
+        return []
+    from reposync.catalog.groups import Discovery as GroupDiscovery  # with it come the sources
+
+    groups = []
     discovery = GroupDiscovery(app.database)
-    for group in registry.groups:
+    for row in rows:
+        if row.definition is None:  # a registry file of this version was not applied yet
+            continue
         try:
-            report = await discovery.discover(registry, group, approved=approved)
+            report = await discovery.discover(app.configuration.registry, row, approved=approved)
         except RepoSyncError as error:
-            groups.append(Group(group=group.group, problem=str(error)))
+            groups.append(Group(group=row.path, problem=str(error)))
         else:
             pairs = {key: list(getattr(report, key)) for key in ("renamed", "kept_names", "paused")}
-            groups.append(Group(group=group.group, problem=report.problem, **pairs))
+            groups.append(Group(group=row.path, problem=report.problem, **pairs))
     return groups
 
 

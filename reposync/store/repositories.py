@@ -34,6 +34,7 @@ from reposync.store.tables import (
     REPOSITORY_COLUMNS,
     RUNS,
     VERSIONS,
+    GroupEntry,
     is_active,
     status_is,
 )
@@ -364,11 +365,13 @@ def _indexed(resolved: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (resolved or {}).items() if key not in _NOT_INDEXED}
 
 
-def conflict_over(rows: Sequence[Repository]) -> RegistryConflict:
-    named = "; ".join(f"{row.name!r} comes from {row.origin_words}" for row in rows)
+def conflict_over(rows: Sequence[Repository], groups: Sequence[GroupEntry] = ()) -> RegistryConflict:
+    named = [f"{row.name!r} comes from {row.origin_words}" for row in rows]
+    named += [f"the group {group.path!r} comes from {group.origin_words}" for group in groups]
+    what = " and ".join(["repositories"] * bool(rows) + ["groups"] * bool(groups))
     return RegistryConflict(
-        f"The registry file has names of repositories that it did not register, and they are unchanged: {named}.",
-        remedy="Rename the entries, or remove these repositories.",
+        f"The registry file has names of {what} that it did not register, and they are unchanged: {'; '.join(named)}.",
+        remedy=f"Rename the entries, or remove these {what}.",
         next_steps=[RemoveRepository(row.name) for row in rows[:1]],
     )
 

@@ -131,6 +131,10 @@ class Repository(Registration):
             )
 
     @property
+    def title(self) -> str:
+        return f"repository {self.name}"
+
+    @property
     def origin_words(self) -> str:
         """Where its definition comes from, for people."""
         match self.origin:

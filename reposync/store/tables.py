@@ -19,6 +19,7 @@ from sqlalchemy import (
     inspect,
     literal_column,
     or_,
+    text,
 )
 from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
@@ -87,9 +88,9 @@ class IndexVersion(Record):
 
 class RegistryDocument(Record):
     """The row of `registry_documents`: the registry file that was applied last. `document` has its sections without
-    `repositories`, with secrets as references; `digest` is that of its meaning, and empty for a document that an
-    upgrade merged from several files. `superseded`: digests of earlier documents, oldest first. `path`: of the file,
-    for people."""
+    `repositories` and `groups`, with secrets as references; `digest` is that of its meaning, and empty for a document
+    that an upgrade merged from several files. `superseded`: digests of earlier documents, oldest first. `path`: of the
+    file, for people."""
 
     id: str = Field(primary_key=True, sa_type=SafeText)
     digest: str = Field(sa_type=SafeText)
@@ -98,6 +99,36 @@ class RegistryDocument(Record):
     path: str = Field(sa_type=SafeText)
     applied_by: str = Field(sa_type=SafeText)
     applied_at: datetime = Field(sa_type=UTCDateTime)
+
+
+class GroupEntry(Record):
+    """A GitLab group whose projects register themselves. `key`: `<server's address>/<path>`. `definition`: its entry as
+    in the registry file; None if only a program before this version has written the row. `origin`: config, command or
+    http."""
+
+    key: str = Field(primary_key=True, sa_type=SafeText)
+    definition: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    origin: str = Field(default="config", sa_type=SafeText, sa_column_kwargs={"server_default": text("'config'")})
+
+    @property
+    def path(self) -> str:
+        """Of the group on its server."""
+        return str((self.definition or {}).get("group", self.key))
+
+    @property
+    def title(self) -> str:
+        return f"group {(self.definition or {}).get('gitlab', '')}/{self.path}"
+
+    @property
+    def origin_words(self) -> str:
+        """Where its definition comes from, for people."""
+        return {"config": "the registry file", "http": "a request over HTTP"}.get(self.origin, "a command")
+
+
+class ProjectGroup(GroupEntry):
+    """A row of `project_groups`. `due_at`: when its projects are listed next."""
+
+    due_at: datetime = Field(sa_type=UTCDateTime)
 
 
 class Worker(Record):
@@ -141,12 +172,8 @@ class _Problems(Record, table=True):
     detail: str = Field(sa_type=SafeText)
 
 
-class _Groups(Record, table=True):
-    """GitLab groups whose projects register themselves, and when each is listed next."""
-
+class _Groups(ProjectGroup, table=True):
     __tablename__ = "project_groups"
-    key: str = Field(primary_key=True, sa_type=SafeText)
-    due_at: datetime = Field(sa_type=UTCDateTime)
 
 
 class _RegistryDocuments(RegistryDocument, table=True):
@@ -208,6 +235,7 @@ WORKERS = _table(_Workers)
 FILES = _table(_Files)
 
 REPOSITORY_COLUMNS = tuple(REPOSITORIES.c[name] for name in Repository.model_fields)
+GROUP_COLUMNS = tuple(GROUPS.c[name] for name in ProjectGroup.model_fields)
 VERSION_COLUMNS = tuple(VERSIONS.c[name] for name in IndexVersion.model_fields)
 
 

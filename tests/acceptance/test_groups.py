@@ -63,6 +63,25 @@ def test_sync_finds_the_projects_of_the_group_and_indexes_them(configured: Perso
     assert configured.lists("search", "shop")[0]["repository"] == "platform/web/shop"
 
 
+def test_a_group_is_registered_and_removed_by_command_with_and_without_a_daemon(
+    log: ExecutionLog, configured: Person, project
+):
+    project("platform/api")
+    project("labs/one")
+    settings = ("--gitlab", "main", "--schedule", "yearly")
+    assert configured.asks("groups", "set", "labs", *settings)["origin"] == "command"
+    assert {run["repository"] for run in configured.lists("sync")} == {"labs/one", "platform/api"}
+    assert configured.asks("groups", "remove", "labs")["deactivated"] == ["labs/one"]
+
+    with Pod("pod", configured.home, {"GITLAB_TOKEN": SECRET}) as pod:
+        project("labs/two")
+        configured.asks("groups", "set", "labs", *settings, "--exclude", "one")
+        until(lambda: log.ended("labs/two"), details=pod.log_tail)
+        shown = {group["group"]: group["repositories"] for group in configured.lists("groups", "list")}
+        assert shown == {"labs": 1, "platform": 1}
+        assert configured.asks("groups", "remove", "labs")["deactivated"] == ["labs/two"]
+
+
 def test_the_daemon_follows_projects_that_come_move_and_go(configured: Person, log: ExecutionLog, project):
     api, shop = project("platform/api"), project("platform/shop")
     with Pod("pod", configured.home, {"GITLAB_TOKEN": SECRET}) as pod:

@@ -12,7 +12,7 @@ from reposync.api.etags import ETAG_ANSWERS, conditional, conditional_body, vers
 from reposync.api.operating import add_operation, with_etag
 from reposync.api.routing import ApiParts, Router
 from reposync.api.server import stopping_of
-from reposync.operations import index, repositories, runs, search, syncs
+from reposync.operations import groups, index, repositories, runs, search, syncs
 from reposync.operations.core import Operation
 from reposync.operations.paths import PREFIX
 
@@ -49,6 +49,7 @@ _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
         repositories.change,
         repositories.remove,
     ),
+    "groups": (groups.list_groups, groups.put_group, groups.remove_group),
     "runs": (runs.history, runs.get_run, runs.problems, runs.retry_failed, runs.cancel, runs.approve, runs.retry),
     "index": (
         index.indexes,

@@ -25,11 +25,11 @@ from reposync.store import index_queries
 from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
 from reposync.store.manifest import ManifestRow
-from reposync.store.registry import DueGroup, DueGroups, RegistryDocuments, RegistryReplaced
+from reposync.store.registry import ProjectGroups, RegistryDocuments, RegistryReplaced
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
+from reposync.store.tables import REPOSITORIES, IndexVersion, ProjectGroup, VersionState
 from reposync.store.versions import Published
 from reposync.store.workers import StoredEndedSessions, Workers
 from tests.integration.store.conftest import COMMIT, TICK, Store, registration
@@ -46,7 +46,7 @@ class Installation:
 
     store: Store
     documents: RegistryDocuments
-    groups: DueGroups
+    groups: ProjectGroups
     workers: Workers
     sessions: StoredEndedSessions
     row: Repository
@@ -63,11 +63,11 @@ class Installation:
         store, documents, groups, workers = (
             Store(database),
             RegistryDocuments(database),
-            DueGroups(database),
+            ProjectGroups(database),
             Workers(database),
         )
         await workers.beat("worker-1", host="node-1", version="0.2.0")
-        await groups.declare(["gitlab.example.com/due", "gitlab.example.com/team"])
+        await store.put_groups("gitlab.example.com/due", "gitlab.example.com/team")
         async with database.write() as connection:
             first = {"embedding": {"model": "first"}}
             await documents.replace(connection, FILE, DIGEST, first, by="worker-1", instead_of=None)
@@ -252,10 +252,14 @@ def _registry() -> dict[str, Call]:
     return {
         "RegistryDocuments.current": lambda it: it.documents.current(),
         "RegistryDocuments.replace": lambda it: it.applied(document),
-        "DueGroups.declare": lambda it: it.groups.declare(["gitlab.example.com/due", "gitlab.example.com/new"]),
-        "DueGroups.take": lambda it: it.groups.take(["gitlab.example.com/due"], LEASE_SECONDS),
-        "DueGroups.schedule": lambda it: it.groups.schedule(
-            DueGroup("gitlab.example.com/team", it.groups.now()), it.groups.now()
+        "ProjectGroups.all": lambda it: it.groups.all(),
+        "ProjectGroups.write": lambda it: it.store.put_groups(
+            "gitlab.example.com/new", gone=["gitlab.example.com/due"]
+        ),
+        "ProjectGroups.make_due": lambda it: it.groups.make_due(),
+        "ProjectGroups.take": lambda it: it.groups.take(LEASE_SECONDS),
+        "ProjectGroups.schedule": lambda it: it.groups.schedule(
+            ProjectGroup(key="gitlab.example.com/team", due_at=it.groups.now()), it.groups.now()
         ),
     }
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,12 +10,13 @@ from sqlalchemy import update
 from reposync.store.database import Database
 from reposync.store.history import RunHistory
 from reposync.store.manifest import Manifests
+from reposync.store.registry import ProjectGroups
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
 from reposync.store.run import Ask, Run, RunAttempt, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
+from reposync.store.tables import REPOSITORIES, GroupEntry, IndexVersion, VersionState
 from reposync.store.ticks import TickOutcome, Ticks
 from reposync.store.versions import Published, Versions
 from tests.fixtures.clocks import database_time  # noqa: F401
@@ -58,6 +59,15 @@ class Store:
         self.runs = Runs(database)
         self.history = RunHistory(database)
         self.ticks = Ticks(database)
+        self.groups = ProjectGroups(database)
+
+    async def put_groups(self, *keys: str, gone: Collection[str] = (), origin: str = "config") -> None:
+        entries = [
+            GroupEntry(key=key, definition={"gitlab": "main", "group": key.rpartition("/")[2]}, origin=origin)
+            for key in keys
+        ]
+        async with self.database.write() as connection:
+            await self.groups.write(connection, entries, gone)
 
     async def tick(
         self, when: datetime, *names: str, grace_seconds: float = ANY_GRACE_SECONDS, max_attempts: int = 3

@@ -10,7 +10,6 @@ from sqlalchemy import select, update
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.store.endings import Retry
-from reposync.store.registry import DueGroups
 from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
@@ -163,23 +162,23 @@ async def test_a_worker_with_a_heartbeat_in_the_future_is_not_alive(store: Store
     assert [each.name for each in await workers.alive()] == ["living"]
 
 
-async def test_a_group_that_is_declared_after_the_clock_went_back_is_looked_through_again(
+async def test_a_group_that_is_made_due_after_the_clock_went_back_is_looked_through_again(
     store: Store, time: DatabaseTime
 ) -> None:
-    groups = DueGroups(store.database)
-    await groups.declare(["looked through", "begun"])
-    looked_through = await groups.take(["looked through"], 300.0)
+    groups = store.groups
+    await store.put_groups("looked through")
+    looked_through = await groups.take(300.0)
     assert looked_through is not None
+    await store.put_groups("begun")
     await groups.schedule(looked_through, groups.now() + timedelta(hours=6))
     await time.set(3 * HOUR)
-    assert await groups.take(["begun"], 300.0)
+    assert await groups.take(300.0)
 
     await time.set(-2 * HOUR)
 
-    among = ["looked through", "begun"]
-    await groups.declare(among)
-    taken = [await groups.take(among, 300.0) for _ in among]
-    assert {group.key for group in taken if group is not None} == set(among)
+    await groups.make_due()
+    taken = [await groups.take(300.0) for _ in range(2)]
+    assert {group.key for group in taken if group is not None} == {"looked through", "begun"}
 
 
 async def test_a_run_of_the_future_is_not_kept_until_then(store: Store, time: DatabaseTime) -> None:

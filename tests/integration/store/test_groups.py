@@ -7,61 +7,66 @@ from datetime import timedelta
 
 import pytest
 
-from reposync.errors import DefinitionChanged, RepositoryChanged
-from reposync.store.registry import DueGroup, DueGroups
+from reposync.errors import DefinitionChanged, RegistryConflict, RepositoryChanged
+from reposync.store.tables import ProjectGroup
 from tests.integration.store.conftest import COMMIT, Store, registration
 
 A, B = "https://gitlab.example.com/a", "https://gitlab.example.com/b"
 LONG_SECONDS = 3600.0
 
 
-@pytest.fixture
-def groups(store: Store) -> DueGroups:
-    return DueGroups(store.database)
-
-
-def key_of(group: DueGroup | None) -> str | None:
+def key_of(group: ProjectGroup | None) -> str | None:
     return None if group is None else group.key
 
 
-async def test_a_declared_group_is_due_once_and_again_when_it_was_scheduled(groups: DueGroups) -> None:
-    await groups.declare([A, B])
-    taken = [await groups.take([A, B], LONG_SECONDS) for _ in range(3)]
+async def test_a_group_is_due_once_and_again_when_it_was_scheduled(store: Store) -> None:
+    groups = store.groups
+    await store.put_groups(A, B)
+    taken = [await groups.take(LONG_SECONDS) for _ in range(3)]
     assert [key_of(group) for group in taken] == [A, B, None]
+    assert taken[0] is not None and taken[0].definition == {"gitlab": "main", "group": "a"}
 
     assert taken[1] is not None
     await groups.schedule(taken[1], groups.now() - timedelta(seconds=1))
-    assert await groups.take([A], LONG_SECONDS) is None
-    assert key_of(await groups.take([A, B], LONG_SECONDS)) == B
-    await groups.declare([A])
-    again = await groups.take([A, B], LONG_SECONDS)
-    assert key_of(again) == A, "declared again it is due"
-    await groups.declare([A])
+    assert key_of(await groups.take(LONG_SECONDS)) == B
+    await store.put_groups(A)
+    again = await groups.take(LONG_SECONDS)
+    assert key_of(again) == A, "with a new definition it is due"
+    await groups.make_due()
     assert again is not None
     await groups.schedule(again, groups.now() + timedelta(days=1))
-    assert key_of(await groups.take([A], LONG_SECONDS)) == A, "it was declared again while it was listed"
-    await groups.declare(["not asked for"])
-    for among in ([A, B], []):
-        assert await groups.take(among, LONG_SECONDS) is None
+    assert {key_of(await groups.take(LONG_SECONDS)) for _ in range(3)} == {A, B, None}, "made due while it was listed"
+    await store.put_groups(gone=[A, B])
+    assert await groups.take(LONG_SECONDS) is None
 
 
-async def test_one_of_many_workers_gets_a_group_and_the_next_one_when_that_died(groups: DueGroups) -> None:
-    await groups.declare([A])
-    taken = await asyncio.gather(*(groups.take([A], LONG_SECONDS) for _ in range(8)))
+async def test_one_of_many_workers_gets_a_group_and_the_next_one_when_that_died(store: Store) -> None:
+    await store.put_groups(A)
+    taken = await asyncio.gather(*(store.groups.take(LONG_SECONDS) for _ in range(8)))
     assert sorted(map(key_of, taken), key=str) == [None] * 7 + [A]
 
-    await groups.declare([A])
-    assert key_of(await groups.take([A], 0.0)) == A
-    assert key_of(await groups.take([A], LONG_SECONDS)) == A
+    await store.groups.make_due()
+    assert key_of(await store.groups.take(0.0)) == A
+    assert key_of(await store.groups.take(LONG_SECONDS)) == A
 
 
-async def test_repositories_of_a_group_that_left_the_registry_are_not_registered_again(store: Store) -> None:
-    groups = DueGroups(store.database)
-    await groups.declare([A])
-    await store.repositories.register_all([registration("payments")], guard=groups.guard(A))
-    await groups.declare([])
+async def test_a_group_of_the_file_and_one_that_was_put_never_replace_each_other(store: Store) -> None:
+    await store.put_groups(A)
+    await store.put_groups(B, origin="http")
+
+    for key, origin in ((A, "http"), (B, "config")):
+        with pytest.raises(RegistryConflict):
+            await store.put_groups(key, origin=origin)
+
+    assert [(row.key, row.origin) for row in await store.groups.all()] == [(A, "config"), (B, "http")]
+
+
+async def test_repositories_of_a_group_that_is_gone_are_not_registered_again(store: Store) -> None:
+    await store.put_groups(A)
+    await store.repositories.register_all([registration("payments")], guard=store.groups.guard(A))
+    await store.put_groups(gone=[A])
     with pytest.raises(RepositoryChanged, match="left the registry"):
-        await store.repositories.register_all([registration("orders")], guard=groups.guard(A))
+        await store.repositories.register_all([registration("orders")], guard=store.groups.guard(A))
     assert await store.repositories.names() == ["payments"]
 
 

@@ -20,6 +20,7 @@ from reposync.errors import DatabaseForeign, StoreUnavailable
 from reposync.next_steps import UpgradeDatabase
 from reposync.store.database import Database
 from reposync.store.indexes import SCHEMA
+from reposync.store.registry import ProjectGroups
 from reposync.store.repositories import Repositories
 from reposync.store.repository import MissedTick, repository_id
 from reposync.store.run import Ask
@@ -54,6 +55,7 @@ SQLITE_DEFINITIONS = """
 
 # Columns that the migration fills from others.
 FILLED = {
+    "project_groups": {"origin"},
     "repositories": {"next_due_at", "missed_ticks"},
     "sync_runs": {"asked", "attempts"},
 }
@@ -323,6 +325,32 @@ async def test_the_one_registry_file_of_an_earlier_version_is_the_current_docume
     assert plan.before is not None and plan.before.superseded == ["older"]
 
 
+async def test_the_groups_of_the_registry_file_are_rows_and_are_listed_without_the_file(
+    empty: Database, empty_database_url: str, tmp_path: Path
+) -> None:
+    await make_tables(empty_database_url, "0010", is_postgresql=empty.is_postgresql)
+    groups = "groups: [{gitlab: main, group: platform, schedule: never}, {gitlab: main, group: labs}]\n"
+    loaded = await registry_file(empty_database_url, tmp_path / "a.yaml", "main", groups)
+    key = "https://main.example.com/platform"
+    await execute(
+        empty_database_url,
+        f"INSERT INTO project_groups (key, due_at, projects) VALUES ('{key}', '2026-03-01 08:00:00.000000', 4)",
+    )
+
+    await empty.upgrade()
+
+    rows = await ProjectGroups(empty).all()
+    assert [(row.title, row.origin) for row in rows] == [
+        ("group main/labs", "config"),
+        ("group main/platform", "config"),
+    ]
+    assert rows[1].definition == {"gitlab": "main", "group": "platform", "schedule": "never"}
+    plan = await Applying(empty, loaded, by="pod").apply()
+    assert plan.standing == "current"
+    assert await ProjectGroups(empty).all() == rows
+    assert plan.before is not None and "groups" not in plan.before.document
+
+
 async def test_several_registry_files_become_one_document_that_a_person_replaces(
     empty: Database, empty_database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -346,17 +374,18 @@ async def test_several_registry_files_become_one_document_that_a_person_replaces
     assert not (await Applying(empty, files[1], by="pod").apply()).applied
 
 
-async def registry_file(url: str, path: Path, name: str) -> LoadedRegistry:
+async def registry_file(url: str, path: Path, name: str, more: str = "") -> LoadedRegistry:
     """One that a program of 0.2.1 applied."""
     path.write_text(
         f"gitlab: [{{name: {name}, url: 'https://{name}.example.com'}}]\n"
-        f"repositories: [{{name: {name}, gitlab: {name}, project: group/{name}}}]\n"
+        f"repositories: [{{name: {name}, gitlab: {name}, project: group/{name}}}]\n{more}"
     )
     loaded = load_registry(path)
+    written = loaded.registry.model_dump(mode="json", exclude_unset=True, exclude={"repositories"})
     await execute(
         url,
         f"""INSERT INTO registry_files (path, digest, document, host, applied_by, applied_at, created_at)
-        VALUES ('{path}', '{loaded.digest}', '{json.dumps(loaded.document)}', 'node-1', 'pod-1',
+        VALUES ('{path}', '{loaded.digest}', '{json.dumps(written)}', 'node-1', 'pod-1',
             '2026-03-01 08:00:00.000000', '2026-02-01 08:00:00.000000')""",
     )
     return loaded

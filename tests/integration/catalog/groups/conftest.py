@@ -15,10 +15,13 @@ import pytest
 from sqlalchemy import select
 
 from reposync.app.verification import Verification
+from reposync.catalog.group_entries import group_key
 from reposync.catalog.groups import Discovery, DiscoveryReport
 from reposync.config.database_url import sqlite_url
+from reposync.config.loading import load_registry
 from reposync.outgoing import RetryPolicy
 from reposync.sources import gitlab_groups
+from reposync.store.registry import ProjectGroups
 from reposync.store.repository import Repository
 from reposync.store.tables import GROUPS
 from tests.fixtures.applied import apply_again
@@ -75,11 +78,14 @@ class GroupWorld(World):
         return Discovery(self.app.database, on_result=self.results.append, retry=QUICK)
 
     async def discover(self, number: int = 0, *, approved: bool = False) -> DiscoveryReport:
-        registry = self.app.configuration.registry
-        return await self.discovery.discover(registry, registry.groups[number], approved=approved)
+        """List the group with this number in the registry file."""
+        registry = load_registry(self.folder / "repositories.yaml").registry
+        key = group_key(registry, registry.groups[number])
+        (row,) = (row for row in await ProjectGroups(self.app.database).all() if row.key == key)
+        return await self.discovery.discover(self.app.configuration.registry, row, approved=approved)
 
-    async def declare(self) -> None:
-        await self.discovery.declare(self.app.configuration.registry)
+    async def list_again(self) -> None:
+        await self.discovery.list_again()
 
     async def run_due(self) -> int:
         return await self.discovery.run_due(self.app.configuration.registry)

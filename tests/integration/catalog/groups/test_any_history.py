@@ -25,6 +25,7 @@ from reposync.config.registry import Registry
 from reposync.config.sections import QdrantConfig
 from reposync.store.database import Database
 from reposync.store.endings import Finish
+from reposync.store.registry import ProjectGroups
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository
 from reposync.store.run import Ask, RunFigures
@@ -34,6 +35,7 @@ from reposync.store.tables import VersionState
 from reposync.store.versions import Versions
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexSettings, WriteScope
+from tests.fixtures.applied import apply_registry
 from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.points import SPARSE_ALONE, file
@@ -105,8 +107,8 @@ class Story:
                 await self.look(registry, number)
 
     async def look(self, registry: Registry, number: int) -> None:
-        discovery = Discovery(self.database)
-        await discovery.discover(registry, registry.groups[number], approved=True)
+        rows = {row.path: row for row in await ProjectGroups(self.database).all()}
+        await Discovery(self.database).discover(registry, rows[GROUPS[number]], approved=True)
         for row in await self.repositories.list():
             assert row.project_id is not None
             assert self.first_seen.setdefault(row.project_id, row.id) == row.id, "a project changed its repository"
@@ -175,12 +177,13 @@ async def story(folder: Path, template: Path, qdrant: QdrantServer) -> AsyncGene
         with tempfile.TemporaryDirectory() as state:
             (Path(state) / "r.yaml").write_text(text)
             shutil.copyfile(template, Path(state) / "r.db")
-            registry = load_registry(Path(state) / "r.yaml", {"GITLAB_TOKEN": TOKEN}).registry
+            loaded = load_registry(Path(state) / "r.yaml", {"GITLAB_TOKEN": TOKEN})
             name = f"history{os.getpid()}-{next(_numbers)}"
             index = QdrantIndex(IndexSettings(name, Path(state), QdrantConfig(url=qdrant.url)))
             await index.ensure(SPARSE_ALONE)
             async with await Database.open(sqlite_url(Path(state) / "r.db")) as database:
-                yield Story(server, repository, database, index), registry
+                await apply_registry(database, loaded)
+                yield Story(server, repository, database, index), loaded.registry
             await index.close()
 
 

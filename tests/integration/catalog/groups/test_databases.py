@@ -15,7 +15,7 @@ async def test_a_group_lives_on_either_database(closed_world: GroupWorld, databa
     gone = world.project("platform/c")
     async with world.opened():
         registry = world.app.configuration.registry
-        await world.declare()
+        await world.list_again()
         pods = [world.discovery for _ in range(4)]
         assert sum(await asyncio.gather(*(pod.run_due(registry) for pod in pods))) == world.listings() == 1
         assert timedelta(0) < await world.due_at() - world.app.history.now() <= timedelta(minutes=30)

@@ -119,7 +119,7 @@ async def test_a_group_that_was_renamed_is_followed_when_the_registry_says_so(cl
         world.server.groups.clear()
         world.register("{gitlab: main, group: infra}")
         await world.reload()
-        await world.declare()
+        await world.list_again()
         assert not (await world.row_of(project)).is_active
 
         assert await world.run_due() == 1

@@ -133,7 +133,7 @@ async def test_a_listing_that_lost_more_than_half_changes_nothing_until_a_person
     assert report.problem_code == "GROUP_SHRANK"
     assert "without 16 of the 30" in str(report.problem)
     assert await world.rows() == before
-    await world.declare()
+    await world.list_again()
     assert (await world.run_due(), world.results) == (1, ["failed"])
     assert await world.rows() == before
 

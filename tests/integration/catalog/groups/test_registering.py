@@ -103,7 +103,7 @@ async def test_groups_and_their_projects_with_one_schedule_are_due_at_different_
     for name in names:
         world.project(f"{name}/project")
     async with world.opened():
-        await world.declare()
+        await world.list_again()
 
         assert await world.run_due() == len(names)
 
@@ -243,7 +243,7 @@ async def test_a_person_who_takes_a_group_out_of_the_registry_switches_its_repos
     await world.app.repositories.pause("platform/b", "Not now.")
     world.register()
     await world.reload()
-    await world.declare()
+    await world.list_again()
 
     row = await world.row_of(project)
     assert (row.is_active, row.paused_reason) == (False, None)
@@ -251,7 +251,7 @@ async def test_a_person_who_takes_a_group_out_of_the_registry_switches_its_repos
 
     world.register(PLATFORM)
     await world.reload()
-    await world.declare()
+    await world.list_again()
     assert await world.run_due() == 1
     back = await world.row_of(project)
     assert (back.id, back.is_active) == (row.id, True)

@@ -54,7 +54,7 @@ async def test_a_listing_that_fails_changes_nothing(
     assert raised.value.code == code
     assert words in str(raised.value)
     assert TOKEN not in str(raised.value)
-    await world.declare()
+    await world.list_again()
     assert (await world.run_due(), world.results) == (1, ["failed"])
     (logged,) = [record for record in caplog.records if record.message == "group could not be discovered"]
     assert (logged.code, words in logged.reason) == (code, True)  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ async def test_a_group_that_is_not_there_is_an_error_of_the_group_alone(closed_w
     world.register("{gitlab: main, group: nobody}", PLATFORM)
     world.project("platform/a")
     async with world.opened():
-        await world.declare()
+        await world.list_again()
 
         assert await world.run_due() == 2
 
@@ -171,7 +171,7 @@ async def test_pages_that_link_in_a_circle_are_given_up(world: GroupWorld) -> No
 
 async def test_a_person_does_not_wait_for_a_pod_that_looks_through_the_group(world: GroupWorld) -> None:
     project = world.project("platform/a")
-    await world.declare()
+    await world.list_again()
     gate = world.server.faults.hold(path=LIST)
     slow = asyncio.create_task(world.run_due())
     await asyncio.to_thread(gate.arrived.wait, 30)
@@ -190,7 +190,7 @@ async def test_a_pod_that_ends_leaves_the_group_to_the_next_one(
 ) -> None:
     monkeypatch.setattr(groups, "RETRY_SECONDS", 0.5)
     world.project("platform/a")
-    await world.declare()
+    await world.list_again()
     gate = world.server.faults.hold(path=LIST)
     ending = asyncio.create_task(world.run_due())
     await asyncio.to_thread(gate.arrived.wait, 30)
@@ -213,7 +213,7 @@ async def test_a_temporary_error_is_retried_soon_and_one_for_a_person_at_the_nex
     world = closed_world
     world.register("{gitlab: main, group: platform, discover: '@yearly'}")
     async with world.opened():
-        await world.declare()
+        await world.list_again()
         world.server.faults.answer(502, "", path=LIST, times=None)
         now = await world.due_at()
         await world.run_due()
@@ -221,7 +221,7 @@ async def test_a_temporary_error_is_retried_soon_and_one_for_a_person_at_the_nex
 
         world.server.faults.clear()
         world.server.faults.answer(401, "{}", path=LIST, times=None)
-        await world.declare()
+        await world.list_again()
         await world.run_due()
         due = await world.due_at()
         assert (due.month, due.day, due.hour) == (1, 1, 0)
@@ -241,7 +241,7 @@ async def test_a_defect_ends_the_look_at_one_group_with_an_id_to_find_it_by(
             raise AssertionError
 
     pod = replace(world.discovery, observer=Broken())
-    await pod.declare(registry)
+    await pod.list_again()
     assert await pod.run_due(registry) == 1
 
     (logged,) = [record for record in caplog.records if record.message == "group could not be discovered"]
