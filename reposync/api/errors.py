@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -144,10 +145,9 @@ class InvalidDetails(BaseModel):
     problems: list[InvalidPart]
 
 
+@dataclass(frozen=True, slots=True)
 class NotSearchableDetails(CommitState):
     """Of NOT_SEARCHABLE_YET: the present state. `run`: the one that is active, or the latest."""
-
-    model_config = ConfigDict(title="NotSearchableDetails")
 
     run: dict[str, Any] | None
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from reposync.app.documents import CommitState
 from reposync.catalog.targets import Catalog
 from reposync.errors import (
     ConfigError,
@@ -63,23 +64,6 @@ class Relation(StrEnum):
     DESCENDANT = "descendant"
     LATER = "later"
     """Plain git servers cannot compare commits: a run that began after the request has completed."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitState:
-    """`relation`: None until the commit can be searched. `tells_descendants`: False if only equality of the two commits
-    is known; `limit` says why. `trouble`: why the source could not be asked."""
-
-    repository: str
-    commit: str
-    relation: Relation | None
-    last_commit: str | None
-    last_sync_at: datetime | None
-    is_active: bool
-    paused_reason: str | None
-    tells_descendants: bool
-    trouble: str | None
-    limit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from reposync.app.application import Application
 from reposync.app.command_runs import FOLLOW_SECONDS
+from reposync.app.documents import Leftover
 from reposync.clock import elapsed_seconds
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.runs.endings import ExecutionPolicy
@@ -152,20 +153,7 @@ def _written(row: Repository) -> tuple[object, ...]:
     return row.epoch, row.name, row.collection, row.live_version, row.last_commit, row.last_sync_at
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanedPoints:
-    """Points whose repository is not registered. `repository_id` None: points without a repository, which reposync
-    never writes. `known`: this database has runs of the repository; otherwise it may belong to a different installation
-    that uses the same collection."""
-
-    collection: str
-    repository_id: str | None
-    repository: str | None
-    points: int
-    known: bool
-
-
-async def find_orphaned_points(app: Application) -> list[OrphanedPoints]:
+async def find_orphaned_points(app: Application) -> list[Leftover]:
     """In the collections of this installation, by collection and name. Raises what index and store raise."""
     found = []
     for collection in sorted(await app.collections()):
@@ -185,9 +173,9 @@ async def find_orphaned_points(app: Application) -> list[OrphanedPoints]:
             if not left:
                 continue  # it was removed just now
             name = known.get(identity) or next(iter(await index.names_of(identity)), None)
-            found.append(OrphanedPoints(collection, identity, name, left, identity in known))
+            found.append(Leftover(collection, identity, name, left, identity in known))
         if nameless > 0:
-            found.append(OrphanedPoints(collection, None, None, nameless, False))
+            found.append(Leftover(collection, None, None, nameless, False))
     return sorted(found, key=lambda each: (each.collection, each.repository or "", each.repository_id or ""))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -103,7 +104,7 @@ def _leftovers(perform: Performer, *, repair: bool, remove_unknown: bool) -> lis
             if run is None:
                 trouble = "It is registered again, or a run of it is in progress."
         say(_leftover_line(left, run, trouble))
-        documents.append({**left.model_dump(), "run": run, "trouble": trouble})
+        documents.append({**asdict(left), "run": run, "trouble": trouble})
     return documents
 
 

@@ -24,6 +24,7 @@ from reposync.mcp import advice
 from reposync.mcp.schemas import schema_of
 from reposync.mcp.tools import TOOLS, Caller
 from reposync.operations.core import Role, read_arguments
+from reposync.search.documents import delimited
 from reposync.words import escape_unprintable
 
 log = logging.getLogger(__name__)
@@ -89,8 +90,6 @@ async def answered(
     caller: Caller, name: str, arguments: Mapping[str, Any], *, redact: Callable[[str], str]
 ) -> CallToolResult:
     """The result of the tool. Errors are results too, so that the model reads them and can do better."""
-    from reposync.search.answers import delimited, new_boundary
-
     try:
         if name not in TOOLS:
             raise UsageError(f"There is no tool {escape_unprintable(name[:100])!r}.")
@@ -100,7 +99,7 @@ async def answered(
         text = advice.message(error, may_operate=caller.actor.role >= Role.OPERATE)
         text = escape_unprintable(redact(text))
         # An error of a server behind this one quotes it.
-        return failed(f"{error.code}: {text if error.status < 500 else delimited(text, new_boundary())}")
+        return failed(f"{error.code}: {text if error.status < 500 else delimited(text)}")
     except Exception:
         incident = secrets.token_hex(6)
         log.exception("A tool ended in an unexpected error", extra={"incident": incident})

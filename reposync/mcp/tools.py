@@ -31,6 +31,7 @@ from reposync.mcp.schemas import (
 from reposync.operations.core import Actor, Arguments, Role
 from reposync.operations.search import excerpts, grep, read
 from reposync.operations.syncs import SyncOptions, sync, wait_while_wanted
+from reposync.search.documents import Answer, delimited
 from reposync.words import ago, escape_unprintable, until, visible
 
 # A client waits for this module when it starts the server: what works is imported with the first call.
@@ -53,23 +54,15 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The same as a text and as JSON."""
-
-    text: str
-    structure: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Tool:
-    """`words`: descriptions of arguments. `result`: the JSON schema of the structure of an outcome. `role`: who may
+    """`words`: descriptions of arguments. `result`: the JSON schema of the structure of an answer. `role`: who may
     call it; others do not see it."""
 
     title: str
     arguments: type[Arguments]
     words: Mapping[str, str]
     result: dict[str, Any]
-    act: Callable[[Caller, Any], Awaitable[Outcome]]
+    act: Callable[[Caller, Any], Awaitable[Answer]]
     role: Role = Role.READ
 
     @property
@@ -77,15 +70,12 @@ class Tool:
         return " ".join((self.arguments.__doc__ or "").split())
 
 
-async def search_code(caller: Caller, asked: SearchCode) -> Outcome:
+async def search_code(caller: Caller, asked: SearchCode) -> Answer:
     app = await caller.application()
-    found = await excerpts(app, caller.actor, asked, max_files=asked.limit, max_tokens=asked.max_tokens)
-    return Outcome(found.text, found.structure)
+    return await excerpts(app, caller.actor, asked, max_files=asked.limit, max_tokens=asked.max_tokens)
 
 
-async def grep_code(caller: Caller, asked: GrepCode) -> Outcome:
-    from reposync.search.answers import delimited, new_boundary
-
+async def grep_code(caller: Caller, asked: GrepCode) -> Answer:
     found = await grep(await caller.application(), caller.actor, asked)
     lines, files = [], []
     for file in found.items:
@@ -107,12 +97,10 @@ async def grep_code(caller: Caller, asked: GrepCode) -> Outcome:
         files.append({"repository": repository, "path": path, **known, "matches": matches})
     lines = lines or ["No line matches."]
     lines += [f"There may be more: {found.stopped}"] if found.stopped else []
-    return Outcome(delimited("\n".join(lines), new_boundary()), without_nothing(files=files, stopped=found.stopped))
+    return Answer(delimited("\n".join(lines)), without_nothing(files=files, stopped=found.stopped))
 
 
-async def read_code(caller: Caller, asked: ReadCode) -> Outcome:
-    from reposync.search.answers import delimited, new_boundary
-
+async def read_code(caller: Caller, asked: ReadCode) -> Answer:
     app = await caller.application()
     file = await read(app, caller.actor, asked, name=asked.repository, path=asked.path)
     text, end = _beginning(file.text, file.start_line, file.end_line)
@@ -131,8 +119,8 @@ async def read_code(caller: Caller, asked: ReadCode) -> Outcome:
         [""] * len(lines) if file.is_notebook else [f"{file.start_line + each:>{width}}" for each in range(len(lines))]
     )
     body = [", ".join(filter(None, parts)), *(f" {number} {line}" for number, line in zip(numbers, lines, strict=True))]
-    return Outcome(
-        delimited("\n".join(body), new_boundary()),
+    return Answer(
+        delimited("\n".join(body)),
         without_nothing(
             repository=escape_unprintable(file.repository),
             path=path,
@@ -157,10 +145,9 @@ def _beginning(text: str, start: int, end: int) -> tuple[str, int]:
     return text[:cut], start + text.count("\n", 0, cut) - 1
 
 
-async def list_repositories(caller: Caller, asked: ListRepositories) -> Outcome:
+async def list_repositories(caller: Caller, asked: ListRepositories) -> Answer:
     from reposync.operations.repositories import RepositoryFilters
     from reposync.operations.repositories import list_repositories as list_them
-    from reposync.search.answers import delimited, new_boundary
 
     app = await caller.application()
     page = await list_them(app, caller.actor, RepositoryFilters(name=asked.name))
@@ -179,8 +166,8 @@ async def list_repositories(caller: Caller, asked: ListRepositories) -> Outcome:
         )
         for repository in page.items
     ]
-    return Outcome(
-        delimited("\n".join(lines), new_boundary()),
+    return Answer(
+        delimited("\n".join(lines)),
         {"repositories": repositories, "more": page.next_cursor is not None},
     )
 
@@ -201,9 +188,7 @@ def _problem(row: Overview) -> str | None:
     return escape_unprintable(problem) if problem else None
 
 
-async def wait_for_commit(caller: Caller, asked: WaitForCommit) -> Outcome:
-    from reposync.search.answers import delimited, new_boundary
-
+async def wait_for_commit(caller: Caller, asked: WaitForCommit) -> Answer:
     app = await caller.application()
     try:
         state = await wait_while_wanted(app, caller.actor, asked, asked.repository, caller.is_wanted)
@@ -213,9 +198,9 @@ async def wait_for_commit(caller: Caller, asked: WaitForCommit) -> Outcome:
             escape_unprintable(error.message),
             {key: error.details[key] for key in ("last_commit", "last_sync_at")},
         )
-        return Outcome(delimited(why, new_boundary()), without_nothing(searchable=False, **held, reason=why))
+        return Answer(delimited(why), without_nothing(searchable=False, **held, reason=why))
     at = (state.last_commit or "")[:_COMMIT_CHARS]
-    return Outcome(
+    return Answer(
         f"Searchable: the index of {escape_unprintable(state.repository)} is at {at} ({state.relation}).",
         without_nothing(
             searchable=True,
@@ -226,11 +211,11 @@ async def wait_for_commit(caller: Caller, asked: WaitForCommit) -> Outcome:
     )
 
 
-async def request_sync(caller: Caller, asked: RequestSync) -> Outcome:
+async def request_sync(caller: Caller, asked: RequestSync) -> Answer:
     app = await caller.application()
     run = await sync(app, caller.actor, SyncOptions(full=asked.full), name=asked.repository)
     text = f"Run {run.id} of {escape_unprintable(run.repository)} is {run.status}. `wait_for_commit` waits for it."
-    return Outcome(text, {"run": run.id, "status": run.status})
+    return Answer(text, {"run": run.id, "status": run.status})
 
 
 def without_nothing(**values: object) -> dict[str, Any]:

@@ -116,20 +116,13 @@ class Operation(Generic[A, T]):
 
 
 def operation(
-    method: Method,
-    path: str,
-    arguments: type[A],
-    answer: Any,
-    *,
-    role: Role | None = None,
-    uses_index: bool = False,
-    executes: bool = False,
-    is_slow: bool = False,
+    method: Method, path: str, arguments: type[A], answer: Any, *, role: Role | None = None, **properties: bool
 ) -> Callable[[Callable[..., Awaitable[T]]], Operation[A, T]]:
-    """Make an operation of a function. `role`: by default that of readers for GET, else that of operators."""
+    """Make an operation of a function. `role`: by default that of readers for GET, else that of operators.
+    `properties`: the last fields of `Operation`."""
     needed = role or (Role.READ if method == "GET" else Role.OPERATE)
 
     def decorate(act: Callable[..., Awaitable[T]]) -> Operation[A, T]:
-        return Operation(act, method, path, arguments, answer, needed, uses_index, executes, is_slow)
+        return Operation(act, method, path, arguments, answer, needed, **properties)
 
     return decorate

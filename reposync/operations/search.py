@@ -18,6 +18,7 @@ from reposync.operations.fields import (
     PlainText,
     Repositories,
 )
+from reposync.search.documents import Answer
 from reposync.search.documents import FileLines as FileLines
 from reposync.search.documents import MatchingFile as MatchingFile
 from reposync.search.documents import MatchingFiles as MatchingFiles
@@ -27,7 +28,6 @@ from reposync.vectors.port import Hit as Hit
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
-    from reposync.search.answers import Answer
     from reposync.vectors.port import SearchHit
 
 MAX_QUERY_CHARS = 2_000

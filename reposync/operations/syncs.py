@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from pydantic_core import to_jsonable_python
 
+from reposync.app.documents import CommitState as CommitState
+from reposync.app.documents import Leftover as Leftover
 from reposync.errors import (
     ConflictError,
     NotSearchableYet,
@@ -302,20 +303,6 @@ async def repair(app: Application, actor: Actor, asked: RepairOptions, *, name: 
     return await enqueue(app, actor, row, SyncOptions(full=asked.full), repair=True)
 
 
-class Leftover(BaseModel):
-    """Points whose repository is not registered. `repository_id` null: points without a repository, which reposync
-    never writes. `known`: this database has runs of the repository; otherwise it may belong to a different installation
-    that uses the same collection."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    collection: str
-    repository_id: str | None
-    repository: str | None
-    points: int
-    known: bool
-
-
 class Leftovers(BaseModel):
     items: list[Leftover]
 
@@ -325,7 +312,7 @@ async def leftovers(app: Application, actor: Actor, asked: NoArguments) -> Lefto
     """Points of no registered repository, by collection and name."""
     from reposync.app.verification import find_orphaned_points
 
-    return Leftovers(items=[Leftover.model_validate(left) for left in await find_orphaned_points(app)])
+    return Leftovers(items=await find_orphaned_points(app))
 
 
 class RemovalOptions(Arguments):
@@ -373,25 +360,6 @@ class WaitFor(Arguments):
     )
 
 
-class CommitState(BaseModel):
-    """`relation` of the indexed commit to the requested one: `same`, `descendant`, or `later` (plain git servers cannot
-    compare commits: a run that began after the request has completed). `tells_descendants`: false if only equality of
-    the two commits is known; `limit` says why. `trouble`: why the source could not be asked."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    repository: str
-    commit: str
-    relation: str | None
-    last_commit: str | None
-    last_sync_at: datetime | None
-    is_active: bool
-    paused_reason: str | None
-    tells_descendants: bool
-    trouble: str | None
-    limit: str | None
-
-
 async def _always() -> bool:
     return True
 
@@ -417,4 +385,4 @@ async def wait_while_wanted(
         why = await app.commits.explained(name, state)
         details = {**asdict(state), "limit": why.limit, "run": why.run and why.run.document}
         raise NotSearchableYet(why.text, to_jsonable_python(details))
-    return CommitState.model_validate(state)
+    return state

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reposync.search.answers import MIN_TOKENS, Answer, Indexed, answer, tokens
+from reposync.search.answers import MIN_TOKENS, Indexed, answer, tokens
+from reposync.search.documents import Answer
 from reposync.symbol import Symbol
 from reposync.vectors.port import SearchHit
 
