@@ -184,7 +184,8 @@ def _signature(
     if has_body:
         body: Any = Body(openapi_examples={title: {"value": value} for title, value in examples.items()} or None)
         is_required = any(field.is_required() for field in operation.arguments.model_fields.values())
-        kind: Any = operation.arguments if is_required else operation.arguments | None
+        # Not `| None`: of a body that may be null generators of clients make one that is sent if it is omitted.
+        kind: Any = operation.arguments
         default = inspect.Parameter.empty if is_required else None
         parameters.append(
             inspect.Parameter("body", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, body], default=default)

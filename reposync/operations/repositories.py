@@ -64,8 +64,8 @@ async def _detail(app: Application, name: str) -> RepositoryDetail:
 
 
 class NewRepository(RootModel[dict[str, Any]]):
-    """The keys of an entry under `repositories` of the registry file, with the same validation; but `${VARIABLE}` is
-    plain text here, and passwords are refused."""
+    """The keys of an entry under `repositories` of the registry file, with the same validation: the source is `git`,
+    `path`, or `gitlab` with `project`. But `${VARIABLE}` is plain text here, and passwords are refused."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -80,7 +80,9 @@ def entry_schema(
     """The JSON schema of a body that is validated as an entry of the registry file is."""
     schema = handler.resolve_ref_schema(handler(entry.__pydantic_core_schema__))
     properties = {key: value for key, value in schema["properties"].items() if key not in left_out}
-    return {**schema, "properties": properties, "title": kind.__name__, "description": kind.__doc__}
+    # Of `oneOf` generators of clients make one type for each choice, which lacks all other keys.
+    kept = {key: value for key, value in schema.items() if key != "oneOf"}
+    return {**kept, "properties": properties, "title": kind.__name__, "description": kind.__doc__}
 
 
 @operation("POST", "/repositories", NewRepository, RepositoryDetail)
