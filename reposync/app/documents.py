@@ -26,6 +26,36 @@ class CommitState:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    kind: str
+    path: str | None
+    what: str
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`counts`: points (or chunks, or files), by kind of difference; `differences`: one a path and kind. `failed`:
+    files that could not be read or embedded, so that the index differs from the commit. `note`: further information.
+    `trouble`: why the index could not be verified. `needs_full`: only a run that reads every file again repairs it."""
+
+    repository: str
+    exact: bool
+    collection: str | None
+    commit: str | None
+    files: int
+    chunks: int
+    points: int
+    failed: int
+    note: str | None
+    trouble: str | None
+    needs_full: bool
+    counts: dict[str, int]
+    differences: list[Difference]
+    differences_left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Leftover:
     """Points whose repository is not registered. `repository_id` null: points without a repository, which reposync
     never writes. `known`: this database has runs of the repository; otherwise it may belong to a different installation

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from reposync.app import documents
 from reposync.app.application import Application
 from reposync.app.command_runs import FOLLOW_SECONDS
-from reposync.app.documents import Leftover
 from reposync.clock import elapsed_seconds
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.runs.endings import ExecutionPolicy
@@ -26,34 +26,6 @@ from reposync.sync.point_audit import Audit, Difference, DifferenceKind, PointCo
 READS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result for one repository. `counts`: points (or chunks, or files), by kind of difference; `differences`: one
-    a path and kind. `failed`: files that could not be read or embedded, so that the index differs from the commit.
-    `note`: further information. `trouble`: why the index could not be verified."""
-
-    repository: str
-    collection: str | None = None
-    commit: str | None = None
-    files: int = 0
-    chunks: int = 0
-    points: int = 0
-    counts: Mapping[DifferenceKind, int] = field(default_factory=dict)
-    differences: Sequence[Difference] = ()
-    failed: int = 0
-    note: str | None = None
-    trouble: str | None = None
-
-    @property
-    def exact(self) -> bool:
-        return self.trouble is None and not self.counts and not self.failed
-
-    @property
-    def needs_full(self) -> bool:
-        """Whether only a run that reads every file again repairs it."""
-        return DifferenceKind.CONTENT in self.counts
-
-
 @dataclass(frozen=True)
 class Verification:
     """Reads without a lock, also while syncs run: what a sync changed meanwhile is read again. Repairs are ordinary
@@ -64,7 +36,7 @@ class Verification:
     wait_seconds: float = math.inf
     report: Callable[[str], None] = lambda _: None
 
-    async def verify(self, name: str) -> Verdict:
+    async def verify(self, name: str) -> documents.Verdict:
         """Raises StoreUnavailable; any other error is in the verdict."""
         try:
             if await self.app.repositories.list([name]):
@@ -72,10 +44,10 @@ class Verification:
         except StoreUnavailable:
             raise
         except RepoSyncError as error:
-            return Verdict(name, trouble=str(error))
-        return Verdict(name, note="It was never synced.")
+            return _unread(name, trouble=str(error))
+        return _unread(name, note="It was never synced.")
 
-    async def _verify(self, name: str) -> Verdict:
+    async def _verify(self, name: str) -> documents.Verdict:
         deadline = time.monotonic() + self.wait_seconds
         for _ in range(READS):
             row, running = await self._moment(name)
@@ -83,7 +55,7 @@ class Verification:
                 self.report(f"{name}: waits for run {running.id}")
             while running is not None:
                 if time.monotonic() >= deadline:
-                    return Verdict(name, trouble=f"Run {running.id} of it has not ended yet.")
+                    return _unread(name, trouble=f"Run {running.id} of it has not ended yet.")
                 await asyncio.sleep(FOLLOW_SECONDS)
                 row, running = await self._moment(name)
             verdict = await self._read(row)
@@ -91,7 +63,7 @@ class Verification:
             if running is None and _written(after) == _written(row):
                 return verdict
         trouble = f"It was synced during each of {READS} attempts to read it. `--repair` checks it in a run."
-        return Verdict(name, trouble=trouble)
+        return _unread(name, trouble=trouble)
 
     async def _moment(self, name: str) -> tuple[Repository, Run | None]:
         """Its row and its running run, if that may still write. The row first: a run that begins after this begins a
@@ -100,10 +72,10 @@ class Verification:
         running = [run for run in await self.app.history.active(row.id) if run.status is RunStatus.RUNNING]
         return row, next((run for run in running if run.lease_until is None or run.lease_until >= now), None)
 
-    async def _read(self, row: Repository) -> Verdict:
+    async def _read(self, row: Repository) -> documents.Verdict:
         versions = await self.app.versions.of(row.id)
         if not versions:
-            return Verdict(row.name, row.collection, note="No sync of it was completed yet.")
+            return _unread(row.name, row.collection, note="No sync of it was completed yet.")
         live = next((version for version in versions if version.state is VersionState.LIVE), versions[-1])
         recorded = await self.app.manifests.load(live.id)
         index = self.app.index(live.physical)
@@ -126,15 +98,21 @@ class Verification:
             note = f"It holds {at} except for {failed:,} files, which could not be read; the next sync tries again."
         if recorded and await index.spec() is None:
             note = f"There is no collection {live.physical!r} that reposync made."
-        return Verdict(
+        counts = audit.counts
+        return documents.Verdict(
             repository=row.name,
+            exact=trouble is None and not counts and not failed,
             collection=live.collection,
             commit=live.commit_sha,
             files=sum(1 for file in recorded.values() if file.skip_reason is None),
             chunks=sum(file.chunks for file in recorded.values()),
             points=audit.points,
-            counts=audit.counts,
-            differences=sorted(audit.differences, key=lambda difference: (difference.path or "", difference.kind)),
+            needs_full=DifferenceKind.CONTENT in counts,
+            counts={kind.value: points for kind, points in counts.items()},
+            differences=[
+                documents.Difference(difference.kind.value, difference.path, difference.what, difference.points)
+                for difference in sorted(audit.differences, key=lambda each: (each.path or "", each.kind))
+            ],
             failed=failed,
             note=note,
             trouble=trouble,
@@ -148,12 +126,33 @@ class Verification:
                 audit.add(Difference(DifferenceKind.ELSEWHERE, None, what, points))
 
 
+def _unread(
+    name: str, collection: str | None = None, *, note: str | None = None, trouble: str | None = None
+) -> documents.Verdict:
+    """The verdict on an index that was not read."""
+    return documents.Verdict(
+        repository=name,
+        exact=trouble is None,
+        collection=collection,
+        commit=None,
+        files=0,
+        chunks=0,
+        points=0,
+        failed=0,
+        note=note,
+        trouble=trouble,
+        needs_full=False,
+        counts={},
+        differences=[],
+    )
+
+
 def _written(row: Repository) -> tuple[object, ...]:
     """What changes with every sync that writes."""
     return row.epoch, row.name, row.collection, row.live_version, row.last_commit, row.last_sync_at
 
 
-async def find_orphaned_points(app: Application) -> list[Leftover]:
+async def find_orphaned_points(app: Application) -> list[documents.Leftover]:
     """In the collections of this installation, by collection and name. Raises what index and store raise."""
     found = []
     for collection in sorted(await app.collections()):
@@ -173,9 +172,9 @@ async def find_orphaned_points(app: Application) -> list[Leftover]:
             if not left:
                 continue  # it was removed just now
             name = known.get(identity) or next(iter(await index.names_of(identity)), None)
-            found.append(Leftover(collection, identity, name, left, identity in known))
+            found.append(documents.Leftover(collection, identity, name, left, identity in known))
         if nameless > 0:
-            found.append(Leftover(collection, None, None, nameless, False))
+            found.append(documents.Leftover(collection, None, None, nameless, False))
     return sorted(found, key=lambda each: (each.collection, each.repository or "", each.repository_id or ""))
 
 

@@ -74,7 +74,7 @@ def _verify_one(perform: Performer, name: str, options: dict[str, Any], *, repai
     verdict, shown = perform(syncs.verify, options, name=name), escape_unprintable(name)
     say(*_verdict_lines(verdict))
     if verdict.exact or not repair:
-        return {**verdict.model_dump(), "repair": None}
+        return {**asdict(verdict), "repair": None}
     repaired: dict[str, Any] = {"run": None, "trouble": None, "found": verdict}
     try:
         run = perform.follow(perform(syncs.repair, {"full": verdict.needs_full}, name=name)).summary
@@ -86,7 +86,7 @@ def _verify_one(perform: Performer, name: str, options: dict[str, Any], *, repai
         say(f"{shown}: repaired by run {run.id}, {run.status}{_why(run)}")
         verdict = perform(syncs.verify, options, name=name)
         say(*_verdict_lines(verdict))
-    return {**verdict.model_dump(), "repair": repaired}
+    return {**asdict(verdict), "repair": repaired}
 
 
 def _leftovers(perform: Performer, *, repair: bool, remove_unknown: bool) -> list[dict[str, Any]]:

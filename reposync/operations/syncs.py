@@ -11,6 +11,7 @@ from pydantic_core import to_jsonable_python
 
 from reposync.app.documents import CommitState as CommitState
 from reposync.app.documents import Leftover as Leftover
+from reposync.app.documents import Verdict as Verdict
 from reposync.errors import (
     ConflictError,
     NotSearchableYet,
@@ -241,38 +242,6 @@ class VerifyOptions(Arguments):
     )
 
 
-class Difference(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-    kind: str
-    path: str | None
-    what: str
-    points: int
-
-
-class Verdict(BaseModel):
-    """`counts`: points (or chunks, or files), by kind of difference; `differences`: one a path and kind. `failed`:
-    files that could not be read or embedded, so that the index differs from the commit. `note`: further information.
-    `trouble`: why the index could not be verified. `needs_full`: only a run that reads every file again repairs it."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    repository: str
-    exact: bool
-    collection: str | None
-    commit: str | None
-    files: int
-    chunks: int
-    points: int
-    failed: int
-    note: str | None
-    trouble: str | None
-    needs_full: bool
-    counts: dict[str, int]
-    differences: list[Difference]
-    differences_left_out: int = 0
-
-
 # It reads the whole index, and with `source` the repository: not for everybody who may read.
 @operation(
     "GET", "/repositories/{name}/verify", VerifyOptions, Verdict, role=Role.OPERATE, uses_index=True, is_slow=True
@@ -282,14 +251,9 @@ async def verify(app: Application, actor: Actor, asked: VerifyOptions, *, name: 
     with the manifest. If a sync is running, it waits for it, `timeout` seconds at most."""
     from reposync.app.verification import Verification
 
-    found = await Verification(app, asked.source, asked.timeout).verify(name)
-    verdict = Verdict.model_validate(found)
-    return verdict.model_copy(
-        update={
-            "differences": verdict.differences[: asked.limit],
-            "differences_left_out": max(0, len(verdict.differences) - asked.limit),
-        }
-    )
+    verdict = await Verification(app, asked.source, asked.timeout).verify(name)
+    listed = verdict.differences[: asked.limit]
+    return replace(verdict, differences=listed, differences_left_out=len(verdict.differences) - len(listed))
 
 
 class RepairOptions(Arguments):

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from reposync.app.verification import Verdict, Verification, find_orphaned_points
+from reposync.app.documents import Verdict
+from reposync.app.verification import Verification, find_orphaned_points
 from reposync.content.model import content_hash
 from reposync.errors import ConflictError
 from reposync.operations.core import Actor
