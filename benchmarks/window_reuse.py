@@ -191,7 +191,7 @@ async def sync(history: History, points: Points, embedder: Counting, before: str
         await vectors.embed(batch)
         for file in batch:
             points.replace(file)
-        vectors.stored(batch)
+        vectors.stored(chunk.content_hash for chunks in (file.chunks for file in batch) for chunk in chunks)
     for path in removed:
         points.replace(PreparedFile(path, 0, "", None))
     return vectors.windows.embedded

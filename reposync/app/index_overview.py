@@ -16,7 +16,7 @@ from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import is_configured
 from reposync.store.columns import known_fields
 from reposync.store.index_queries import VersionSummary
-from reposync.store.manifest import ManifestCounts
+from reposync.store.manifest import ManifestCounts, share_done
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, VersionState
@@ -30,8 +30,9 @@ CHANGE_STATES: tuple[ChangeState, ...] = ("done", "building", "waiting", "unknow
 @dataclass(frozen=True, slots=True)
 class VersionOverview:
     """`commit` is indexed completely, `partial_commit` except for `failed` files that could not be read. `provider` to
-    `branch`: the settings of its points, None if an older program made them. `words_only`: they have no dense vectors
-    yet. `removed_after`: when the next run may remove a retired version."""
+    `branch`: the settings of its points, None if an older program made them. `meaning_pending`: how many of them have
+    no dense vector yet; None: all have one, or the model makes none. `removed_after`: when the next run may remove a
+    retired version."""
 
     number: int
     state: str
@@ -45,7 +46,7 @@ class VersionOverview:
     chunk_size: int | None
     chunk_overlap: int | None
     branch: str | None
-    words_only: bool
+    meaning_pending: int | None
     collection: str
     physical: str
     files: int
@@ -95,9 +96,9 @@ class IndexOverview:
     @property
     def meaning_indexed(self) -> float | None:
         """The share (0 to 1) of the chunks with dense vectors, while only words are searched; else None."""
-        if self.live is None or not self.live.words_only:
+        if self.live is None or self.live.meaning_pending is None:
             return None
-        return 0.0 if self.building is None else min(1.0, self.building.chunks / max(1, self.live.chunks))
+        return share_done(self.live.meaning_pending, self.live.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> 
         **{
             **dict.fromkeys(each.name for each in fields(VersionOverview)),
             **known_fields(VersionOverview, stored),
-            **{"commit": version.commit_sha, "branch": version.branch_name, "words_only": version.has_words_only},
+            **{"commit": version.commit_sha, "branch": version.branch_name},
             "removed_after": removed_after,
         }
     )

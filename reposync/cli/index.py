@@ -55,7 +55,7 @@ def _row(repository: str, version: VersionOverview) -> dict[str, Any]:
         since = f"{ago(version.retired_at)}, removed {'by the next run' if when in ('now', '-') else when}"
     return {
         **{"repository": repository, "version": version.number, "state": version.state},
-        "model": "words only" if version.words_only else model_words(version.provider, version.model),
+        "model": model_words(version.provider, version.model),
         "chunks of": f"{version.chunk_size}/{version.chunk_overlap}" if version.chunk_size else None,
         "commit": short(version.partial_commit or version.commit),
         **{"files": version.files, "failed": version.failed, "chunks": version.chunks},

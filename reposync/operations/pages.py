@@ -76,7 +76,7 @@ async def all_repositories(app: Application, actor: Actor, asked: Choices) -> Al
     latest = await app.history.latest_statuses(_BAD | ACTIVE)
     versions = await version_summaries(app.database)
     lack_files = {version.repository for version in versions if version.is_live and version.lacks_files}
-    by_words = {version.repository for version in versions if version.is_live and version.words_only}
+    by_words = {version.repository for version in versions if version.is_live and version.by_words}
     # Nothing continues their first sync.
     lack_meaning = {name for name in by_words if latest.get(name) not in ACTIVE}
     part = (asked.name or "").casefold()

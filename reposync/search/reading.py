@@ -100,7 +100,7 @@ class _StoredFile:
 async def _stored_file(parts: ReadingParts, repository: str, path: str) -> _StoredFile:
     now = await version_of(parts, repository)
     for attempt in range(1, TRIES + 1):
-        physical, version = now
+        physical, version, _ = now
         row = await parts.manifests.file(version, path)
         try:
             points = [point async for page in parts.index(physical).chunks(version, [path]) for point in page]
@@ -111,7 +111,7 @@ async def _stored_file(parts: ReadingParts, repository: str, path: str) -> _Stor
         file = await asyncio.to_thread(_complete, points, version, row)
         # The points of a version that was retired meanwhile may have been removed before they were read.
         now = await version_of(parts, repository)
-        if now != (physical, version):
+        if now[:2] != (physical, version):
             continue
         if file is not None:
             return file

@@ -10,7 +10,7 @@ from reposync.config.settings import Configuration
 from reposync.errors import IndexUnavailable, NothingIndexed
 from reposync.next_steps import Sync
 from reposync.store.database import Database
-from reposync.store.index_queries import SearchScope, search_scope, searched_version
+from reposync.store.index_queries import SearchedVersion, SearchScope, search_scope, searched_version
 from reposync.vectors.port import IndexQuery
 
 if TYPE_CHECKING:
@@ -30,16 +30,25 @@ class IndexParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Physical collections, and in them the `versions` of some repositories, or all live ones."""
+    """Physical collections, and in them the `versions` of some repositories, or all live ones. `by_words`: those of
+    `versions` that are found by words alone."""
 
     collections: frozenset[str]
     versions: frozenset[str] = frozenset()
+    by_words: frozenset[str] = frozenset()
     served: SearchScope | None = None
 
     def limited(self, query: IndexQuery, physical: str, unwanted: Set[str]) -> IndexQuery:
         if self.served is None:
-            return replace(query, versions=sorted(self.versions))
-        return replace(query, hidden=sorted(self.served.hidden_in(physical) | unwanted))
+            return replace(query, versions=sorted(self.versions), by_words=sorted(self.by_words))
+        hidden, by_words = self.served.hidden_in(physical) | unwanted, self.served.by_words_in(physical)
+        return replace(query, hidden=sorted(hidden), by_words=sorted(by_words))
+
+    def finds_by_words(self, version: str) -> bool:
+        """Whether the version is found by words alone."""
+        if self.served is None:
+            return version in self.by_words
+        return any(version in versions for versions in self.served.by_words.values())
 
     def lasts(self, later: Scope) -> bool:
         """Whether what was read in this scope is also the answer in `later`, which was read afterwards."""
@@ -59,7 +68,11 @@ async def scope_of(
     if repository:
         names = [repository] if isinstance(repository, str) else dict.fromkeys(repository)
         found = [await version_of(parts, each) for each in names]
-        return Scope(frozenset(each for each, _ in found), versions=frozenset(each for _, each in found))
+        return Scope(
+            frozenset(version.physical for version in found),
+            versions=frozenset(version.id for version in found),
+            by_words=frozenset(version.id for version in found if version.by_words),
+        )
     every = await search_scope(parts.database, ids, inactive=with_inactive(parts))
     return Scope(every.collections, served=every)
 
@@ -69,8 +82,8 @@ def with_inactive(parts: IndexParts) -> bool:
     return parts.configuration.registry.search.include_inactive
 
 
-async def version_of(parts: IndexParts, repository: str) -> tuple[str, str]:
-    """The physical collection and the id of the live version. Raises as `scope_of`."""
+async def version_of(parts: IndexParts, repository: str) -> SearchedVersion:
+    """The live version. Raises as `scope_of`."""
     if live := await searched_version(parts.database, repository, inactive=with_inactive(parts)):
         return live
     raise NothingIndexed(

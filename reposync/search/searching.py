@@ -101,9 +101,8 @@ class Searching:
             words, path_glob=path_glob, language=known, symbol=asked.symbol, kind=asked.kind, limit=limit, **order
         )
         hits, scope = await self._hits(query, asked.words, scope, read_scope, embedded)
-        # A live version with words only has one beside it that is being built.
-        may_lack = scope.served is None or scope.served.hidden
-        meaning = await self._parts.manifests.meaning_indexed({hit.version for hit in hits}) if may_lack else {}
+        by_words = {hit.version for hit in hits if scope.finds_by_words(hit.version)}
+        meaning = await self._parts.manifests.meaning_indexed(by_words) if by_words else {}
         return [
             replace(hit, meaning_indexed=meaning.get(hit.version), definitions=_definitions(hit, asked)) for hit in hits
         ]

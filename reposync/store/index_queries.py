@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Boolean,
@@ -42,7 +42,8 @@ MAX_KEYS = 1_000
 @dataclass(frozen=True, slots=True)
 class SearchScope:
     """What can be searched at one moment. `collections`: physical collections with a live version. `hidden`: ids of
-    versions that searches must exclude, by physical collection. `last_live_at`: when a version became live last.
+    versions that searches must exclude, and `by_words` of those that are found by words alone, because not all of their
+    points have dense vectors yet, by physical collection. `last_live_at`: when a version became live last.
     `findable`: whether searches may return points with these ids; an unknown id is left out: its points belong to a
     removed repository, or to a different installation.
 
@@ -52,9 +53,13 @@ class SearchScope:
     hidden: Mapping[str, frozenset[str]]
     last_live_at: str | None
     findable: Mapping[str, bool] = field(default_factory=dict)
+    by_words: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def hidden_in(self, physical: str) -> frozenset[str]:
         return self.hidden.get(physical, frozenset())
+
+    def by_words_in(self, physical: str) -> frozenset[str]:
+        return self.by_words.get(physical, frozenset())
 
     def still_holds(self, later: SearchScope) -> bool:
         """Whether nothing became live or was retired until `later`. A new version that is being built does not matter:
@@ -70,15 +75,20 @@ async def search_scope(database: Database, ids: Collection[str] = (), *, inactiv
     findable = select(case((is_findable, "findable"), else_="hidden"), literal(""), VERSIONS.c.id).where(asked)
     parts = [*_SEARCH_SCOPE, *([] if inactive else [_INACTIVE_VERSIONS]), *([findable] if ids else [])]
     rows = await database.rows(union_all(*parts))
-    hidden: dict[str, set[str]] = {}
-    for row in rows:
-        if row.kind == "hidden" and row.place:
-            hidden.setdefault(row.place, set()).add(row.id)
+
+    def listed(kind: str) -> dict[str, frozenset[str]]:
+        listed: dict[str, set[str]] = {}
+        for row in rows:
+            if row.kind == kind and row.place:
+                listed.setdefault(row.place, set()).add(row.id)
+        return {physical: frozenset(ids) for physical, ids in listed.items()}
+
     return SearchScope(
         collections=frozenset(row.place for row in rows if row.kind == "live"),
-        hidden={physical: frozenset(ids) for physical, ids in hidden.items()},
+        hidden=listed("hidden"),
         last_live_at=next((row.place for row in rows if row.kind == "last"), None),
         findable={row.id: row.kind == "findable" for row in rows if row.id is not None and not row.place},
+        by_words=listed("by words"),
     )
 
 
@@ -89,12 +99,14 @@ def _search_scope() -> list[Select[tuple[str, str, str]]]:
     following = select(func.min(version.physical)).where(version.state == _LIVE, version.physical > live.c.physical)
     live = live.union_all(select(following.scalar_subquery()).where(live.c.physical.is_not(None)))
     hidden = select(literal("hidden"), version.physical, version.id).where(version.state != _LIVE)
+    by_words = select(literal("by words"), version.physical, version.id).where(_IS_PENDING)
     last = select(literal("last"), cast(func.max(version.live_at), Text), null())
     physical = live.c.physical.label("place")
     found = select(literal("live").label("kind"), physical, cast(null(), Text).label("id")).where(physical.is_not(None))
-    return [found, hidden, last]
+    return [found, hidden, by_words, last]
 
 
+_IS_PENDING = VERSIONS.c.meaning_pending.is_not(None)
 _SEARCH_SCOPE = _search_scope()
 _IS_INACTIVE: ColumnElement[bool] = literal_column(f"({HAS_LEFT})", Boolean)
 _OF_INACTIVE = VERSIONS.c.repository_id.in_(select(REPOSITORIES.c.id).where(text(HAS_LEFT)))
@@ -103,12 +115,21 @@ _INACTIVE_VERSIONS = select(literal("hidden"), VERSIONS.c.physical, VERSIONS.c.i
 )
 
 
-async def searched_version(database: Database, name: str, *, inactive: bool = False) -> tuple[str, str] | None:
-    """The physical collection and the id of the live version of the repository with this name; None if it has none.
-    Raises RepositoryNotFound, RepositoryInactive."""
+class SearchedVersion(NamedTuple):
+    """`physical`: its collection. `by_words`: not all of its points have dense vectors yet."""
+
+    physical: str
+    id: str
+    by_words: bool
+
+
+async def searched_version(database: Database, name: str, *, inactive: bool = False) -> SearchedVersion | None:
+    """The live version of the repository with this name; None if it has none. Raises RepositoryNotFound,
+    RepositoryInactive."""
     each, version = REPOSITORIES.c, VERSIONS.c
     joined = REPOSITORIES.outerjoin(VERSIONS, and_(version.repository_id == each.id, version.state == _LIVE))
-    query = select(version.physical, version.id, _IS_INACTIVE.label("has_left")).select_from(joined)
+    columns = version.physical, version.id, _IS_PENDING.label("by_words")
+    query = select(*columns, _IS_INACTIVE.label("has_left")).select_from(joined)
     async with database.read() as connection:
         row = await connection.one_or_none(query.where(each.name == sanitize_text(name)))
         if row is None:
@@ -118,7 +139,7 @@ async def searched_version(database: Database, name: str, *, inactive: bool = Fa
             f"{name!r} has left the registry, and its code is no longer shown.",
             remedy="Add it there again, or set `search.include_inactive`.",
         )
-    return None if row.id is None else (row.physical, row.id)
+    return None if row.id is None else SearchedVersion(row.physical, row.id, row.by_words)
 
 
 async def repository_names(database: Database, ids: Collection[str]) -> dict[str, str]:
@@ -185,8 +206,8 @@ async def stored_files(
 class VersionSummary:
     """A version of an index, as pages and metrics need it of all repositories. `configured`: the collection of the
     repository now; `collection`: the one that the version was made for. `lacks_files`: some could not be read.
-    `words_only`: it has no dense vectors yet. `spec`: of its model, as JSON; None if it is unknown. `links`: see
-    `IndexVersion`."""
+    `by_words`: not all of its points have dense vectors yet. `spec`: of its model, as JSON; None if it is unknown.
+    `links`: see `IndexVersion`."""
 
     repository: str
     repository_id: str
@@ -196,7 +217,7 @@ class VersionSummary:
     state: str
     collection: str
     lacks_files: bool
-    words_only: bool | None
+    by_words: bool
     spec: str | None
     links: str | None
 
@@ -218,7 +239,7 @@ async def version_summaries(database: Database, repository_id: str | None = None
         select(
             *(each.name, each.id, each.collection, each.is_active, version.id, version.state, version.collection),
             version.partial_commit.is_not(None),
-            version.settings["words_only"].as_boolean(),
+            _IS_PENDING,
             cast(version.settings["spec"], Text),
             version.links,
         )

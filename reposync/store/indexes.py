@@ -74,5 +74,6 @@ INDEXES = (
     Index("ix_index_versions_physical", VERSIONS.c.physical, VERSIONS.c.state),
     Index("ix_index_versions_not_live", VERSIONS.c.physical, VERSIONS.c.id, **_only("state <> 'live'")),
     Index("ix_index_versions_live_at", VERSIONS.c.live_at),
+    Index("ix_index_versions_pending", VERSIONS.c.physical, VERSIONS.c.id, **_only("meaning_pending IS NOT NULL")),
     Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at),
 )

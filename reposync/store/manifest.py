@@ -28,7 +28,7 @@ from reposync.store.attempts import fence
 from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Stored
 from reposync.store.run import Run
-from reposync.store.tables import FILES, VERSIONS, VersionState
+from reposync.store.tables import FILES, VERSIONS
 
 LOAD_ROWS = 5_000
 # Among which the nearest paths are found.
@@ -116,6 +116,10 @@ _COUNTS = (
 )
 
 
+def share_done(left: int, total: int) -> float:
+    return max(0.0, 1.0 - left / max(1, total))
+
+
 class Manifests(Stored):
     """Of index versions. Methods that take a run raise LeaseLost, and then have written nothing."""
 
@@ -172,17 +176,12 @@ class Manifests(Stored):
         await self._database.change(query, keys, fence(run))
 
     async def meaning_indexed(self, identities: Collection[str]) -> dict[str, float]:
-        """Of those of these live versions that have words only: the share (0 to 1) of their chunks that the version
-        with dense vectors, which is built beside them, has."""
-        live, building = VERSIONS.alias("live"), VERSIONS.alias("building")
-        is_beside = and_(building.c.repository_id == live.c.repository_id, building.c.state == VersionState.BUILDING)
-        words, meaning = (
-            select(_sum(FILES.c.chunks)).where(FILES.c.version_id == version.c.id).scalar_subquery()
-            for version in (live, building)
-        )
-        query = select(live.c.id, words, meaning).select_from(live.outerjoin(building, is_beside))
-        query = query.where(live.c.id.in_(sorted(identities)), live.c.settings["words_only"].as_boolean())
-        return {row[0]: min(1.0, row[2] / max(1, row[1])) for row in await self._database.rows(query)}
+        """Of those of these versions that are still found by words alone: the share (0 to 1) of their points that have
+        dense vectors."""
+        points = select(_sum(FILES.c.chunks)).where(FILES.c.version_id == VERSIONS.c.id).scalar_subquery()
+        query = select(VERSIONS.c.id, VERSIONS.c.meaning_pending, points)
+        query = query.where(VERSIONS.c.id.in_(sorted(identities)), VERSIONS.c.meaning_pending.is_not(None))
+        return {row[0]: share_done(row[1], row[2]) for row in await self._database.rows(query)}
 
     async def counts(self, identities: Collection[str] | None = None) -> dict[str, ManifestCounts]:
         """By id, of every version that has rows. `identities`: only of these."""

@@ -51,7 +51,9 @@ class IndexVersion(Record):
     left incomplete. `collection` is the configured name, `physical` the collection that has the points. `fingerprint`:
     of the path rules that the whole manifest was made with; None while a run changes it. `links`: the link to a sample
     file; see `has_old_links`. `commit_sha` is held completely, `partial_commit` except for files that could not be
-    read. `epoch`: of the last run that wrote to it."""
+    read. `epoch`: of the last run that wrote to it. `meaning_pending`: how many points had no dense vector when that
+    was counted last, while a run adds them; None: all have one, or the model makes none. Until then only words are
+    searched."""
 
     id: str = Field(primary_key=True, sa_type=SafeText)
     repository_id: str = Field(sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
@@ -70,14 +72,10 @@ class IndexVersion(Record):
     committed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     partial_commit: str | None = Field(default=None, sa_type=SafeText)
     epoch: int = Field(default=0, sa_type=BigInteger)
+    meaning_pending: int | None = Field(default=None, sa_type=BigInteger)
     created_at: datetime = Field(sa_type=UTCDateTime)
     live_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     retired_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-
-    @property
-    def has_words_only(self) -> bool:
-        """Its points have no dense vectors yet: the version that replaces it is being built."""
-        return bool(self.settings.get("words_only"))
 
     @property
     def has_old_links(self) -> bool:

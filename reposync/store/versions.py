@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import ColumnElement, Row, and_, case, delete, desc, func, insert, select, update
 
 from reposync.errors import DefinitionChanged
-from reposync.store.attempts import require_held
+from reposync.store.attempts import fence, require_held
 from reposync.store.database import Connection, Stored
 from reposync.store.repositories import change_repository, lock_repository
 from reposync.store.repository import Repository
@@ -51,7 +51,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The index that a run leaves. `complete`: no file of the commit is missing in it."""
+    """The index that a run leaves. `complete`: no file of the commit is missing in it. `meaning_pending`: see
+    `IndexVersion`."""
 
     commit: str
     committed_at: datetime | None
@@ -62,6 +63,7 @@ class Published:
     links: str | None
     branch_name: str | None
     project_id: int | None
+    meaning_pending: int | None = None
 
 
 class Versions(Stored):
@@ -101,21 +103,18 @@ class Versions(Stored):
     # By runs ---------------------------------------------------------------------------------------------------------
 
     async def add(self, run: Run, state: VersionState, **columns: Any) -> IndexVersion:
-        """A new version. The first one of a repository, besides one of words only, has the repository's id, so that an
-        index that the database lost is found again. A `building` version replaces one that was being built, which is
-        retired."""
+        """A new version. The first one of a repository has the repository's id, so that an index that the database lost
+        is found again. A `building` version replaces one that was being built, which is retired."""
         async with self._database.write() as connection:
             await self._lock(connection, run)
             mine = VERSIONS.c.repository_id == run.repository_id
-            others = await connection.rows(select(VERSIONS.c.number, VERSIONS.c.settings).where(mine))
-            has_words_only = columns.get("settings", {}).get("words_only", False)
-            is_first = not has_words_only and all(each.settings.get("words_only") for each in others)
+            last: int = await connection.scalar(select(func.coalesce(func.max(VERSIONS.c.number), 0)).where(mine))
             if state is VersionState.BUILDING:
                 await self._retire(connection, mine, VersionState.BUILDING)
             values = {
-                "id": run.repository_id if is_first else str(uuid.uuid4()),
+                "id": str(uuid.uuid4()) if last else run.repository_id,
                 "repository_id": run.repository_id,
-                "number": 1 + max((each.number for each in others), default=0),
+                "number": 1 + last,
                 "state": state,
                 "settings": {},
                 "attributes": {},
@@ -166,8 +165,13 @@ class Versions(Stored):
                 "fingerprint": published.fingerprint,
                 "attributes": {path: list(entry) for path, entry in published.attributes.items()},
                 "links": published.links,
+                "meaning_pending": published.meaning_pending,
                 **(complete if published.complete else {"partial_commit": published.commit}),
             }
+            is_filled = version.meaning_pending is not None and published.meaning_pending is None
+            if is_filled and not published.complete and version.commit_sha == published.commit:
+                # The model refused texts of files that were found by their words: the commit is not complete after all.
+                changes |= {"commit_sha": None, "committed_at": None}
             if published.branch_name is not None:
                 changes["branch_name"] = published.branch_name
             if version.state is not VersionState.LIVE:
@@ -181,6 +185,11 @@ class Versions(Stored):
                 repeated["project_id"] = published.project_id
             await change_repository(connection, run.repository_id, repeated)
             return live
+
+    async def record_meaning(self, run: Run, version_id: str, pending: int | None) -> None:
+        """How many points still have no dense vector; None: none has to get one any more."""
+        changed = update(VERSIONS).where(VERSIONS.c.id == version_id).values(meaning_pending=pending)
+        await self._database.change(changed, guard=fence(run))
 
     async def origin(self, version: IndexVersion) -> Origin | None:
         """None if the version was never published, or a run has changed it since."""

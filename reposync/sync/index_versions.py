@@ -29,8 +29,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class VersionSettings:
     """Everything that decides what the points of a version are. (The rules, which decide which files have points, are
-    applied to the live version.) `source` and `branch`: where the files come from. `physical`: the collection.
-    `words_only`: they have no dense vectors; `spec` is that of the collection."""
+    applied to the live version.) `source` and `branch`: where the files come from. `physical`: the collection."""
 
     source: str
     branch: str | None
@@ -38,14 +37,11 @@ class VersionSettings:
     spec: EmbeddingSpec
     content: ContentSettings
     schema: int = SCHEMA_REVISION
-    words_only: bool = False
 
     @property
     def key(self) -> str:
         """32 hex digits: a digest of the settings."""
         settings = asdict(self) | {"spec": self.spec.as_json()}
-        if not self.words_only:
-            del settings["words_only"]  # digests of earlier programs stay valid
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
 
     @classmethod
@@ -55,8 +51,7 @@ class VersionSettings:
             return None
         spec = EmbeddingSpec(**known_fields(EmbeddingSpec, stored["spec"]))
         content = ContentSettings(**known_fields(ContentSettings, stored["content"]))
-        words_only = stored.get("words_only", False)
-        return cls(stored["source"], stored["branch"], stored["physical"], spec, content, stored["schema"], words_only)
+        return cls(stored["source"], stored["branch"], stored["physical"], spec, content, stored["schema"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +106,6 @@ class VersionChoice:
             return Situation(wanted, versions, live, live)
         return Situation(wanted, versions, live, await self._building(versions, wanted))
 
-    async def first(self) -> VersionSettings | None:
-        """What a first sync stores before anything else: the wanted settings without dense vectors, which take nearly
-        all of its time. None if a version can be searched or updated, or has no dense vectors anyway."""
-        versions = await self.parts.versions.of(self.parts.repository.id)
-        if any(version.state is VersionState.LIVE or not version.has_words_only for version in versions):
-            return None
-        wanted = await self._wanted(versions)
-        return replace(wanted, words_only=True) if wanted.spec.dimension else None
-
-    async def building(self, wanted: VersionSettings) -> Situation:
-        """Begins a version with these settings, or continues it."""
-        versions = await self.parts.versions.of(self.parts.repository.id)
-        return Situation(wanted, versions, None, await self._building(versions, wanted))
-
     async def _wanted(self, versions: Sequence[IndexVersion]) -> VersionSettings:
         """The configured settings. The embedding server is not queried for a model and dimension that a version or a
         collection records."""
@@ -139,12 +120,12 @@ class VersionChoice:
         return VersionSettings(source, self.parts.settings.branch, physical, spec, self.parts.settings.content)
 
     async def _building(self, versions: Sequence[IndexVersion], wanted: VersionSettings) -> IndexVersion:
-        """The version that is being built with these settings, a retired one with these settings, or a new one."""
+        """The version that is being built with these settings, a retired one that is complete, or a new one."""
         same = {version.state: version for version in versions if version.settings_key == wanted.key}
         if VersionState.BUILDING in same:
             return same[VersionState.BUILDING]
         common: dict[str, Any] = {"collection": self.parts.collection, "generation": self.parts.repository.generation}
-        if (retired := same.get(VersionState.RETIRED)) is not None:
+        if (retired := same.get(VersionState.RETIRED)) is not None and retired.meaning_pending is None:
             return retired if self.run is None else await self.parts.versions.build_again(self.run, retired, **common)
         made_of = {"physical": wanted.physical, "settings_key": wanted.key, "settings": asdict(wanted)}
         if self.run is None:
@@ -185,8 +166,9 @@ async def remove_retired(parts: SyncParts, situation: Situation, run: Run, lease
         for version in versions:
             if version.state is not VersionState.RETIRED or version.retired_at is None:
                 continue
-            # Versions that were never live, have words only, or were retired long enough ago.
-            if version.live_at is None or version.has_words_only or version.retired_at <= oldest:
+            # Those that were never live, or never complete, and those that were retired long enough ago.
+            is_incomplete = version.live_at is None or version.meaning_pending is not None
+            if is_incomplete or version.retired_at <= oldest:
                 await _remove_points(parts.open_index(version.physical), version.id, lease)
                 lease.check()
                 await parts.versions.remove(run, version.id)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import posixpath
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
@@ -27,6 +27,9 @@ from reposync.vectors.port import PointWrite
 BATCH_BYTES = 500_000
 # Bounds a batch of many small files.
 BATCH_FILES = 200
+# So much of the model's work is in a batch, if its speed allows a full one: a cancelled or killed run loses little.
+BATCH_SECONDS = 3.0
+_FIRST_BATCH_CHUNKS, _LEAST_BATCH_CHUNKS = 20, 4
 # Batches that may wait between two stages: enough to keep every stage busy.
 QUEUE_BATCHES = 1
 
@@ -34,10 +37,11 @@ QUEUE_BATCHES = 1
 _SHOWN_PATH = 200
 _HARMLESS_TEXT = "text"
 
-Batch = TypeVar("Batch", bound=Sequence[object])
+Batch = TypeVar("Batch")
+Prepared = TypeVar("Prepared")
+Embedded = TypeVar("Embedded")
 Vectors: TypeAlias = "Matrix | str"
 """Or why the model refuses the text. Not as an exception, whose traceback would keep the vectors of its batch."""
-Store = Callable[[Sequence[PreparedFile]], Awaitable[None]]
 Judge = Callable[[UnreadableBlobs], None]
 """Called in a thread after the source has sent everything, before any file is recorded as unreadable. Raises
 SourceCorrupt if there are so many that the source itself failed."""
@@ -45,15 +49,14 @@ SourceCorrupt if there are so many that the source itself failed."""
 
 async def run_pipeline(
     batches: AsyncGenerator[Batch, None],
-    prepare: Callable[[Batch], Awaitable[Sequence[PreparedFile]]],
-    vectors: DenseVectors,
-    store: Store,
+    prepare: Callable[[Batch], Awaitable[Prepared]],
+    embed: Callable[[Prepared], Awaitable[Embedded]],
+    store: Callable[[Prepared, Embedded], Awaitable[None]],
     progress: RunProgress,
 ) -> None:
     """Pass `batches` through every stage; return when all is stored. An error of any stage ends all."""
-    prepared: asyncio.Queue[asyncio.Task[Sequence[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
-    embedded: asyncio.Queue[tuple[Sequence[PreparedFile], asyncio.Task[Sequence[PreparedFile]]] | None]
-    embedded = asyncio.Queue(QUEUE_BATCHES)
+    prepared: asyncio.Queue[asyncio.Task[Prepared] | None] = asyncio.Queue(QUEUE_BATCHES)
+    embedded: asyncio.Queue[tuple[Prepared, asyncio.Task[Embedded]] | None] = asyncio.Queue(QUEUE_BATCHES)
 
     async def read_stage(tasks: asyncio.TaskGroup) -> None:
         async with contextlib.aclosing(batches):
@@ -65,25 +68,25 @@ async def run_pipeline(
                 await prepared.put(tasks.create_task(prepare_stage(batch)))
         await prepared.put(None)
 
-    async def prepare_stage(batch: Batch) -> Sequence[PreparedFile]:
+    async def prepare_stage(batch: Batch) -> Prepared:
         with progress.stage("reading"):
-            files = await prepare(batch)
-        progress.read(len(files), sum(len(file.chunks) for file in files))
-        return files
+            return await prepare(batch)
 
     async def embed_stage(tasks: asyncio.TaskGroup) -> None:
         while (task := await prepared.get()) is not None:
             batch = await task
-            await embedded.put((batch, tasks.create_task(vectors.embed(batch))))
+            await embedded.put((batch, tasks.create_task(embed_batch(batch))))
         await embedded.put(None)
+
+    async def embed_batch(batch: Prepared) -> Embedded:
+        return await embed(batch)
 
     async def store_stage() -> None:
         while (following := await embedded.get()) is not None:
             batch, task = following
-            files = await task
+            vectors = await task
             with progress.stage("storing"):
-                await store(files)
-            vectors.stored(batch)
+                await store(batch, vectors)
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -92,6 +95,12 @@ async def run_pipeline(
             tasks.create_task(store_stage())
     except ExceptionGroup as errors:
         raise first_error(errors) from errors
+
+
+def chunks_at_once(progress: RunProgress) -> int:
+    """As many chunks as the model embeds in BATCH_SECONDS."""
+    rate = progress.chunks_per_second
+    return max(_LEAST_BATCH_CHUNKS, int(rate * BATCH_SECONDS)) if rate else _FIRST_BATCH_CHUNKS
 
 
 async def read_files(
@@ -186,47 +195,49 @@ class DenseVectors:
 
     async def embed(self, batch: Sequence[PreparedFile]) -> Sequence[PreparedFile]:
         """The batch with its vectors. A file whose text the model refuses is returned as failed; the others are not
-        affected.
+        affected. Raises as `of_texts`."""
+        if self.spec.dimension == 0:
+            self.progress.embedded(sum(len(file.chunks) for file in batch))
+            return batch
+        self.progress.file = sanitize_text(batch[0].path)[:_SHOWN_PATH] if batch else None
+        vectors = await self.of_texts([(chunk.content_hash, chunk.text) for chunk in _chunks(batch)], batch)
+        return [_with_vectors(file, vectors) for file in batch]
+
+    async def of_texts(
+        self, chunks: Sequence[tuple[str, str]], files: Sequence[PreparedFile] = ()
+    ) -> Mapping[str, Vectors]:
+        """Vectors by content hash of these (content hash, text). `files`: those that the chunks are of, to find what
+        was embedded of them before.
 
         Raises EmbeddingError, EmbeddingUnavailable, and what the index raises.
         """
-        chunks = sum(len(file.chunks) for file in batch)
-        if self.spec.dimension == 0:
-            self.progress.embedded(chunks)
-            return batch
-        self.progress.file = sanitize_text(batch[0].path)[:_SHOWN_PATH] if batch else None
+        texts = dict(chunks)
         # No await before this: two batches never claim the same hash.
-        mine = self._claim(batch)
-        futures = {chunk.content_hash: self._pending[chunk.content_hash] for file in batch for chunk in file.chunks}
-        known = await self._known(list(mine))
+        mine = [content_hash for content_hash in texts if content_hash not in self._pending]
+        for content_hash in mine:
+            self._pending[content_hash] = asyncio.get_running_loop().create_future()
+        futures = {content_hash: self._pending[content_hash] for content_hash in texts}
+        known = await self._known(mine)
         for content_hash, matrix in known.items():
             futures[content_hash].set_result(matrix)
-        new = [chunk for content_hash, chunk in mine.items() if content_hash not in known]
-        if new and self.spec.multivector:
-            await self._learn_windows(batch, {chunk.content_hash for chunk in new})
-        self.progress.embedded(chunks - len(new))
+        new = [(content_hash, texts[content_hash]) for content_hash in mine if content_hash not in known]
+        if new and files and self.spec.multivector:
+            await self._learn_windows(files, {content_hash for content_hash, _ in new})
+        self.progress.embedded(len(chunks) - len(new))
         with self.progress.stage("embedding"):
             await self._embed(new, futures)
-        embedded = [await _with_vectors(file, futures) for file in batch]
-        refused = sum(1 for chunk in new if isinstance(futures[chunk.content_hash].result(), str))
-        self.progress.figures.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
-        return embedded
+        vectors = {content_hash: await future for content_hash, future in futures.items()}
+        made = sum(1 for content_hash, _ in new if not isinstance(vectors[content_hash], str))
+        stored = sum(1 for content_hash, _ in chunks if not isinstance(vectors[content_hash], str))
+        self.progress.figures.chunks_reused += stored - made
+        return vectors
 
-    def stored(self, batch: Sequence[PreparedFile]) -> None:
-        """The index now has the vectors of these files, as `embed` got them, except of those that failed."""
-        for chunk in (chunk for file in batch for chunk in file.chunks):
-            future = self._pending.get(chunk.content_hash)
+    def stored(self, hashes: Iterable[str]) -> None:
+        """The index now has the vectors of these texts, except of those that the model refused."""
+        for content_hash in hashes:
+            future = self._pending.get(content_hash)
             if future is not None and future.done() and not isinstance(future.result(), str):
-                del self._pending[chunk.content_hash]
-
-    def _claim(self, batch: Sequence[PreparedFile]) -> dict[str, PointWrite]:
-        mine: dict[str, PointWrite] = {}
-        for file in batch:
-            for chunk in file.chunks:
-                if chunk.content_hash not in self._pending:
-                    self._pending[chunk.content_hash] = asyncio.get_running_loop().create_future()
-                    mine[chunk.content_hash] = chunk
-        return mine
+                del self._pending[content_hash]
 
     async def _known(self, hashes: Sequence[str]) -> dict[str, Matrix]:
         known: dict[str, Matrix] = {}
@@ -253,7 +264,7 @@ class DenseVectors:
                     for number, window in enumerate(parts):
                         self.windows.add(window, matrix[number : number + 1])
 
-    async def _embed(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Vectors]]) -> None:
+    async def _embed(self, chunks: Sequence[tuple[str, str]], futures: dict[str, asyncio.Future[Vectors]]) -> None:
         if not chunks:
             return
         reported = 0.0
@@ -265,7 +276,7 @@ class DenseVectors:
 
         try:
             rows = self.windows if self.spec.multivector else None
-            matrices: Sequence[Vectors] = await self.embedder.embed([chunk.text for chunk in chunks], rows, report)
+            matrices: Sequence[Vectors] = await self.embedder.embed([text for _, text in chunks], rows, report)
             self.progress.figures.chunks_embedded += len(chunks)
         except EmbeddingInputRefused as error:
             if len(chunks) > 1:
@@ -278,8 +289,8 @@ class DenseVectors:
             await self._check_model(error)
             matrices = [str(error)]
         self.progress.embedded(len(chunks) - reported)
-        for chunk, matrix in zip(chunks, matrices, strict=True):
-            futures[chunk.content_hash].set_result(matrix)
+        for (content_hash, _), matrix in zip(chunks, matrices, strict=True):
+            futures[content_hash].set_result(matrix)
 
     async def _check_model(self, error: EmbeddingInputRefused) -> None:
         """Raises EmbeddingError if the model refuses even a harmless word: then it is not the text (but a wrong model
@@ -290,11 +301,15 @@ class DenseVectors:
             raise EmbeddingError(error.message, remedy="It refuses every text: check `embedding`.") from error
 
 
-async def _with_vectors(file: PreparedFile, futures: dict[str, asyncio.Future[Vectors]]) -> PreparedFile:
+def _chunks(files: Sequence[PreparedFile]) -> Iterator[PointWrite]:
+    return (chunk for file in files for chunk in file.chunks)
+
+
+def _with_vectors(file: PreparedFile, vectors: Mapping[str, Vectors]) -> PreparedFile:
     chunks: list[PointWrite] = []
     for chunk in file.chunks:
-        vectors = await futures[chunk.content_hash]
-        if isinstance(vectors, str):
-            return file.failed(vectors)
-        chunks.append(replace(chunk, dense=vectors))
+        dense = vectors[chunk.content_hash]
+        if isinstance(dense, str):
+            return file.failed(dense)
+        chunks.append(replace(chunk, dense=dense))
     return replace(file, chunks=tuple(chunks))

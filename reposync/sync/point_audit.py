@@ -220,9 +220,9 @@ async def audit_points(comparison: PointComparison, recorded: Mapping[str, Manif
     for start in range(0, len(complete), _FILES_AT_ONCE):
         rows = complete[start : start + _FILES_AT_ONCE]
         await asyncio.to_thread(compare, rows, await comparison.stored(rows))
-    if spec.dimension and not version.has_words_only:
+    if spec.dimension and version.meaning_pending is None:
         lacking = Counter[str]()
-        async for page in index.points(version.id, without_vector=True):
+        async for page in index.points_without_vector(version.id):
             lacking.update(_path(point) for point in page if point.id not in audit.orphans)
         for path, points in lacking.items():
             audit.add(Difference(DifferenceKind.NO_VECTOR, path or None, "has points without a dense vector", points))

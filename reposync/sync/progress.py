@@ -69,8 +69,12 @@ class RunProgress:
 
     def restart(self) -> None:
         """Count the same files again: they are stored in one version of the index, the next one follows."""
-        self.files_read = self.files_done = self.chunks_read = self.chunks_done = 0
-        self.chunks_embedded = 0.0
+        self.files_total = self.files_read = self.files_done = 0
+        self.restart_chunks(0)
+
+    def restart_chunks(self, total: int) -> None:
+        """Count so many chunks again, whose files are stored: their meaning follows."""
+        self.chunks_read, self.chunks_embedded, self.chunks_done = total, 0.0, 0
 
     def wait_for(self, server: str | None) -> None:
         self.waiting_for = server
@@ -93,8 +97,8 @@ class RunProgress:
     @property
     def chunks_total(self) -> int:
         """Estimated from the files that were read, until all are."""
-        if not self.files_read:
-            return 0
+        if not 0 < self.files_read < self.files_total:
+            return self.chunks_read
         return max(self.chunks_read, round(self.chunks_read * self.files_total / self.files_read))
 
     @property

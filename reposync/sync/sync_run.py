@@ -12,6 +12,7 @@ from reposync.embedding.port import Embedder
 from reposync.errors import ConfigError, DeletionBlocked, EmbeddingError
 from reposync.sources.port import SAMPLE_PATH, Commit, path_bytes
 from reposync.store.run import Run, RunFigures
+from reposync.store.tables import IndexVersion
 from reposync.store.versions import AttributeFiles, Published
 from reposync.sync.audit import IndexState, inspect_index
 from reposync.sync.brake import Brake
@@ -23,9 +24,10 @@ from reposync.sync.index_versions import (
     remove_retired,
 )
 from reposync.sync.lease import Lease
-from reposync.sync.pipeline import read_files
-from reposync.sync.prepared_files import PreparedFiles
+from reposync.sync.meaning import Meaning
+from reposync.sync.pipeline import DenseVectors, read_files
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
+from reposync.sync.stored_points import own_text
 from reposync.sync.target import (
     SyncParts,
     SyncSettings,
@@ -34,10 +36,11 @@ from reposync.sync.target import (
     rules_fingerprint,
 )
 from reposync.sync.version_update import VersionUpdate, indexes_of_model, make_work
+from reposync.vectors.port import WriteScope
 
 log = logging.getLogger(__name__)
 
-# Files from which on the words of a first sync are stored before its meaning: below, all takes a moment.
+# Files from which on a first sync stores words before it computes their meaning: below, all takes a moment.
 WORDS_FIRST_FILES = 100
 
 
@@ -51,24 +54,18 @@ class SyncRun:
         self._progress = progress
         self._choice = VersionChoice(self._parts, run)
         self._target: TargetTree | None = None
-        self._prepared = PreparedFiles(parts.settings.content)
         self.figures = progress.figures
         """What was done so far; also reported if the run fails or is cancelled."""
 
     async def execute(self) -> Outcome:
         """Raises DeletionBlocked, DefinitionChanged, LeaseLost, and what source, embedder, index and store raise."""
-        with contextlib.closing(self._prepared):
-            return await self._execute()
-
-    async def _execute(self) -> Outcome:
         parts, run = self._parts, self._run
         self._progress.enter("listing")
         head = await parts.source.head()
         if head.sha != parts.repository.head_commit:
             await parts.versions.record_head(run, head.sha, parts.repository.head_commit)
-        is_first = not run.repair and await self._words_first(head)
         full = None
-        if run.full and not is_first:
+        if run.full:
             # What an earlier attempt of this run stored is not read again.
             full = parts.repository.epoch if run.full_from_epoch is None else run.full_from_epoch
         situation = await self._choice.situation()
@@ -77,34 +74,54 @@ class SyncRun:
             situation = await self._choice.situation()
         strays = await remove_elsewhere(parts, situation, self._lease)
         state = await self._inspect(situation)
-        await self._update(situation, state, head, parts.embedder, full_from_epoch=full)
+        words_first = await self._words_first(situation, head)
+        published = await self._update(
+            situation, state, head, parts.embedder, full_from_epoch=full, words_only=words_first
+        )
+        if published.meaning_pending is not None:
+            await self._complete_meaning(replace(situation, working=published, live=published), state, head)
         self.figures.commit_after = head.sha
         await remove_retired(parts, situation, run, self._lease)
         self._progress.enter("done")
         return self._outcome(head, state, strays)
 
-    async def _words_first(self, head: Commit) -> bool:
-        """Make the words of a first sync searchable; the version with dense vectors is then built beside them. Returns
-        whether this is a first sync."""
-        wanted = await self._choice.first()
-        if wanted is None:
+    async def _words_first(self, situation: Situation, head: Commit) -> bool:
+        """Whether words are searched before dense vectors are there, which take nearly all of the time of a first
+        sync."""
+        if situation.live is not None or not situation.wanted.spec.dimension or self._run.repair:
             return False
         self._progress.enter("planning")
-        if (await self._read_target(head, {})).files >= WORDS_FIRST_FILES:
-            situation = await self._choice.building(wanted)
-            with self._uncounted():
-                await self._update(situation, await self._inspect(situation), head, self._parts.embedder)
-        return True
+        return (await self._read_target(head, {})).files >= WORDS_FIRST_FILES
+
+    async def _complete_meaning(self, situation: Situation, state: IndexState, head: Commit) -> None:
+        """Add the dense vectors that the live version lacks, of this run or an earlier one."""
+        parts, version, spec = self._parts, situation.working, situation.wanted.spec
+        index = parts.open_index(version.physical)
+        others = {other.physical for other in situation.versions} - {version.physical}
+        await Meaning(
+            parts,
+            self._run,
+            WriteScope(version.id, parts.repository.name, head.sha, version.epoch, self._lease.check),
+            self._progress,
+            index,
+            DenseVectors(
+                parts.embedder, spec, index, self._progress, others=await indexes_of_model(parts, others, spec)
+            ),
+        ).complete()
+        attributes = await parts.versions.attributes(version.id)
+        await self._publish(situation, state, attributes, head, meaning_pending=None)
 
     async def _follow(self, situation: Situation, head: Commit) -> None:
         """Bring the live version to the head before a different one is built, which may take hours: in each turn of the
-        run, with the model that it was made with, if that can still be used."""
+        run, with the model that it was made with, if that can still be used, or by its words if these alone are
+        searched."""
+        words_only = situation.working.meaning_pending is not None
         try:
             with self._uncounted():
-                embedder = await self._embedder_of(situation.wanted)
+                embedder = self._parts.embedder if words_only else await self._embedder_of(situation.wanted)
                 state = await self._inspect(situation)
                 if not state.remade:  # else nothing of it can be searched, and the new version is complete as soon
-                    await self._update(situation, state, head, embedder)
+                    await self._update(situation, state, head, embedder, words_only=words_only)
         except (ConfigError, EmbeddingError) as error:
             name = self._parts.repository.name
             log.warning("the index of %s follows no commits until its new version is live: %s", name, error)
@@ -123,7 +140,7 @@ class SyncRun:
 
     async def _embedder_of(self, made: VersionSettings) -> Embedder:
         """Raises ConfigError and EmbeddingError if the model cannot be used any more."""
-        if made.words_only or await self._parts.embedder.spec(made.spec) == made.spec:
+        if await self._parts.embedder.spec(made.spec) == made.spec:
             return self._parts.embedder
         embedder = self._parts.embedder_for(made.spec)
         if embedder is None or await embedder.spec(made.spec) != made.spec:
@@ -150,8 +167,10 @@ class SyncRun:
         embedder: Embedder,
         *,
         full_from_epoch: int | None = None,
-    ) -> None:
-        """Bring a version to the head and make it live."""
+        words_only: bool = False,
+    ) -> IndexVersion:
+        """Bring a version to the head and make it live; its row. `words_only`: without dense vectors of what is new in
+        it."""
         parts, run = self._parts, self._run
         attributes = await parts.versions.attributes(situation.working.id)
         requested = run.repair or full_from_epoch is not None
@@ -162,10 +181,21 @@ class SyncRun:
             work = await make_work(parts, target, situation, state, full_from_epoch=full_from_epoch, repair=run.repair)
             if not work.plan.is_empty or state.audit.orphans or situation.builds:
                 attempt = (run, self._lease, self._progress)
-                await VersionUpdate(parts, *attempt, embedder, situation, state, target, work, self._prepared).apply()
-        await self._publish(situation, state, attributes, head)
+                await VersionUpdate(parts, *attempt, embedder, situation, state, target, work, words_only).apply()
+        pending = situation.working.meaning_pending
+        if words_only:
+            pending = (await parts.manifests.totals(situation.working.id)).chunks
+        return await self._publish(situation, state, attributes, head, meaning_pending=pending)
 
-    async def _publish(self, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit) -> None:
+    async def _publish(
+        self,
+        situation: Situation,
+        state: IndexState,
+        attributes: AttributeFiles,
+        head: Commit,
+        *,
+        meaning_pending: int | None,
+    ) -> IndexVersion:
         parts, source, version = self._parts, self._parts.source, situation.working
         totals = await parts.manifests.totals(version.id)
         self._progress.figures.files_failed = totals.failed
@@ -184,7 +214,7 @@ class SyncRun:
         is_known = version.branch_name is not None and not self._run.approval
         fingerprint = await rules_fingerprint(parts.settings, attributes)
         self._lease.check()
-        await parts.versions.publish(
+        return await parts.versions.publish(
             self._run,
             version,
             parts.repository,
@@ -198,6 +228,7 @@ class SyncRun:
                 links=links,
                 branch_name=version.branch_name if is_known else await source.branch(fresh=bool(self._run.approval)),
                 project_id=await source.project_id(),
+                meaning_pending=meaning_pending,
             ),
         )
 
@@ -263,7 +294,8 @@ async def preview(parts: SyncParts, *, full: bool, progress: RunProgress) -> Pre
         state = await inspect_index(parts, situation)
     attributes = await parts.versions.attributes(version.id)
     found = Preview(repository.name, head.sha, repository.last_commit)
-    if not full and await _is_unchanged(settings, head, situation, state, attributes):
+    is_unchanged = not full and await _is_unchanged(settings, head, situation, state, attributes)
+    if is_unchanged and version.meaning_pending is None:
         return found
     target = await read_target(parts.source, settings, head, attributes)
     work = await make_work(parts, target, situation, state, full_from_epoch=repository.epoch if full else None)
@@ -275,6 +307,17 @@ async def preview(parts: SyncParts, *, full: bool, progress: RunProgress) -> Pre
     names = {each.physical for each in (version, situation.live) if each is not None}
     same_model = await indexes_of_model(parts, names, spec)
     to_embed: dict[str, int] = {}
+
+    async def add(new: dict[str, int]) -> None:
+        for other in same_model:
+            for known in await other.known(sorted(new.keys() - to_embed.keys())):
+                new.pop(known, None)
+        to_embed.update(new)
+
+    if version.meaning_pending is not None:
+        async for page in parts.open_index(version.physical).points_without_vector(version.id):
+            texts = [(point, text) for point in page if (text := own_text(point, version.id)) is not None]
+            await add({point.payload["metadata"]["content_hash"]: len(text) for point, text in texts})
     batches = read_files(parts.content, parts.source, plan.read, target, settings.content, progress)
     async with contextlib.aclosing(batches):
         async for files in batches:
@@ -282,11 +325,7 @@ async def preview(parts: SyncParts, *, full: bool, progress: RunProgress) -> Pre
             found.files_to_skip += sum(1 for file in files if file.skipped)
             found.chunks += sum(len(file.chunks) for file in files)
             if spec.dimension:
-                new = {chunk.content_hash: len(chunk.text) for file in files for chunk in file.chunks}
-                for other in same_model:
-                    for known in await other.known(sorted(new.keys() - to_embed.keys())):
-                        del new[known]
-                to_embed |= new
+                await add({chunk.content_hash: len(chunk.text) for file in files for chunk in file.chunks})
             progress.advance(len(files))
     found.chunks_to_embed, found.characters_to_embed = len(to_embed), sum(to_embed.values())
     try:

@@ -26,11 +26,10 @@ from reposync.sync.brake import UNREADABLE, VANISHED, Brake, Losses
 from reposync.sync.content_pool import RunContent
 from reposync.sync.index_versions import Situation
 from reposync.sync.lease import Lease
-from reposync.sync.pipeline import BATCH_BYTES, BATCH_FILES, DenseVectors, read_batches, run_pipeline
+from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, chunks_at_once, read_batches, run_pipeline
 from reposync.sync.plan import Work, plan_work
 from reposync.sync.point_audit import audit_ids
-from reposync.sync.prepare import PreparedFile
-from reposync.sync.prepared_files import PreparedFiles
+from reposync.sync.prepare import PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
 from reposync.sync.stored_points import own_text, stored_chunk
 from reposync.sync.target import SyncParts, TargetTree
@@ -40,9 +39,6 @@ from reposync.vectors.port import PointWrite, StoredPoint, WriteScope
 
 log = logging.getLogger(__name__)
 
-# So much of the model's work is in a batch, if its speed allows a full one: a cancelled or killed run loses little.
-BATCH_SECONDS = 3.0
-_FIRST_BATCH_CHUNKS, _LEAST_BATCH_CHUNKS = 20, 4
 # Unreadable files are problems of these files, up to this many or half of what was read; beyond that, of the source.
 UNREADABLE_FILES = 20
 UNREADABLE_SHARE = 0.5
@@ -81,8 +77,8 @@ class VersionUpdate:
     state: IndexState
     target: TargetTree
     work: Work
-    prepared: PreparedFiles
-    """Filled by a version that has words only, and read by the next one."""
+    words_only: bool
+    """Points are stored without dense vectors, which `Meaning` adds."""
 
     async def apply(self) -> None:
         """Raises DeletionBlocked, SourceCorrupt, IndexChanged, LeaseLost, and what source, embedder, index and store
@@ -107,7 +103,7 @@ class VersionUpdate:
         others = {version.physical for version in situation.versions} - {situation.working.physical}
         vectors = DenseVectors(
             self.embedder,
-            replace(spec, dimension=0) if situation.wanted.words_only else spec,
+            replace(spec, dimension=0) if self.words_only else spec,
             index,
             self.progress,
             others=await indexes_of_model(parts, others, spec),
@@ -116,7 +112,7 @@ class VersionUpdate:
             removed={posixpath.basename(path): path for path in plan.delete_points},
         )
         self.progress.files_total = len(plan.read)
-        self.progress.enter("words" if situation.wanted.words_only else "indexing")
+        self.progress.enter("words" if self.words_only else "indexing")
         if self.run.attempt > 1 or situation.builds:  # the live version was updated first
             await parts.runs.forget_problems(self.run, Skip.FAILED)
         if plan.read:
@@ -189,39 +185,29 @@ class VersionUpdate:
         return WriteScope(version.id, repository.name, self.target.head.sha, epoch, self.lease.check)
 
     async def _read(self, writer: Writer, vectors: DenseVectors) -> None:
-        wanted = {(path_text(entry.path), entry.sha): entry for entry in self.work.plan.read}
-        if known := (wanted.keys() & self.prepared.known if self._as_prepared else frozenset()):
-            batches = self.prepared.batches(known, BATCH_FILES, self._batch_bytes)
-            await run_pipeline(batches, _unchanged, vectors, writer.store, self.progress)
-        if entries := [entry for file, entry in wanted.items() if file not in known]:
-            await self._read_source(entries, writer, vectors)
-
-    @property
-    def _as_prepared(self) -> bool:
-        """A live version of former settings has different chunks."""
-        return self.situation.wanted.content == self.prepared.settings
-
-    async def _read_source(self, entries: Sequence[TreeEntry], writer: Writer, vectors: DenseVectors) -> None:
         settings = self.situation.wanted.content
         judge = partial(_judge, self.work.plan.read, self.work)
-        source, pool = self.parts.source, self.parts.content
-        content = RunContent(pool, settings)
-        pool.warm()
+        content = RunContent(self.parts.content, settings)
+        self.parts.content.warm()
 
-        async def store(files: Sequence[PreparedFile]) -> None:
+        async def prepare(batch: Sequence[RawFile]) -> Sequence[PreparedFile]:
+            files = await content.prepare(batch)
+            self.progress.read(len(files), sum(len(file.chunks) for file in files))
+            return files
+
+        async def store(batch: Sequence[PreparedFile], files: Sequence[PreparedFile]) -> None:
             await writer.store(files)
-            if self.situation.wanted.words_only and self._as_prepared:
-                await asyncio.to_thread(self.prepared.add, files)
+            vectors.stored(chunk.content_hash for file in batch for chunk in file.chunks)
 
-        source_batches = read_batches(source, entries, self.target, settings, self.progress, judge, self._batch_bytes)
-        await run_pipeline(source_batches, content.prepare, vectors, store, self.progress)
+        batches = read_batches(
+            self.parts.source, self.work.plan.read, self.target, settings, self.progress, judge, self._batch_bytes
+        )
+        await run_pipeline(batches, prepare, vectors.embed, store, self.progress)
         if paths := content.over_budget:
             log.warning("%d files have no symbols, parsing them takes too long: %s", len(paths), ", ".join(paths[:5]))
 
     def _batch_bytes(self) -> int:
-        rate = self.progress.chunks_per_second
-        chunks = max(_LEAST_BATCH_CHUNKS, int(rate * BATCH_SECONDS)) if rate else _FIRST_BATCH_CHUNKS
-        return min(BATCH_BYTES, chunks * self.situation.wanted.content.chunk_size)
+        return min(BATCH_BYTES, chunks_at_once(self.progress) * self.situation.wanted.content.chunk_size)
 
     async def _keep_unreadable(self, writer: Writer, vectors: DenseVectors) -> None:
         """Copy the points of files that cannot be read, or may still exist, from the live version to the one that is
@@ -275,10 +261,6 @@ class VersionUpdate:
                 f"The index has {points:,} points; this run stored or found {totals.chunks:,}.",
                 remedy="Something else writes to this collection; the next run repairs it.",
             )
-
-
-async def _unchanged(files: Sequence[PreparedFile]) -> Sequence[PreparedFile]:
-    return files
 
 
 async def indexes_of_model(parts: SyncParts, collections: Set[str], spec: EmbeddingSpec) -> list[QdrantIndex]:

@@ -20,7 +20,7 @@ from reposync.errors import IndexAnswerUnreadable, IndexUnavailable, IndexUnsupp
 from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
 from reposync.outgoing import RetryPolicy, Timeouts, parse_json, validate_transport
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
-from reposync.vectors.port import CollectionMissing, IndexSettings, no_check
+from reposync.vectors.port import CollectionMissing, IndexSettings, PointMissing, no_check
 
 T = TypeVar("T")
 
@@ -292,6 +292,8 @@ def _refusal_of(where: str, what: str, status: int, body: bytes) -> Exception:
         return VectorIndexError(f"{where} refuses the API key, {details}", remedy=_ACCESS)
     if status == HTTPStatus.NOT_FOUND and "ollection" in message:
         return CollectionMissing(f"{where}: {details}", remedy="A sync makes the collection.")
+    if status == HTTPStatus.NOT_FOUND and "No point with id" in message:
+        return PointMissing(f"{where}: {details}")
     if status == HTTPStatus.CONFLICT or "already exists" in message:
         return AlreadyExists(f"{where}: {details}")
     limit = "A limit of the collection's strict mode: change its strict_mode_config, or switch it off."

@@ -121,17 +121,20 @@ class Search:
         words, meaning = None, None
         if len(sparse.indices):
             words = {"query": {"indices": sparse.indices, "values": sparse.values}, "using": SPARSE}
-        if dense is not None:
+        if dense is not None and not (query.versions and set(query.versions) <= set(query.by_words)):
             # One row is one vector, also for a collection of multivectors.
             meaning = {"query": dense[0] if len(dense) == 1 else dense, "using": DENSE} | self._dense_params
-        by_words, by_meaning = await asyncio.gather(self._best(limit, words), self._best(limit, meaning))
+        of_meaning = _without(self._filter, query.by_words)
+        by_words, by_meaning = await asyncio.gather(
+            self._best(limit, words, self._filter), self._best(limit, meaning, of_meaning)
+        )
         return _fused(by_words, by_meaning, query.words_weight)
 
-    async def _best(self, limit: int, nearest: dict[str, Any] | None) -> list[dict[str, Any]]:
+    async def _best(self, limit: int, nearest: dict[str, Any] | None, selected: Filter | None) -> list[dict[str, Any]]:
         if nearest is None:
             return []
         payload = False if self._glob is None else [Payload.PATH]
-        body = nearest | {"filter": self._filter, "limit": limit, "with_payload": payload}
+        body = nearest | {"filter": selected, "limit": limit, "with_payload": payload}
         answer = await self._request("search", "POST", "/points/query", body)
         points: list[dict[str, Any]] = answer["points"]
         return points
@@ -212,9 +215,15 @@ def _filter(query: IndexQuery, of_paths: Sequence[Filter]) -> Filter | None:
     must = [*(equals(key, value) for key, value in wanted if value is not None), *of_paths]
     must += [one_of(Payload.VERSION_ID, versions)] if len(versions) > 1 else []
     must += [{"nested": {"key": Payload.SYMBOLS, "filter": {"must": symbol}}}] if symbol else []
-    hidden = [one_of(Payload.VERSION_ID, sorted(query.hidden))] if query.hidden else []
-    found: Filter = ({"must": must} if must else {}) | ({"must_not": hidden} if hidden else {})
-    return found or None
+    return _without({"must": must} if must else None, query.hidden)
+
+
+def _without(selected: Filter | None, versions: Sequence[str]) -> Filter | None:
+    """Of what is selected, the points of other versions."""
+    if not versions:
+        return selected
+    others = (selected or {}).get("must_not", [])
+    return (selected or {}) | {"must_not": [*others, one_of(Payload.VERSION_ID, sorted(versions))]}
 
 
 def path_patterns(pattern: str | None) -> PathPatterns | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
@@ -190,10 +190,7 @@ class QdrantIndex:
         """Upsert the new points, then delete the other points of these paths (if `replaces`, and epoch <=
         scope.epoch), in ordered batch requests below the server's size limit. Durable on return."""
         multivector = self._spec is not None and self._spec.multivector
-        limits = await self._collection.limits()
-        # A request that costs more than the rate limit of a minute is never accepted; one of a quarter waits 15 s.
-        rate = limits.get("write_rate_limit")
-        max_points = within(MAX_POINTS, limits.get("upsert_max_batchsize"), None if rate is None else rate // 4)
+        max_points = await self._points_at_once()
         requests = write_requests(scope, files, multivector=multivector, max_points=max_points)
         sent: set[asyncio.Task[None]] = set()
         try:
@@ -216,16 +213,40 @@ class QdrantIndex:
                     return False
             return not any([await self._collection.count(stale) for stale in request.stale])
 
+        operations = request.operations(scope)
         # A batch that meets a rate limit half-way would begin anew each time.
         one_by_one = "write_rate_limit" in await self._collection.limits()
         answered = 0
-        for body in request.bodies(one_by_one=one_by_one):
+        for body in map(bodies.batch, ([each] for each in operations) if one_by_one else [operations]):
             stored = await self._collection.store(body, is_done, scope.check)
             if stored is None:
                 return
             answered += stored
-        if answered != request.operations:
-            raise VectorIndexError(f"{self._connection.where} answered {answered} of {request.operations} writes.")
+        if answered != len(operations):
+            raise VectorIndexError(f"{self._connection.where} answered {answered} of {len(operations)} writes.")
+
+    async def add_vectors(self, scope: WriteScope, vectors: Mapping[PointId, Matrix]) -> None:
+        """Set the dense vectors of points by id, except of points of a later epoch than scope.epoch. Durable on return.
+        Raises PointMissing if one of the points does not exist; then some others may have their vectors."""
+        multivector = self._spec is not None and self._spec.multivector
+        updates = bodies.vector_updates(
+            scope, vectors, multivector=multivector, max_points=await self._points_at_once()
+        )
+        while (update := await asyncio.to_thread(next, updates, None)) is not None:
+            ids, operation = update
+            complete = bodies.points_of_version(scope.version_id, {"has_id": ids}, {"has_vector": DENSE})
+
+            async def is_done(selected: Filter = complete, wanted: int = len(ids)) -> bool:
+                return await self._collection.count(selected) == wanted
+
+            await self._collection.store(bodies.batch([operation]), is_done, scope.check)
+
+    async def _points_at_once(self) -> int:
+        """In a request that writes: one that costs more than the rate limit of a minute is never accepted; one of a
+        quarter waits 15 s."""
+        limits = await self._collection.limits()
+        rate = limits.get("write_rate_limit")
+        return within(MAX_POINTS, limits.get("upsert_max_batchsize"), None if rate is None else rate // 4)
 
     async def _page(self, size: int = _SELECTED_PER_REQUEST) -> int:
         """Values in one condition."""
@@ -254,7 +275,7 @@ class QdrantIndex:
         """In pages of ids: one delete of 500,000 points takes a server longer than any time-out."""
         size = await self._page()
         deleted = 0
-        async for page in self._collection.scrolled(selected, False, limit=size):
+        async for page in self._collection.scrolled(selected, False, page_size=lambda: size):
             await self._collection.delete(selected, [point["id"] for point in page], check)
             deleted += len(page)
         return deleted
@@ -284,13 +305,19 @@ class QdrantIndex:
         return written
 
     async def count(
-        self, version_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
+        self,
+        version_id: str | None = None,
+        *,
+        epoch: int | None = None,
+        without_vector: bool = False,
+        expected: int | None = None,
     ) -> int:
-        """Points of the version or collection, of that epoch. If they are not `expected`, a majority of the replicas
-        is asked."""
+        """Points of the version or collection, of that epoch. `without_vector`: only those without a dense vector. If
+        they are not `expected`, a majority of the replicas is asked."""
         wanted = [(Payload.VERSION_ID, version_id), (Payload.EPOCH, epoch)]
         must = [bodies.equals(key, value) for key, value in wanted if value is not None]
-        return await self._collection.count({"must": must} if must else None, expected=expected)
+        selected = ({"must": must} if must else {}) | (bodies.WITHOUT_VECTOR if without_vector else {})
+        return await self._collection.count(selected or None, expected=expected)
 
     async def size(self) -> int:
         """Points of the collection by its own account: nothing is counted, and the request is not repeated."""
@@ -315,11 +342,15 @@ class QdrantIndex:
         async for page in self._collection.scrolled(bodies.points_of_version(version_id), False):
             yield [point["id"] for point in page]
 
-    async def points(self, version_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
-        """With their payload, in pages of a few megabytes. `without_vector`: only those without a dense vector."""
-        without = {"must_not": [{"has_vector": DENSE}]} if without_vector else {}
-        async for page in self._stored(bodies.points_of_version(version_id) | without):
-            yield page
+    async def points_without_vector(
+        self, version_id: str, page_size: Callable[[], int] = lambda: _POINTS_PER_PAGE
+    ) -> AsyncGenerator[Sequence[StoredPoint], None]:
+        """Those without a dense vector, with their text and what their ids follow from. `page_size`: called for each
+        page."""
+        selected = bodies.points_of_version(version_id) | bodies.WITHOUT_VECTOR
+        fields = [Payload.TEXT, Payload.CONTENT_HASH, Payload.PATH, Payload.BLOB_SHA, Payload.CHUNK_INDEX]
+        async for page in self._collection.scrolled(selected, fields, page_size=page_size):
+            yield [StoredPoint(point["id"], point["payload"] or {}) for point in page]
 
     async def points_with_ids(self, version_id: str, ids: Sequence[PointId]) -> AsyncIterator[Sequence[StoredPoint]]:
         """Those of the version with these ids, with their payload, in pages."""
@@ -338,8 +369,8 @@ class QdrantIndex:
                 yield points
 
     async def _stored(self, selected: Filter, *, with_dense: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
-        limit = _MULTIVECTORS_PER_PAGE if with_dense else _POINTS_PER_PAGE
-        async for page in self._collection.scrolled(selected, True, limit=limit, with_dense=with_dense):
+        size = _MULTIVECTORS_PER_PAGE if with_dense else _POINTS_PER_PAGE
+        async for page in self._collection.scrolled(selected, True, page_size=lambda: size, with_dense=with_dense):
             yield [
                 StoredPoint(point["id"], point["payload"] or {}, _dense(point) if with_dense else None)
                 for point in page

@@ -40,6 +40,7 @@ class Payload:
     EPOCH = "metadata.epoch"
     COMMIT = "metadata.commit"
     URL = "metadata.url"
+    CHUNK_INDEX = "metadata.chunk_index"
     START_LINE, END_LINE = "metadata.start_line", "metadata.end_line"
     SYMBOLS = "metadata.symbols"
     SYMBOL_NAME, SYMBOL_KIND = "metadata.symbols[].name", "metadata.symbols[].kind"
@@ -80,6 +81,10 @@ class CollectionMissing(VectorIndexError):
     code = "COLLECTION_MISSING"
     status = 404
     retryable = True
+
+
+class PointMissing(VectorIndexError):
+    """404: a point that a change names does not exist."""
 
 
 def point_id(version_id: str, path: str, blob_sha: str, chunk_index: int) -> str:
@@ -172,13 +177,15 @@ Rank = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 class IndexQuery:
     """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. `symbol`, `kind`: only chunks with
     a definition of that name, of that kind; one definition must have both. A filter that is None is not applied.
-    `versions`: only points of these index versions, if any is given; `hidden`: none of these. `words_weight`: of the
-    sparse vector's score in the fusion, 0 to 1; the rest is the dense vector's."""
+    `versions`: only points of these index versions, if any is given; `hidden`: none of these; `by_words`: those of
+    these are found by the sparse vector alone. `words_weight`: of the sparse vector's score in the fusion, 0 to 1; the
+    rest is the dense vector's."""
 
     sparse: SparseVector
     dense: Matrix | None = None
     versions: Sequence[str] = ()
     hidden: Sequence[str] = ()
+    by_words: Sequence[str] = ()
     path_glob: str | None = None
     language: str | None = None
     symbol: str | None = None

@@ -239,16 +239,17 @@ class CollectionRequests:
         selected: Filter | None,
         payload: bool | list[str],
         *,
-        limit: int = _IDS_PER_PAGE,
+        page_size: Callable[[], int] = lambda: _IDS_PER_PAGE,
         with_dense: bool = False,
     ) -> AsyncIterator[list[dict[str, Any]]]:
-        """All selected points, in non-empty pages."""
-        limit = within(limit, (await self.limits()).get("max_query_limit"))
+        """All selected points, in non-empty pages. `page_size`: called for each."""
+        most = (await self.limits()).get("max_query_limit")
         vectors = [DENSE] if with_dense else False
-        request = {"filter": selected, "limit": limit, "with_payload": payload, "with_vector": vectors}
+        request = {"filter": selected, "with_payload": payload, "with_vector": vectors}
         offset: Any = None
         while True:
-            page = await self.request("list points", "POST", "/points/scroll", request | {"offset": offset})
+            body = request | {"limit": within(page_size(), most), "offset": offset}
+            page = await self.request("list points", "POST", "/points/scroll", body)
             if page["points"]:
                 yield page["points"]
             if (offset := page["next_page_offset"]) is None:

@@ -6,7 +6,7 @@ here, and 2.4 s by the models of Qdrant's client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from reposync.vectors.port import (
     SPARSE,
     FileWrite,
     Payload,
+    PointId,
     PointWrite,
     WriteScope,
     point_id,
@@ -33,6 +34,10 @@ MAX_POINTS = 128
 # A server accepts 32 MiB. A multivector of 14 windows is 60 kB of JSON: 128 points stay far below this.
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+
+
+WITHOUT_VECTOR: Filter = {"must_not": [{"has_vector": DENSE}]}
+"""Points without a dense vector. For a vector that the collection does not have, it would select every point."""
 
 
 def equals(key: str, value: str | int) -> Filter:
@@ -64,7 +69,7 @@ def later_than(epoch: int) -> Filter:
 class WriteRequest:
     """A body for `points/batch`: its points are stored before its deletes are carried out. `continues`: it continues a
     file of the previous request, and must be carried out after it. `ids` of its points, `stale`: what its deletes
-    select."""
+    select. `renewed`: ids of points without a dense vector that may exist with one."""
 
     continues: bool = False
     max_points: int = MAX_POINTS
@@ -72,6 +77,7 @@ class WriteRequest:
     stale: list[Filter] = field(default_factory=list)
     points: list[bytes] = field(default_factory=list)
     deletes: list[bytes] = field(default_factory=list)
+    renewed: list[str] = field(default_factory=list)
     _size: int = len(b'{"operations":[{"upsert":{"points":[]}},]}')
 
     def add(self, parts: list[bytes], part: bytes) -> bool:
@@ -83,15 +89,13 @@ class WriteRequest:
             return True
         return False
 
-    @property
-    def operations(self) -> int:
-        return bool(self.points) + len(self.deletes)
-
-    def bodies(self, *, one_by_one: bool = False) -> list[bytes]:
-        """In order; together they hold every operation."""
+    def operations(self, scope: WriteScope) -> list[bytes]:
+        """In order. Before 1.19, a server keeps vectors of an older point that a new one with its id lacks: so those
+        are deleted first."""
+        renewed = writable(scope, {"has_id": self.renewed})
+        before = [orjson.dumps({"delete": {"filter": renewed}})] if self.renewed else []
         upserts = [b'{"upsert":{"points":[' + b",".join(self.points) + b"]}}"] if self.points else []
-        parts = [*upserts, *self.deletes]
-        return [b'{"operations":[' + each + b"]}" for each in (parts if one_by_one else [b",".join(parts)])]
+        return [*before, *upserts, *self.deletes]
 
 
 def write_requests(
@@ -112,6 +116,8 @@ def write_requests(
                 request.add(request.points, encoded)
             ids.append(identity)
             request.ids.append(identity)
+            if point.dense is None and file.replaces:
+                request.renewed.append(identity)
         if file.replaces:
             stale = writable(scope, equals(Payload.PATH, file.path)) | ({"must_not": [{"has_id": ids}]} if ids else {})
             delete = orjson.dumps({"delete": {"filter": stale}})
@@ -120,8 +126,37 @@ def write_requests(
                 request = WriteRequest(continues=bool(ids), max_points=max_points)
                 request.add(request.deletes, delete)
             request.stale.append(stale)
-    if request.operations:
+    if request.points or request.deletes:
         yield request
+
+
+def batch(operations: Iterable[bytes]) -> bytes:
+    """The body for `points/batch`."""
+    return b'{"operations":[' + b",".join(operations) + b"]}"
+
+
+def vector_updates(
+    scope: WriteScope, vectors: Mapping[PointId, Matrix], *, multivector: bool, max_points: int = MAX_POINTS
+) -> Iterator[tuple[list[PointId], bytes]]:
+    """Operations that set the dense vectors of points, with the ids of these points, each small enough for a request.
+    Points of a later epoch stay as they are."""
+    mine = orjson.dumps(writable(scope))
+    ids, points, size_bytes = list[PointId](), list[bytes](), 0
+    for identity, matrix in vectors.items():
+        dense = _dense(matrix, str(identity), multivector=multivector)
+        point = orjson.dumps({"id": identity, "vector": {DENSE: dense}}, option=_OPTIONS)
+        if ids and (len(ids) == max_points or size_bytes + len(point) > MAX_REQUEST_BYTES):
+            yield ids, _update(points, mine)
+            ids, points, size_bytes = [], [], 0
+        ids.append(identity)
+        points.append(point)
+        size_bytes += len(point) + 1
+    if ids:
+        yield ids, _update(points, mine)
+
+
+def _update(points: Sequence[bytes], only: bytes) -> bytes:
+    return b'{"update_vectors":{"points":[' + b",".join(points) + b'],"update_filter":' + only + b"}}"
 
 
 def payload_of(scope: WriteScope, file: FileWrite, tokens: Sequence[str], point: PointWrite) -> dict[str, Any]:
@@ -159,10 +194,10 @@ def _encode(
         raise VectorIndexError(f"A chunk of {file.path!r} cannot be written as JSON: {error}.") from error
 
 
-def _dense(matrix: Matrix, path: str, *, multivector: bool) -> Matrix:
+def _dense(matrix: Matrix, place: str, *, multivector: bool) -> Matrix:
     if matrix.ndim != 2 or not matrix.size or (len(matrix) > 1 and not multivector):
         raise VectorIndexError(
-            f"A chunk of {path!r} came with vectors of shape {matrix.shape}, which do not fit the collection."
+            f"A chunk of {place!r} came with vectors of shape {matrix.shape}, which do not fit the collection."
         )
     import numpy as np  # only if something is embedded: takes 0.1 s
 

@@ -12,10 +12,11 @@ import pytest
 from reposync.config.database_url import sqlite_url
 from reposync.store.repository import repository_id
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import IndexSettings, StoredPoint, WriteScope
+from reposync.vectors.port import IndexSettings, WriteScope
 from tests.acceptance.conftest import Person
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
+from tests.fixtures.stored_points import stored_points
 
 HOSTILE = "src/\x1b[31mred\n.py"
 REGISTRY = """\
@@ -50,8 +51,8 @@ def points(person: Person, name: str = "payments") -> dict[Any, Any]:
     async def read() -> dict[Any, Any]:
         index = QdrantIndex(IndexSettings(collection="code", state_dir=person.home / "state"))
         try:
-            pages: list[StoredPoint] = [point async for page in index.points(repository_id(name)) for point in page]
-            return {point.id: point.payload["page_content"] for point in pages}
+            stored = await stored_points(index, repository_id(name))
+            return {point.id: point.payload["page_content"] for point in stored}
         finally:
             await index.close()
 

@@ -36,8 +36,9 @@ _PROBE = "/readyz"
 _WRONG_REQUEST = (TypeError, ValueError, OverflowError, KeyError, AttributeError)
 # The engine's messages for mistakes of the client. Everything else is a failure of its own.
 _CLIENT_ERROR = re.compile(
-    "dimension|Not existing vector|Wrong usage|Validation failed|index for faceting|Wrong input|JSON path|No point with"
+    "dimension|Not existing vector|Wrong usage|Validation failed|index for faceting|Wrong input|JSON path"
 )
+_NO_POINT = re.compile("No point with id")
 _CHANGES: Mapping[tuple[str, str], Callable[..., requests.Operations]] = {
     ("PUT", "points"): requests.upsert,
     ("POST", "points/delete"): requests.delete,
@@ -95,6 +96,8 @@ class EngineApp:
             if is_out_of_memory(error):
                 # A half-applied change is only in memory. The next request starts a new process.
                 self.on_end()
+            elif _NO_POINT.search(str(error)):
+                return 404, {"error": f"Not found: {error}"}
             elif isinstance(error, _WRONG_REQUEST) or _CLIENT_ERROR.search(str(error)):
                 return 400, {"error": f"Wrong input: {str(error).partition(chr(10))[0]}"}
             elif is_panic(error) or (type(error) is Exception and is_damage(error)):

@@ -215,9 +215,23 @@ def set_payload(schema: Schema, *, points: Json, payload: Json, key: str | None 
     return [edge.UpdateOperation.set_payload(points, payload, key)]
 
 
+def update_vectors(schema: Schema, *, points: list[dict[str, Json]], update_filter: Json = None) -> Operations:
+    """Of existing points, those that the filter selects; their other vectors and their payload stay. A missing one is
+    an error, after which some of the others are changed, as in Qdrant."""
+    made = [_vectors(schema, **each) for each in points]
+    return [edge.UpdateOperation.update_vectors(made, condition=edge_filter(update_filter))]
+
+
+def _vectors(schema: Schema, *, id: int | str, vector: dict[str, Json]) -> edge.PointVectors:
+    return edge.PointVectors(id, {name: schema.vector(each, name) for name, each in vector.items()})
+
+
 def batch(schema: Schema, *, operations: list[dict[str, Json]]) -> Operations:
     """In order. All are read before the first is carried out."""
-    kinds: dict[str, Callable[..., Operations]] = {"upsert": upsert, "delete": delete, "set_payload": set_payload}
+    kinds: dict[str, Callable[..., Operations]] = {
+        **{"upsert": upsert, "delete": delete},
+        **{"set_payload": set_payload, "update_vectors": update_vectors},
+    }
     requests = [_only(each) for each in operations]
     return [made for kind, body in requests for made in kinds[kind](schema, **given(body))]
 

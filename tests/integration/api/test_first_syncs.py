@@ -29,7 +29,7 @@ def test_a_first_sync_that_was_cancelled_needs_attention_and_says_that_it_has_wo
 
     async def is_cancelled() -> None:
         run = await started(showcase, name)
-        await publish_commit(showcase.app.database, run, COMMIT, settings={"words_only": True})
+        await publish_commit(showcase.app.database, run, COMMIT, meaning_pending=9)
         await showcase.app.runs.end(
             run, Finish("RUN_CANCELLED", "On request.", status=RunStatus.CANCELLED), RunFigures()
         )

@@ -27,6 +27,7 @@ from reposync.store.run import Ask
 from reposync.store.run_state import total_seconds
 from reposync.store.schema import HEAD, REVISIONS, VERSION_TABLE, alembic_config, oldest_program
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import VersionState
 from tests.fixtures.released_schemas import RELEASED, ROWS, Rows, execute, make, make_tables, rows
 from tests.integration.store.conftest import ON_POSTGRESQL, Store
 
@@ -455,3 +456,32 @@ async def test_a_new_database_leaves_the_table_of_alembic_to_other_programs(
     await execute(empty_database_url, FOREIGN["Alembic"])
     assert (await empty.schema()).state == "current"
     assert await empty.upgrade() is False
+
+
+async def test_a_version_of_words_only_gets_the_vectors_of_the_one_that_was_built_beside_it(
+    empty: Database, empty_database_url: str
+) -> None:
+    await make(empty_database_url, "0010")
+    columns = "id, repository_id, number, state, settings_key, settings, generation, collection, physical, attributes"
+    common = "0, 'docs', 'docs', '{}', 1, '2026-03-01 10:00:00.000000'"
+    await execute(
+        empty_database_url,
+        f"""
+        UPDATE index_versions SET state = 'retired', retired_at = live_at WHERE collection = 'docs';
+        INSERT INTO index_versions ({columns}, epoch, created_at)
+            SELECT 'words', repository_id, 2, 'live', 'key of words', '{{"words_only": true}}', {common}
+            FROM index_versions WHERE collection = 'docs' AND number = 1;
+        INSERT INTO index_versions ({columns}, epoch, created_at)
+            SELECT 'meaning', repository_id, 3, 'building', 'key', '{{"words_only": false}}', {common}
+            FROM index_versions WHERE collection = 'docs' AND number = 1;
+        INSERT INTO indexed_files (repository_id, path, blob_sha, mode, chunks, epoch)
+            VALUES ('words', 'a.md', 'a', 33188, 3, 1), ('words', 'b.md', 'b', 33188, 4, 1)""",
+    )
+
+    await empty.upgrade()
+
+    versions = {each.id: each for found in (await Store(empty).versions.all()).values() for each in found}
+    words, meaning = versions["words"], versions["meaning"]
+    assert (words.state, words.settings_key, words.meaning_pending) == (VersionState.LIVE, "key", 7)
+    assert meaning.state is VersionState.RETIRED and meaning.retired_at is not None
+    assert {each.meaning_pending for each in versions.values()} == {7, None}

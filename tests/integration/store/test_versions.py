@@ -38,19 +38,23 @@ async def test_the_first_version_has_the_id_of_the_repository_and_later_ones_hav
     assert await states(store, run.repository_id) == [(2, LIVE), (3, BUILDING)]
 
 
-async def test_a_version_of_words_only_leaves_the_repositorys_id_to_the_complete_one(store: Store) -> None:
+async def test_a_version_is_found_by_words_until_all_its_points_have_dense_vectors(store: Store) -> None:
     run = await store.running()
-    words = await store.building(run, settings={"words_only": True})
-    await store.versions.begin_epoch(run, words, identity="x")
-    await store.manifests.record(run, words.id, [FILE._replace(path=f"{number}.py") for number in range(4)])
-    await store.publishes(run, words)
-    complete = await store.building(run, settings_key="settings-2")
-    await store.manifests.record(run, complete.id, [FILE])
+    version = await store.building(run)
+    await store.versions.begin_epoch(run, version, identity="x")
+    await store.manifests.record(run, version.id, [FILE._replace(path=f"{number}.py") for number in range(4)])
+    live = await store.publishes(run, version, meaning_pending=4)
 
-    assert (complete.id, words.id != complete.id) == (run.repository_id, True)
-    assert await store.manifests.meaning_indexed({words.id, complete.id}) == {words.id: 0.25}
-    await store.publishes(run, complete)
-    assert await store.manifests.meaning_indexed({complete.id}) == {}
+    async def by_words() -> tuple[dict[str, float], bool, set[str]]:
+        scope, searched = await search_scope(store.database), await searched_version(store.database, run.repository)
+        assert searched is not None
+        found = {each for versions in scope.by_words.values() for each in versions}
+        return await store.manifests.meaning_indexed({version.id}), searched.by_words, found
+
+    await store.versions.record_meaning(run, version.id, 3)
+    assert await by_words() == ({version.id: 0.25}, True, {version.id})
+    await store.publishes(run, live)
+    assert await by_words() == ({}, False, set())
 
 
 @pytest.mark.parametrize("state", [LIVE, BUILDING])
@@ -232,6 +236,6 @@ async def test_a_search_within_a_repository_uses_its_live_version(store: Store) 
     _, live = await store.replaced(run, physical="code--2")
     await store.building(run, settings_key="settings-3", physical="code--3")
 
-    assert await searched_version(store.database, "payments") == ("code--2", live.id)
+    assert await searched_version(store.database, "payments") == ("code--2", live.id, False)
     with pytest.raises(RepositoryNotFound):
         await searched_version(store.database, "payment")

@@ -189,7 +189,7 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
 
 
 async def handed_back_after_a_file(world: World, *, full: bool = False) -> Run:
-    """As if the process stopped once the run has stored a file more."""
+    """As if the process stopped once the run has stored a file more, or the vectors of one."""
     target = await world.app.catalog.find("project")
     await world.app.repositories.register(target.row)
     await world.app.runs.enqueue("project", Ask(RunTrigger.COMMAND, full=full))
@@ -198,7 +198,7 @@ async def handed_back_after_a_file(world: World, *, full: bool = False) -> Run:
     execution = world.app.execution(claimed, ExecutionPolicy())
 
     def watch(progress: RunProgress) -> None:
-        if progress.files_done:
+        if progress.chunks_done:
             execution.interrupt(STOPPING)
 
     return await world.app.execute(execution, watch)

@@ -15,6 +15,7 @@ from reposync.vectors.port import CollectionMissing
 from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPARSE_ALONE, file, scope
+from tests.fixtures.stored_points import stored_points
 from tests.integration.vectors.conftest import index_in
 
 pytestmark = pytest.mark.full
@@ -55,7 +56,7 @@ async def stored(state_dir: Path, collection: str = "code") -> str:
 
 
 async def read(index: QdrantIndex) -> int:
-    return len([point async for page in index.points(scope().version_id) for point in page])
+    return len(await stored_points(index, scope().version_id))
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,11 @@ def upgrade() -> None:
             id TEXT NOT NULL, digest TEXT NOT NULL, document JSON NOT NULL, superseded JSON NOT NULL,
             path TEXT NOT NULL, applied_by TEXT NOT NULL, applied_at {moment} NOT NULL,
             CONSTRAINT pk_registry_documents PRIMARY KEY (id))""")
+    op.execute("ALTER TABLE index_versions ADD COLUMN meaning_pending BIGINT")
+    _keep_versions_of_words()
+    op.execute(
+        "CREATE INDEX ix_index_versions_pending ON index_versions (physical, id) WHERE meaning_pending IS NOT NULL"
+    )
     _make_repositories_due()
     _list_requests(is_sqlite=is_sqlite)
     _list_attempts()
@@ -79,6 +84,27 @@ def upgrade() -> None:
         op.execute(f"DROP INDEX {name}")
         op.execute(f"CREATE INDEX {name} ON sync_runs {definition} ('queued', 'retrying', 'running')")
     _refuse_programs_of_0_2(op.get_bind())
+
+
+def _keep_versions_of_words() -> None:
+    """A live version that had words only gets its dense vectors itself now. Those of the version that was built beside
+    it are found by the hash of their text, before it is removed."""
+    is_sqlite = op.get_context().dialect.name == "sqlite"
+    is_of_words = "json_extract(settings, '$.words_only')" if is_sqlite else "(settings->>'words_only')::boolean"
+    beside = (
+        "SELECT {} FROM index_versions other WHERE state = 'building' AND repository_id = index_versions.repository_id"
+    )
+    op.execute(f"""
+        UPDATE index_versions SET
+            meaning_pending = (
+                SELECT COALESCE(SUM(chunks), 0) FROM indexed_files WHERE repository_id = index_versions.id),
+            settings_key = ({beside.format("settings_key")}),
+            settings = COALESCE(({beside.format("settings")}), settings)
+        WHERE state = 'live' AND {is_of_words}""")  # noqa: S608
+    op.execute("""
+        UPDATE index_versions SET state = 'retired', retired_at = CURRENT_TIMESTAMP
+        WHERE state = 'building' AND repository_id IN (
+            SELECT repository_id FROM index_versions live WHERE state = 'live' AND meaning_pending IS NOT NULL)""")
 
 
 def _make_repositories_due() -> None:

@@ -41,6 +41,7 @@ from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.points import SPARSE_ALONE, file
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
+from tests.fixtures.stored_points import stored_points
 
 pytestmark = pytest.mark.full
 
@@ -149,10 +150,7 @@ class Story:
                 assert not row.is_active
                 assert row.id in self.paused or is_paused_by_group(row)
         points = [
-            point.payload["metadata"]
-            for row in rows.values()
-            async for page in self.index.points(row.id)
-            for point in page
+            point.payload["metadata"] for row in rows.values() for point in await stored_points(self.index, row.id)
         ]
         assert sorted((each["repository_id"], each["path"]) for each in points) == sorted(
             (row.id, f"{row.project_id}.py") for row in rows.values()
