@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -102,8 +103,10 @@ class Index(RuleBasedStateMachine):
         rows = self.world.repositories[self.setup.project].ls_tree(revision)
         return {row.path: self.world.read(self.setup.project, row.sha) for row in rows if row.kind == "blob"}
 
-    @initialize(files=st.dictionaries(paths, contents, min_size=2, max_size=6))
-    def begin(self, files: dict[bytes, bytes]) -> None:
+    @initialize(files=st.dictionaries(paths, contents, min_size=2, max_size=6), words_first=st.booleans())
+    def begin(self, files: dict[bytes, bytes], words_first: bool) -> None:
+        if words_first:
+            self.resources.enter_context(patch("reposync.sync.sync_run.WORDS_FIRST_FILES", 1))
         for project in range(2):
             self.commit({**files, b"p%d.py" % project: code("project", 3)}, project)
             self.commit({b"only/other.py": code("branch", 5)}, project, branch="other", parents=[])
@@ -299,6 +302,8 @@ class Index(RuleBasedStateMachine):
         else:
             await self._check_between(app, live)
         await self._check_search(app, live)
+        if run.status == "completed":
+            assert live.meaning_pending is None and not self.world.without_vectors(live.id)
 
     async def _check_exact(
         self, app: Application, run: Run, live: IndexVersion, wanted: Setup, commit: str, unproven: bool
