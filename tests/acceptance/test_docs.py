@@ -16,6 +16,7 @@ from ruamel.yaml.error import YAMLError
 from benchmarks.reference import ERRORS, description, errors, filled, filled_errors, metrics
 from benchmarks.reference import PAGE as REFERENCE
 from reposync import __version__
+from reposync.config.settings import SECRET_VARIABLES
 from tests.docs import program
 from tests.docs.newcomer import NOT_RUN, RUN, programs_in
 from tests.docs.pages import ROOT, Fence, Page, Span, pages
@@ -206,7 +207,7 @@ def test_json_and_python_that_is_shown_can_be_parsed() -> Iterator[str]:
 
 @reports_all
 def test_every_variable_and_error_code_that_is_named_exists() -> Iterator[str]:
-    known = set(re.findall(r"\w+", program.text())) | OTHERS
+    known = set(re.findall(r"\w+", program.text())) | OTHERS | {f"{name}_FILE" for name in SECRET_VARIABLES}
     for page in current_pages():
         whole = "\n".join(span.text for span in page.words_in_code())
         own = set(re.findall(r"\$\{(\w+)", whole)) | set(re.findall(r"(?:^|\s)(\w+)=", whole))
