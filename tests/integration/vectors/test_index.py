@@ -17,6 +17,7 @@ from reposync.vectors.port import (
     FileWrite,
     IndexQuery,
     IndexSettings,
+    PointMissing,
     point_id,
 )
 from tests.fixtures.points import SPARSE_ALONE, SPEC, WINDOWED, dense, file, scope, sparse
@@ -425,3 +426,79 @@ async def test_a_renamed_repository_is_found_under_its_new_name_alone(index: Qdr
     assert await urls(index, "other") == {f"{OLD}/-/blob/HEAD/-/a.py#L1"}
     after = await index.known(list(before))
     assert {key: value.tolist() for key, value in after.items()} == {k: v.tolist() for k, v in before.items()}
+
+
+# Vectors that are added later -------------------------------------------------------------------------------------
+
+
+def by_words(written: FileWrite) -> FileWrite:
+    points = [dataclasses.replace(point, dense=None) for point in written.points]
+    return dataclasses.replace(written, points=points)
+
+
+async def without_vector(index: QdrantIndex) -> set[str]:
+    pages = [page async for page in index.points_without_vector(scope().version_id)]
+    lacking = {str(point.id) for page in pages for point in page}
+    assert await index.count(scope().version_id, without_vector=True) == len(lacking)
+    return lacking
+
+
+@pytest.mark.parametrize("spec", [SPEC, WINDOWED], ids=["vector", "multivector"])
+async def test_vectors_that_are_added_later_are_those_of_points_that_were_stored_with_them(
+    index: QdrantIndex, spec: EmbeddingSpec
+) -> None:
+    await index.ensure(spec)
+    written = file("a.py", *(f"text {number}" for number in range(300)), spec=spec)
+    await index.replace_files(scope(), [by_words(written)])
+    assert await without_vector(index) == ids_of(written)
+
+    vectors = {point_id("id-of-payments", "a.py", written.blob_sha, each.chunk_index): each for each in written.points}
+    await index.add_vectors(scope(), {number: each.dense for number, each in vectors.items() if each.dense is not None})
+
+    assert await without_vector(index) == set()
+    known = await index.known([each.content_hash for each in written.points])
+    assert all(np.allclose(known[each.content_hash], each.dense, atol=1e-6) for each in written.points)
+    pages = [page async for page in index.chunks("id-of-payments", ["a.py"])]
+    assert {point.payload["page_content"] for page in pages for point in page} == {each.text for each in written.points}
+    assert (await paths_found(index, "text 77"))[0] == "a.py", "its words are still found"
+
+
+async def test_a_run_that_lost_its_lease_adds_no_vector_to_points_of_a_later_run(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    mine, theirs = file("mine.py", "mine"), file("theirs.py", "theirs")
+    await index.replace_files(scope(epoch=4), [by_words(mine)])
+    await index.replace_files(scope(epoch=5), [by_words(theirs)])
+    await index.add_vectors(scope(epoch=4), {number: dense("late") for number in ids_of(mine, theirs)})
+    assert await without_vector(index) == ids_of(theirs)
+
+
+async def test_a_vector_for_a_point_that_was_deleted_meanwhile_is_an_error_and_makes_no_point(
+    index: QdrantIndex,
+) -> None:
+    await index.ensure(SPEC)
+    written = file("a.py", "one", "two")
+    await index.replace_files(scope(), [by_words(written)])
+    gone, left = sorted(ids_of(written))
+    await index.remove_points(scope(), [gone])
+    with pytest.raises(PointMissing):
+        await index.add_vectors(scope(), {gone: dense("one"), left: dense("two")})
+    assert await stored_ids(index) == {left}
+
+
+async def test_a_point_that_is_stored_again_by_its_words_has_no_former_vector(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    written = file("a.py", "one", "two")
+    await index.replace_files(scope(epoch=1), [written])
+    await index.replace_files(scope(epoch=2), [by_words(written)])
+    assert await without_vector(index) == ids_of(written)
+
+
+async def test_versions_that_are_found_by_words_have_no_hits_by_meaning(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    await index.replace_files(scope("payments"), [file("payments.py", "alpha")])
+    await index.replace_files(scope("orders"), [file("orders.py", "alpha")])
+    only = {"by_words": ["id-of-payments"]}
+    assert set(await paths_found(index, "alpha", **only)) == {"payments.py", "orders.py"}
+    query = IndexQuery(sparse=sparse(""), dense=dense("alpha"), by_words=["id-of-payments"])
+    assert [hit.path for hit in await index.search(query)] == ["orders.py"]
+    assert await index.search(dataclasses.replace(query, versions=["id-of-payments"])) == []
