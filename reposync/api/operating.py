@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from reposync.api.auth import actor_of
 from reposync.api.etags import ETAG_ANSWERS, conditional, etag_of
@@ -184,8 +184,11 @@ def _signature(
     if has_body:
         body: Any = Body(openapi_examples={title: {"value": value} for title, value in examples.items()} or None)
         is_required = any(field.is_required() for field in operation.arguments.model_fields.values())
-        # Not `| None`: of a body that may be null generators of clients make one that is sent if it is omitted.
         kind: Any = operation.arguments
+        if not is_required:
+            # Null is accepted too, and not described: of a body that may be null, generators of clients make one that
+            # is sent if it is omitted.
+            kind = Annotated[kind, BeforeValidator(lambda value: {} if value is None else value)]
         default = inspect.Parameter.empty if is_required else None
         parameters.append(
             inspect.Parameter("body", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, body], default=default)

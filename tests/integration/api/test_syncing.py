@@ -37,10 +37,11 @@ async def test_a_sync_is_answered_at_once_with_its_run(rest: Rest) -> None:
 async def test_one_that_waits_is_returned_and_one_under_way_is_followed_by_another(rest: Rest) -> None:
     first = (await asks(rest)).json()
     second = (await asks(rest, json={}, headers={"Idempotency-Key": "deploy-4711"})).json()
+    of_null = (await asks(rest, content="null", headers={"Content-Type": "application/json"})).json()
     await rest.claimed(first["id"])
     third = (await asks(rest)).json()
 
-    assert second["id"] == first["id"]
+    assert second["id"] == of_null["id"] == first["id"]
     assert third["id"] != first["id"] and third["status"] == "queued"
 
 
