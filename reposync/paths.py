@@ -1,6 +1,8 @@
-"""The text of git's paths, which are bytes."""
+"""The text of git's paths, which are bytes; and paths that people type."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 def path_text(path: bytes) -> str:
@@ -30,3 +32,12 @@ def path_bytes(text: str) -> bytes:
             out.append(ord(body[at]))
             at += 1
     return bytes(out)
+
+
+def existing_path(word: str) -> Path | None:
+    """What a person means by `word`, with `~` for a home; None if there is no such file or folder."""
+    try:
+        path = Path(word).expanduser()
+        return path if word and path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # a name that cannot exist, or the home of nobody
+        return None

@@ -27,6 +27,7 @@ from reposync.errors import (
     UsageError,
 )
 from reposync.next_steps import ApplyRegistry, ListRepositories, RemoveRepository
+from reposync.paths import existing_path
 from reposync.sources.port import Commit, GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository, unregistered
@@ -198,8 +199,8 @@ def _name_of_url(url: str) -> tuple[str, str]:
 def _repository_root(word: str) -> Path | None:
     """The repository that contains this path, found as git does: the nearest parent folder with `.git`, or a bare
     repository itself. None: no such path. Raises UsageError for a path outside a repository."""
-    path = Path(word).expanduser()
-    if not path.exists():
+    path = existing_path(word)
+    if path is None:
         return None
     path = path.resolve()
     if is_bare_repository(path):

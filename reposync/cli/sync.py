@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from reposync import operations
@@ -11,6 +9,7 @@ from reposync.cli.output import FAILED_FILE, Result, say, short, summary, warn
 from reposync.cli.performing import Performer, performs
 from reposync.errors import FAILED, RepositoryNotFound
 from reposync.garbage import collect_as_usual
+from reposync.paths import existing_path
 from reposync.words import escape_unprintable
 
 NAMED_FAILURES = 5
@@ -43,8 +42,8 @@ def sync(perform: Performer, targets: tuple[str, ...], full: bool, plan_only: bo
 
 def target_of(perform: Performer, word: str) -> str:
     """With the absolute path of a folder: a daemon runs in a different one. A registered name comes first."""
-    path = Path(word).expanduser()
-    if "://" in word or not path.exists():
+    path = existing_path(word)
+    if "://" in word or path is None:
         return word
     if word[0] not in "./~":
         try:
