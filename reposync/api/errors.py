@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from reposync.api.advice import message as advised
 from reposync.errors import NotSearchableYet, RepoSyncError
@@ -214,37 +214,26 @@ def envelope(
     return json.dumps({"error": error}).encode()
 
 
-class ErrorResponse(Response):
-    """An error as JSON, or as a page if the client wants one.
-
-    Decided when the response starts: errors are raised in many places, and only the request knows its reader.
-    """
-
-    media_type = "application/json"
-
-    def __init__(self, error: RepoSyncError) -> None:
-        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.status == 503 else {}
-        if isinstance(error, ApiError):
-            headers = {**headers, **error.headers}
-        self.extra_headers = headers
-        super().__init__(None, error.status, headers)
-        self.code, self.page_message = error.code, str(error)
-        self._message, self._details, self._next_steps = advised(error), error.details, error.next_steps
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})[ERROR_CODE] = self.code
-        show: ErrorPage | None = getattr(scope["app"].state, "error_page", None)
-        page = await show(scope, self) if show is not None else None
-        # Commands say the next steps in their own words.
-        message = self.page_message if COMMAND_HEADER in Headers(scope=scope) else self._message
-        self.body = envelope(self.code, message, self._details, _root_path(scope), self._next_steps)
-        self.headers["Content-Length"] = str(len(self.body))
-        await (page(scope, receive, send) if page is not None else super().__call__(scope, receive, send))
-
-
-ErrorPage = Callable[[Scope, ErrorResponse], Awaitable[Response | None]]
+ErrorPage = Callable[[Scope, RepoSyncError], Awaitable[Response | None]]
 """Renders the page for an error; None if the client wants JSON. `error_page` of the application's state, if it has
 pages."""
+
+
+async def error_response(scope: Scope, error: RepoSyncError) -> Response:
+    """An error as JSON, or as a page if the client wants one."""
+    scope.setdefault("state", {})[ERROR_CODE] = error.code
+    show: ErrorPage | None = getattr(scope["app"].state, "error_page", None)
+    response = await show(scope, error) if show is not None else None
+    if response is None:
+        # Commands say the next steps in their own words.
+        message = str(error) if COMMAND_HEADER in Headers(scope=scope) else advised(error)
+        body = envelope(error.code, message, error.details, _root_path(scope), error.next_steps)
+        response = Response(body, error.status, media_type="application/json")
+    if error.status == 503:
+        response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if isinstance(error, ApiError):
+        response.headers.update(error.headers)
+    return response
 
 
 def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
@@ -256,7 +245,7 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
         if error.status_code == 405:
             # Starlette lists the methods of the first route of this path only.
             headers["Allow"] = ", ".join(_methods_at(request.scope))
-        return ErrorResponse(HttpError(error.status_code, _message(request, error), headers))
+        return await error_response(request.scope, HttpError(error.status_code, _message(request, error), headers))
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, error: RequestValidationError) -> Response:
@@ -270,7 +259,7 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
         invalid = RequestInvalid(f"The request is not valid: {first}{more}.")
         # A body may contain a hundred thousand mistakes.
         invalid.details = {"problems": problems[:MAX_PROBLEMS]}
-        return ErrorResponse(invalid)
+        return await error_response(request.scope, invalid)
 
     @app.exception_handler(RepoSyncError)
     async def known_error(request: Request, error: RepoSyncError) -> Response:
@@ -280,7 +269,7 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
             log.warning("A request failed: %s", error, extra={"code": error.code, "path": request.scope["path"]})
         # Other servers quote what was sent to them.
         error.redact(redact)
-        return ErrorResponse(error)
+        return await error_response(request.scope, error)
 
 
 def _message(request: Request, error: HTTPException) -> str:

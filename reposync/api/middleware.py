@@ -21,7 +21,6 @@ from reposync.api.errors import (
     ERROR_CODE,
     BodyUnreadable,
     CrossSiteRefused,
-    ErrorResponse,
     HeadersTooLarge,
     HostNotAllowed,
     PathTooLong,
@@ -30,6 +29,7 @@ from reposync.api.errors import (
     ShuttingDown,
     TooManyConnections,
     Unexpected,
+    error_response,
 )
 from reposync.api.hosts import AllowedHosts, is_cross_site, original_host
 from reposync.config.sections import HttpConfig
@@ -108,6 +108,12 @@ class Requests:
                 asyncio.get_running_loop().call_soon(self._log.record, scope["method"], inner, message, seconds)
             await send(message)
 
+        async def answer(error: RepoSyncError) -> None:
+            # A response that has started can only be cut off, which the server does if it is not complete.
+            if not has_started:
+                response = await error_response(inner, error)
+                await response(inner, receive, send_complete)
+
         with bound_contextvars(request=request_id):
             try:
                 self._guard.check(inner)
@@ -115,22 +121,18 @@ class Requests:
                     async with self._turn:
                         await asyncio.sleep(0)
                 await self._app(inner, receive, send_complete)
-                return
             except RepoSyncError as refusal:  # of the guard: the application has handlers
-                response = ErrorResponse(refusal)
+                await answer(refusal)
             except asyncio.CancelledError:
                 # Only the server cancels requests, when it shuts down; it closes the connection.
-                response = ErrorResponse(ShuttingDown())
+                await answer(ShuttingDown())
             except Exception:
                 incident = secrets.token_hex(6)
                 log.exception(
                     "A request ended in an unexpected error",
                     extra={"incident": incident, "method": scope["method"], "path": scope["path"]},
                 )
-                response = ErrorResponse(Unexpected(incident))
-            # A response that has started can only be cut off, which the server does if it is not complete.
-            if not has_started:
-                await response(inner, receive, send_complete)
+                await answer(Unexpected(incident))
 
     def _add_headers(self, scope: Scope, start: Message, request_id: str) -> None:
         headers = MutableHeaders(scope=start)

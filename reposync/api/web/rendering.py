@@ -22,11 +22,12 @@ from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
 from reposync.api.auth import SAFE_METHODS, Principal, actor_of
-from reposync.api.errors import RETRY_AFTER_SECONDS, ErrorPage, ErrorResponse, help_path
+from reposync.api.errors import RETRY_AFTER_SECONDS, ErrorPage, help_path
 from reposync.api.etags import conditional_body
 from reposync.api.routing import ApiParts
 from reposync.api.web.figures import progress
 from reposync.app.application import Application
+from reposync.errors import RepoSyncError
 from reposync.operations.core import Actor, Role
 from reposync.operations.search import Hit
 from reposync.telemetry.health import Health
@@ -191,21 +192,19 @@ _NO_PAGES = ("/api", "/static", "/healthz", "/readyz", "/metrics", "/openapi.jso
 
 
 def error_pages(parts: ApiParts) -> ErrorPage:
-    async def page(scope: Scope, error: ErrorResponse) -> Response | None:
-        request, status = Request(scope), error.status_code
+    async def page(scope: Scope, error: RepoSyncError) -> Response | None:
+        request, status = Request(scope), error.status
         path = scope["path"].removeprefix(parts.access.config.root_path)
         is_for_programs = any(path == top or path.startswith(f"{top}/") for top in _NO_PAGES)
         # Only browsers accept HTML.
         if is_for_programs or "text/html" not in request.headers.get("accept", ""):
             return None
         tries_again = status == 503 and request.method in SAFE_METHODS
-        retry_seconds = int(error.extra_headers.get("Retry-After", RETRY_AFTER_SECONDS)) if tries_again else None
+        retry_seconds = RETRY_AFTER_SECONDS if tries_again else None
         # Cookies of another host name prove nothing.
         is_stranger = error.code == "HOST_NOT_ALLOWED"
         principal = None if is_stranger else await parts.access.principal_or_none(request)
-        values = {"message": error.page_message, "code": error.code, "retry_seconds": retry_seconds}
-        answer = Page(parts, request, principal).show("error.html", status=status, **values)
-        answer.headers.update(error.extra_headers)
-        return answer
+        values = {"message": str(error), "code": error.code, "retry_seconds": retry_seconds}
+        return Page(parts, request, principal).show("error.html", status=status, **values)
 
     return page
