@@ -2,7 +2,7 @@
 
 Programs of several versions share a database during a rolling update, so migrations only add tables, indexes, and
 columns that are nullable or have a default: older programs go on working. Such a revision names the oldest of them,
-`0018_for_0017`, which they read in the database. One that removes what is no longer used is a number alone.
+`0012_for_0011`, which they read in the database. One that removes what is no longer used is a number alone.
 
 Alembic runs from the package without an `alembic.ini`, and is imported only if the schema has to change: that takes
 0.3 s. A new database gets today's tables and indexes at once: a test compares these with what the migrations make of
@@ -29,8 +29,8 @@ from reposync.store.database_errors import LOCK_TIMEOUT, error_code, is_locked
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = ("0007", "0010", "0011", "0017")
-"""Oldest first: of 0.2.0, of 0.2.1, and two of this version."""
+REVISIONS = ("0007", "0010", "0011")
+"""Oldest first: of 0.2.0, of 0.2.1, of this version."""
 
 HEAD = REVISIONS[-1]
 

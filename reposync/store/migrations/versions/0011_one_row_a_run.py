@@ -1,6 +1,7 @@
-"""A run is one row, which lists who asked for it, and its attempts; one registry document instead of several files; and
-the moment at which a repository, or the listing of a group, is due, with the ticks that a repository missed. Programs
-of 0.2 cannot work beside it."""
+"""A run is one row, which lists who asked for it, and its attempts; one registry document instead of several files; a
+group of GitLab projects is a row with its definition, whether it comes from that document or a request; and the moment
+at which a repository, or the listing of a group, is due, with the ticks that a repository missed. Programs of 0.2
+cannot work beside it."""
 
 from __future__ import annotations
 
@@ -71,6 +72,9 @@ def upgrade() -> None:
     _list_attempts()
     _list_missed_ticks()
     _merge_registry_files(op.get_bind())
+    op.execute("ALTER TABLE project_groups ADD COLUMN definition JSON")
+    op.execute("ALTER TABLE project_groups ADD COLUMN origin TEXT DEFAULT 'config' NOT NULL")
+    _move_groups(op.get_bind())
     for table in _UNUSED_TABLES:
         op.execute(f"DROP TABLE {table}")
     op.execute("DROP INDEX uq_sync_runs_tick")
@@ -202,6 +206,26 @@ def _merge_registry_files(connection: sa.Connection) -> None:
         VALUES ('registry', :path, :digest, :document, :applied_by, :applied_at, :superseded)""")  # noqa: S608
     typed = insert.bindparams(sa.bindparam("document", type_=sa.JSON), sa.bindparam("superseded", type_=sa.JSON))
     connection.execute(typed, row)
+
+
+_GROUP = """
+    INSERT INTO project_groups (key, due_at, definition)
+    SELECT :key, applied_at, :definition FROM registry_documents WHERE true
+    ON CONFLICT (key) DO UPDATE SET definition = excluded.definition"""
+
+
+def _move_groups(connection: sa.Connection) -> None:
+    """From the document into rows of their own."""
+    document = connection.scalar(sa.text("SELECT document FROM registry_documents").columns(document=sa.JSON))
+    if not document or "groups" not in document:
+        return
+    groups = document.pop("groups")
+    urls = {server["name"]: server["url"] for server in document.get("gitlab", ())}
+    for group in groups:
+        row = sa.text(_GROUP).bindparams(sa.bindparam("definition", group, type_=sa.JSON))
+        connection.execute(row, {"key": f"{urls[group['gitlab']]}/{group['group']}"})
+    written = sa.text("UPDATE registry_documents SET document = :document")
+    connection.execute(written.bindparams(sa.bindparam("document", document, type_=sa.JSON)))
 
 
 def _merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
