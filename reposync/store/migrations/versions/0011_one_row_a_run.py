@@ -74,7 +74,6 @@ def upgrade() -> None:
     _merge_registry_files(op.get_bind())
     op.execute("ALTER TABLE project_groups ADD COLUMN definition JSON")
     op.execute("ALTER TABLE project_groups ADD COLUMN origin TEXT DEFAULT 'config' NOT NULL")
-    _move_groups(op.get_bind())
     for table in _UNUSED_TABLES:
         op.execute(f"DROP TABLE {table}")
     op.execute("DROP INDEX uq_sync_runs_tick")
@@ -82,6 +81,7 @@ def upgrade() -> None:
     for table, columns in _UNUSED.items():
         for column in columns:
             op.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    _move_groups(op.get_bind())
     op.execute("CREATE INDEX ix_repositories_next_due_at ON repositories (next_due_at)")
     op.execute("CREATE INDEX ix_sync_runs_repository_id ON sync_runs (repository_id, queued_at DESC, id DESC)")
     for name, definition in _PREFERRED.items() if is_sqlite else ():
