@@ -181,6 +181,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Chunks", "Embedded, or reused from known content.", {"{{source}}": rate("reposync_chunks_total", "source")}
         ),
         Panel("Points", "Of each collection.", {"{{collection}}": "max by (collection) (reposync_index_points{@})"}),
+        Panel("Index on disk", "Of the embedded engine.", {"": "max(reposync_index_size_bytes{@})"}, "bytes"),
         Panel(
             "Repositories by progress of a change of the model",
             "",

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -41,6 +42,7 @@ from reposync.supervision import Backoff, end, keep
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics, watch_loop
 from reposync.telemetry.redaction import Secrets
+from reposync.vectors.embedded import EmbeddedEngine
 
 log = structlog.get_logger(__name__)
 
@@ -229,6 +231,9 @@ class Daemon:
         counts = Counter(version.state for version in versions)
         self._metrics.show("index_versions", dict.fromkeys(map(str, VersionState), 0) | counts)
         self._metrics.show("index_points", await _points(app, {version.collection for version in versions}))
+        if app.configuration.qdrant.url is None:
+            folder = EmbeddedEngine(app.configuration.settings.state_dir).folder
+            self._metrics.show("index_size_bytes", await asyncio.to_thread(_size_bytes, folder))
         changes = collection_changes(app, versions)
         self._metrics.show(
             "index_change_repositories",
@@ -244,6 +249,15 @@ async def _points(app: Application, collections: Iterable[str]) -> dict[str, flo
             async with asyncio.timeout(_POINTS_SECONDS):
                 found[name] = await app.index(name).size()
     return found
+
+
+def _size_bytes(folder: Path) -> int:
+    """What the files take on disk: the engine makes sparse ones."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # deleted since it was listed
+            total += path.lstat().st_blocks * 512
+    return total
 
 
 _POINTS_SECONDS = 0.5

@@ -152,6 +152,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "index_versions": ("Versions of the indexes of all repositories.", ("state",)),
     "index_points": ("Points of a collection, of all versions, as Qdrant reports them.", ("collection",)),
+    "index_size_bytes": ("Files of the embedded engine on disk; a Qdrant server has metrics of its own.", ()),
     "index_change_repositories": (
         "Active repositories with an index: done, the configured model is searched; otherwise building, waiting, or "
         "unknown until their next run.",

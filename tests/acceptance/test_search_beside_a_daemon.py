@@ -140,3 +140,8 @@ def test_after_a_kill_nothing_is_sent_to_the_process_that_has_the_port_now(index
         assert indexed.lists("search", "remove", "sessions")[0]["path"] == "sessions.py"
         with pytest.raises(BlockingIOError):
             stranger.accept()
+
+
+def test_the_metrics_of_a_daemon_have_the_points_and_the_size_of_the_index(pod: Pod) -> None:
+    assert (pod.metric("reposync_index_points", collection="code") or 0) >= 4
+    assert (pod.metric("reposync_index_size_bytes") or 0) > 100_000
