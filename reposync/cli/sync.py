@@ -127,7 +127,7 @@ def _plans(perform: Performer, words: list[str], *, full: bool) -> Result:
 
 def _plan_text(plan: operations.syncs.Plan) -> str:
     lines = [f"{escape_unprintable(plan.repository)}: {short(plan.commit_before)} -> {short(plan.commit)}"]
-    if not (plan.files_to_read or plan.files_to_delete or plan.files_to_skip):
+    if not (plan.files_to_read or plan.files_to_delete or plan.files_to_skip or plan.chunks_to_embed):
         lines.append("  nothing to do")
     else:
         lines += [

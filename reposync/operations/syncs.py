@@ -197,9 +197,9 @@ class PlanOptions(Arguments):
 
 
 class Plan(BaseModel):
-    """What a sync would do. `chunks` would be stored; `chunks_to_embed` of them, with `characters_to_embed`, would go
-    to the embedding model, the others have vectors in the index. `blocked`: why the run would stop and wait for
-    approval; null if it would not."""
+    """What a sync would do. `chunks` would be stored or completed; `chunks_to_embed` of them, with
+    `characters_to_embed`, would go to the embedding model, the others have vectors in the index. `blocked`: why the run
+    would stop and wait for approval; null if it would not."""
 
     model_config = ConfigDict(from_attributes=True)
 

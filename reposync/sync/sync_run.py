@@ -261,8 +261,9 @@ async def _is_unchanged(
 
 @dataclass(slots=True)
 class Preview:
-    """`chunks` would be stored; `chunks_to_embed` of them, with `characters_to_embed`, would go to the embedding model,
-    the others have vectors in the index. `blocked`: why the run would stop and wait for approval, None if not."""
+    """`chunks` would be stored, or completed by their meaning; `chunks_to_embed` of them, with `characters_to_embed`,
+    would go to the embedding model, the others have vectors in the index. `blocked`: why the run would stop and wait
+    for approval, None if not."""
 
     repository: str
     commit: str
@@ -317,6 +318,7 @@ async def preview(parts: SyncParts, *, full: bool, progress: RunProgress) -> Pre
     if version.meaning_pending is not None:
         async for page in parts.open_index(version.physical).points_without_vector(version.id):
             texts = [(point, text) for point in page if (text := own_text(point, version.id)) is not None]
+            found.chunks += len(texts)
             await add({point.payload["metadata"]["content_hash"]: len(text) for point, text in texts})
     batches = read_files(parts.content, parts.source, plan.read, target, settings.content, progress)
     async with contextlib.aclosing(batches):

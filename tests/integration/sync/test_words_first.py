@@ -44,7 +44,10 @@ async def test_words_are_searched_while_the_meaning_is_indexed(world: World) -> 
     verdict = await Verification(world.app, against_source=True).verify("project")
     assert "no_vector" not in verdict.counts, "the meaning that follows is not missed"
 
+    plan = await world.preview()
+    assert plan.files_to_read == 0 and plan.chunks >= plan.chunks_to_embed > 0
     run = await world.completed()
+    assert plan.chunks_to_embed == run.chunks_embedded
     assert (failed.files_processed, run.files_processed, run.files_failed) == (300, 0, 0)
     assert (await world.app.searching.search("name77"))[0].meaning_indexed is None
     assert (await index_overview(world.app, "project")).meaning_indexed is None
