@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
-from reposync.errors import VectorIndexError, first_error
 from reposync.vectors import request_bodies as bodies
 from reposync.vectors.collection import (
     LAYOUT,
@@ -22,6 +21,7 @@ from reposync.vectors.collection import (
 from reposync.vectors.connection import QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.hybrid_search import Search, files_with_terms
+from reposync.vectors.point_writes import PointWrites
 from reposync.vectors.port import (
     DENSE,
     CollectionMissing,
@@ -36,16 +36,12 @@ from reposync.vectors.port import (
     WriteScope,
     no_check,
 )
-from reposync.vectors.raw_requests import CollectionRequests, within
-from reposync.vectors.request_bodies import MAX_POINTS, Filter, WriteRequest, write_requests
+from reposync.vectors.raw_requests import CollectionRequests, pages, within
+from reposync.vectors.request_bodies import Filter
 
 if TYPE_CHECKING:
     from reposync.vectors.changes import CollectionChanges
 
-T = TypeVar("T")
-
-# Two keep the server busy while the next is encoded; the embedded engine flushes them together.
-_WRITES_AT_ONCE = 2
 _HASHES_PER_PAGE = 512
 _VECTORS_PER_PAGE = 128
 _MULTIVECTORS_PER_PAGE = 32
@@ -54,7 +50,6 @@ _POINTS_PER_PAGE = 500
 # Limits of facets. An id is 36 bytes.
 _MAX_VERSIONS = 100_000
 _MAX_NAMES = 10
-_SELECTED_PER_REQUEST = 1_000
 # Encoding a change takes 50 us on the event loop.
 _CHANGED_PER_REQUEST = 250
 # Replicas agree within so many attempts, each after twice the delay of the one before.
@@ -70,6 +65,7 @@ class QdrantIndex:
         self._settings = settings
         self._connection = QdrantConnection(settings, transport=transport)
         self._collection = CollectionRequests(settings, self._connection)
+        self._writes = PointWrites(self._collection, self._connection.where)
         self._client: CollectionChanges | None = None
         self._spec: EmbeddingSpec | None = None
 
@@ -156,8 +152,8 @@ class QdrantIndex:
         found: dict[str, Matrix] = {}
         if self._spec is not None and not self._spec.dimension:
             return found
-        size = await self._page(_HASHES_PER_PAGE)
-        for page in _pages(list(dict.fromkeys(content_hashes)), size):
+        size = await self._collection.values_at_once(_HASHES_PER_PAGE)
+        for page in pages(list(dict.fromkeys(content_hashes)), size):
             await self._find_vectors(list(page), found)
         return found
 
@@ -188,80 +184,28 @@ class QdrantIndex:
 
     async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
         """Upsert the new points, then delete the other points of these paths (if `replaces`, and epoch <=
-        scope.epoch), in ordered batch requests below the server's size limit. Durable on return."""
-        multivector = self._spec is not None and self._spec.multivector
-        max_points = await self._points_at_once()
-        requests = write_requests(scope, files, multivector=multivector, max_points=max_points)
-        sent: set[asyncio.Task[None]] = set()
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                # Encoding takes 10 ms per request: a thread does it while the previous requests are sent.
-                while (request := await asyncio.to_thread(next, requests, None)) is not None:
-                    if request.continues and sent:
-                        _, sent = await asyncio.wait(sent)
-                    elif len(sent) == _WRITES_AT_ONCE:
-                        _, sent = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
-                    sent.add(tasks.create_task(self._store(scope, request)))
-        except ExceptionGroup as errors:
-            raise first_error(errors) from errors
-
-    async def _store(self, scope: WriteScope, request: WriteRequest) -> None:
-        async def is_done() -> bool:
-            for ids in _pages(request.ids, await self._page()):
-                mine = bodies.equals(Payload.EPOCH, scope.epoch), {"has_id": list(ids)}
-                if await self._collection.count(bodies.points_of_version(scope.version_id, *mine)) < len(ids):
-                    return False
-            return not any([await self._collection.count(stale) for stale in request.stale])
-
-        operations = request.operations(scope)
-        # A batch that meets a rate limit half-way would begin anew each time.
-        one_by_one = "write_rate_limit" in await self._collection.limits()
-        answered = 0
-        for body in map(bodies.batch, ([each] for each in operations) if one_by_one else [operations]):
-            stored = await self._collection.store(body, is_done, scope.check)
-            if stored is None:
-                return
-            answered += stored
-        if answered != len(operations):
-            raise VectorIndexError(f"{self._connection.where} answered {answered} of {len(operations)} writes.")
+        scope.epoch). Durable on return."""
+        await self._writes.replace_files(scope, files, multivector=self._is_multivector)
 
     async def add_vectors(self, scope: WriteScope, vectors: Mapping[PointId, Matrix]) -> None:
         """Set the dense vectors of points by id, except of points of a later epoch than scope.epoch. Durable on return.
         Raises PointMissing if one of the points does not exist; then some others may have their vectors."""
-        multivector = self._spec is not None and self._spec.multivector
-        updates = bodies.vector_updates(
-            scope, vectors, multivector=multivector, max_points=await self._points_at_once()
-        )
-        while (update := await asyncio.to_thread(next, updates, None)) is not None:
-            ids, operation = update
-            complete = bodies.points_of_version(scope.version_id, {"has_id": ids}, {"has_vector": DENSE})
+        await self._writes.add_vectors(scope, vectors, multivector=self._is_multivector)
 
-            async def is_done(selected: Filter = complete, wanted: int = len(ids)) -> bool:
-                return await self._collection.count(selected) == wanted
-
-            await self._collection.store(bodies.batch([operation]), is_done, scope.check)
-
-    async def _points_at_once(self) -> int:
-        """In a request that writes: one that costs more than the rate limit of a minute is never accepted; one of a
-        quarter waits 15 s."""
-        limits = await self._collection.limits()
-        rate = limits.get("write_rate_limit")
-        return within(MAX_POINTS, limits.get("upsert_max_batchsize"), None if rate is None else rate // 4)
-
-    async def _page(self, size: int = _SELECTED_PER_REQUEST) -> int:
-        """Values in one condition."""
-        return within(size, (await self._collection.limits()).get("condition_max_size"))
+    @property
+    def _is_multivector(self) -> bool:
+        return self._spec is not None and self._spec.multivector
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         """Delete all points of these paths with epoch <= scope.epoch."""
-        for page in _pages(paths, await self._page()):
+        for page in pages(paths, await self._collection.values_at_once()):
             await self._delete_pages(bodies.writable(scope, bodies.one_of(Payload.PATH, page)), scope.check)
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
         """Delete these points of the version, except those of a later epoch than scope.epoch. A point of another
         program may have no epoch, or one that is not a number."""
         mine = bodies.points_of_version(scope.version_id) | {"must_not": [bodies.later_than(scope.epoch)]}
-        for page in _pages(ids, await self._page()):
+        for page in pages(ids, await self._collection.values_at_once()):
             await self._collection.delete(mine, page, scope.check)
 
     async def remove_version(self, version_id: str, *, check: Callable[[], None] = no_check) -> None:
@@ -273,7 +217,7 @@ class QdrantIndex:
 
     async def _delete_pages(self, selected: Filter, check: Callable[[], None]) -> int:
         """In pages of ids: one delete of 500,000 points takes a server longer than any time-out."""
-        size = await self._page()
+        size = await self._collection.values_at_once()
         deleted = 0
         async for page in self._collection.scrolled(selected, False, page_size=lambda: size):
             await self._collection.delete(selected, [point["id"] for point in page], check)
@@ -299,7 +243,7 @@ class QdrantIndex:
                 new = {"repository": name, "url": url_of(had["path"], had["start_line"], had["end_line"])}
                 if not had.items() >= new.items():
                     changes[point["id"]] = new
-            for ids in _pages(list(changes), _CHANGED_PER_REQUEST):
+            for ids in pages(list(changes), _CHANGED_PER_REQUEST):
                 await (await self._changes()).set_metadata({each: changes[each] for each in ids}, check)
             written += len(changes)
         return written
@@ -330,7 +274,7 @@ class QdrantIndex:
         missing, found = list(ids), set[PointId]()
         for attempt in range(_REPLICA_ATTEMPTS):
             await asyncio.sleep(_FIRST_DELAY_SECONDS * 2**attempt)
-            for page in _pages(missing):
+            for page in pages(missing):
                 body = {"ids": list(page), "with_payload": False}
                 points = await self._collection.request("look for points", "POST", "/points", body)
                 found |= {point["id"] for point in points}
@@ -354,7 +298,7 @@ class QdrantIndex:
 
     async def points_with_ids(self, version_id: str, ids: Sequence[PointId]) -> AsyncIterator[Sequence[StoredPoint]]:
         """Those of the version with these ids, with their payload, in pages."""
-        for page in _pages(ids, await self._page()):
+        for page in pages(ids, await self._collection.values_at_once()):
             async for points in self._stored(bodies.points_of_version(version_id, {"has_id": list(page)})):
                 yield points
 
@@ -363,7 +307,7 @@ class QdrantIndex:
     ) -> AsyncIterator[Sequence[StoredPoint]]:
         """All points of these paths with their payload, in pages. `with_dense`: those with dense vectors, and these."""
         more = [{"has_vector": DENSE}] if with_dense else []
-        for page in _pages(paths, await self._page()):
+        for page in pages(paths, await self._collection.values_at_once()):
             selected = bodies.points_of_version(version_id, bodies.one_of(Payload.PATH, page), *more)
             async for points in self._stored(selected, with_dense=with_dense):
                 yield points
@@ -424,7 +368,3 @@ def _dense(point: Mapping[str, Any]) -> Matrix:
     import numpy as np  # only if something is embedded: takes 0.1 s
 
     return np.array(point["vector"][DENSE], dtype=np.float32, ndmin=2)
-
-
-def _pages(selected: Sequence[T], size: int = _SELECTED_PER_REQUEST) -> list[Sequence[T]]:
-    return [selected[start : start + size] for start in range(0, len(selected), size)]

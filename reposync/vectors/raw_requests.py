@@ -35,6 +35,7 @@ from reposync.vectors.request_bodies import Filter
 T = TypeVar("T")
 
 _IDS_PER_PAGE = 4_000
+_VALUES_PER_CONDITION = 1_000
 # A write of unknown outcome is awaited while the server has writes in its queue, at most so long.
 _LONGEST_QUEUE_SECONDS = 600.0
 _QUEUE_POLL_SECONDS = 1.0
@@ -75,6 +76,10 @@ class CollectionRequests:
             return self.learn_limits(await self.describe())
         except CollectionMissing:
             return {}
+
+    async def values_at_once(self, size: int = _VALUES_PER_CONDITION) -> int:
+        """In one condition."""
+        return within(size, (await self.limits()).get("condition_max_size"))
 
     async def has_replicas(self) -> bool:
         """Whether a read may miss what another replica has."""
@@ -259,3 +264,7 @@ class CollectionRequests:
 def within(size: int, *limits: int | None) -> int:
     """`size`, or the smallest limit."""
     return max(1, min([size, *(each for each in limits if each is not None)]))
+
+
+def pages(selected: Sequence[T], size: int = _VALUES_PER_CONDITION) -> list[Sequence[T]]:
+    return [selected[start : start + size] for start in range(0, len(selected), size)]
