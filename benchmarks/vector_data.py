@@ -93,15 +93,15 @@ async def load_base(folder: Path | None, windows: int, cache: Path) -> Base:
 
 
 def read_sources(folder: Path | None, windows: int) -> tuple[list[list[str]], list[str]]:
-    """The windows of each chunk of whole Python files, drawn at random until there are `windows`; sentences of these
-    files that are in none of the chunks. None: the standard library and the installed packages."""
+    """The windows of each chunk of whole Python files, drawn at random until there are `windows` and a sentence;
+    sentences of these files that are in none of the chunks. None: the standard library and the installed packages."""
     paths = [path for path in (folder.rglob("*.py") if folder else source_files()) if path.suffix == ".py"]
     paths.sort()
     random.Random(11).shuffle(paths)
     chunks: list[list[str]] = []
     sentences: set[str] = set()
     for path in paths:
-        if sum(map(len, chunks)) >= windows:
+        if sentences and sum(map(len, chunks)) >= windows:
             break
         if path.is_symlink() or path.stat().st_size > _LARGEST_FILE_BYTES:
             continue

@@ -185,16 +185,12 @@ class QdrantIndex:
     async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
         """Upsert the new points, then delete the other points of these paths (if `replaces`, and epoch <=
         scope.epoch). Durable on return."""
-        await self._writes.replace_files(scope, files, multivector=self._is_multivector)
+        await self._writes.replace_files(scope, files, self._spec)
 
     async def add_vectors(self, scope: WriteScope, vectors: Mapping[PointId, Matrix]) -> None:
         """Set the dense vectors of points by id, except of points of a later epoch than scope.epoch. Durable on return.
         Raises PointMissing if one of the points does not exist; then some others may have their vectors."""
-        await self._writes.add_vectors(scope, vectors, multivector=self._is_multivector)
-
-    @property
-    def _is_multivector(self) -> bool:
-        return self._spec is not None and self._spec.multivector
+        await self._writes.add_vectors(scope, vectors, self._spec)
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         """Delete all points of these paths with epoch <= scope.epoch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from reposync.embedding.port import Matrix
+from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.errors import VectorIndexError, first_error
 from reposync.vectors import request_bodies as bodies
 from reposync.vectors.port import DENSE, FileWrite, Payload, PointId, WriteScope
@@ -17,16 +17,21 @@ _WRITES_AT_ONCE = 2
 
 
 class PointWrites:
-    """`where`: names the server in messages."""
+    """`where`: names the server in messages. `spec`: what the collection was made for, if that is known."""
 
     def __init__(self, collection: CollectionRequests, where: str) -> None:
         self._collection = collection
         self._where = where
 
-    async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite], *, multivector: bool) -> None:
+    async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite], spec: EmbeddingSpec | None) -> None:
         """See `QdrantIndex.replace_files`: in ordered batch requests below the server's size limit."""
-        max_points = await self._points_at_once()
-        requests = write_requests(scope, files, multivector=multivector, max_points=max_points)
+        requests = write_requests(
+            scope,
+            files,
+            multivector=spec is not None and spec.multivector,
+            has_dense=spec is not None and spec.dimension > 0,
+            max_points=await self._points_at_once(),
+        )
         sent: set[asyncio.Task[None]] = set()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -60,11 +65,12 @@ class PointWrites:
         if answered != len(operations):
             raise VectorIndexError(f"{self._where} answered {answered} of {len(operations)} writes.")
 
-    async def add_vectors(self, scope: WriteScope, vectors: Mapping[PointId, Matrix], *, multivector: bool) -> None:
+    async def add_vectors(
+        self, scope: WriteScope, vectors: Mapping[PointId, Matrix], spec: EmbeddingSpec | None
+    ) -> None:
         """See `QdrantIndex.add_vectors`."""
-        updates = bodies.vector_updates(
-            scope, vectors, multivector=multivector, max_points=await self._points_at_once()
-        )
+        multivector, max_points = spec is not None and spec.multivector, await self._points_at_once()
+        updates = bodies.vector_updates(scope, vectors, multivector=multivector, max_points=max_points)
         while (update := await asyncio.to_thread(next, updates, None)) is not None:
             ids, operation = update
             complete = bodies.points_of_version(scope.version_id, {"has_id": ids}, {"has_vector": DENSE})

@@ -99,10 +99,15 @@ class WriteRequest:
 
 
 def write_requests(
-    scope: WriteScope, files: Iterable[FileWrite], *, multivector: bool, max_points: int = MAX_POINTS
+    scope: WriteScope,
+    files: Iterable[FileWrite],
+    *,
+    multivector: bool,
+    has_dense: bool = False,
+    max_points: int = MAX_POINTS,
 ) -> Iterator[WriteRequest]:
-    """Requests in order: each file's new points before the delete of its other points. Raises VectorIndexError for
-    wrong vectors."""
+    """Requests in order: each file's new points before the delete of its other points. `has_dense`: points of the
+    collection may have dense vectors. Raises VectorIndexError for wrong vectors."""
     request = WriteRequest(max_points=max_points)
     for file in files:
         ids: list[str] = []
@@ -116,7 +121,7 @@ def write_requests(
                 request.add(request.points, encoded)
             ids.append(identity)
             request.ids.append(identity)
-            if point.dense is None and file.replaces:
+            if has_dense and point.dense is None and file.replaces:
                 request.renewed.append(identity)
         if file.replaces:
             stale = writable(scope, equals(Payload.PATH, file.path)) | ({"must_not": [{"has_id": ids}]} if ids else {})

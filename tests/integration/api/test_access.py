@@ -138,13 +138,13 @@ async def test_every_route_that_reads_needs_a_token_but_the_probes(door: httpx.A
 
 async def test_a_reader_cannot_use_any_route_that_changes_something(door: httpx.AsyncClient) -> None:
     routes = [
-        (method, path.format(name="x", run_id="x", repository="x", repository_id="x"))
+        (method, path.format(name="x", run_id="x", repository="x", repository_id="x", group="x"))
         for path, methods in (await door.get("/openapi.json")).json()["paths"].items()
         for method in methods
         if method != "get" and "/webhooks/" not in path
     ]
 
-    assert len(routes) == 17
+    assert len(routes) == 19
     for method, path in routes:
         assert code(await door.request(method, path, headers=bearer(READER))) == (403, "FORBIDDEN"), path
 

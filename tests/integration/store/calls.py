@@ -201,6 +201,7 @@ def _versions() -> dict[str, Call]:
         "build_again": lambda it: it.store.versions.build_again(it.running, it.retired),
         "begin_epoch": lambda it: it.store.versions.begin_epoch(it.running, it.building, identity="index-1"),
         "publish": lambda it: it.store.versions.publish(it.running, it.building, it.row, it.published(HEAD)),
+        "record_meaning": lambda it: it.store.versions.record_meaning(it.running, it.live.id, 5),
         "record_head": lambda it: it.store.versions.record_head(it.running, HEAD, None),
         "remove": lambda it: it.store.versions.remove(it.running, it.retired.id),
     }

@@ -166,16 +166,6 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     assert verdict.exact
 
 
-async def test_a_first_sync_reads_what_killed_its_worker_once_more(world: World, pool: ContentPool, monkeypatch):
-    world.app.content, others = pool, set(content_workers())
-    world.repository.commit({f"f{n:03}.py": f"value = {n}\n".encode() for n in range(MANY)})
-    monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", MANY)
-    # While words are indexed: the batch, and the first file of it twice.
-    run = await sync_with_killed_workers(world, 3, others)
-    assert (run.status, run.error_code, run.files_failed) == ("completed", None, 0)
-    assert await world.indexed() == await world.expected()
-
-
 NONSENSE = """
 import asyncio
 import resource
