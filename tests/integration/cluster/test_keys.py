@@ -77,7 +77,7 @@ async def refused(world: World, api_key: str) -> str:
 @pytest.mark.parametrize("api_key", ["", "a-wrong-key", READ_ONLY, token({"collection": "other", "access": "rw"})])
 async def test_without_the_right_key_the_sentence_names_the_variable_and_the_access(world: World, api_key: str) -> None:
     sentence = await refused(world, api_key)
-    assert "Check QDRANT_API_KEY and its permissions" in sentence
+    assert "Check REPOSYNC_QDRANT_API_KEY and its permissions" in sentence
     assert "needs a key with manage access" in sentence
 
 

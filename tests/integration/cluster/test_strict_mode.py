@@ -33,7 +33,7 @@ async def prove(world: World) -> None:
     assert await world.app.searching.search("alpha", path_glob="src/", limit=30)
     for pattern in (r"def alpha_7\(", "alpha_7", r"alpha_[7]\("):  # narrowed by the index, and not
         found = await grep(world.app, pattern, path_glob="src/")
-        assert [(each.path, [line.line for line in each.matches]) for each in found.files] == [("src/alpha.py", [15])]
+        assert [(each.path, [line.line for line in each.matches]) for each in found.items] == [("src/alpha.py", [15])]
         assert found.stopped is None
     verdict = await Verification(world.app, against_source=True).verify("project")
     assert verdict.trouble is None, verdict.trouble
