@@ -183,7 +183,7 @@ class SyncRun:
                 attempt = (run, self._lease, self._progress)
                 await VersionUpdate(parts, *attempt, embedder, situation, state, target, work, words_only).apply()
         pending = situation.working.meaning_pending
-        if words_only:
+        if words_only and pending is None:
             pending = (await parts.manifests.totals(situation.working.id)).chunks
         return await self._publish(situation, state, attributes, head, meaning_pending=pending)
 
@@ -315,7 +315,7 @@ async def preview(parts: SyncParts, *, full: bool, progress: RunProgress) -> Pre
                 new.pop(known, None)
         to_embed.update(new)
 
-    if version.meaning_pending is not None:
+    if version.meaning_pending is not None and state.identity:
         async for page in parts.open_index(version.physical).points_without_vector(version.id):
             texts = [(point, text) for point in page if (text := own_text(point, version.id)) is not None]
             found.chunks += len(texts)
