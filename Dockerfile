@@ -4,6 +4,8 @@ ARG BUILD_BASE=python:3.11-bookworm
 ARG BASE=python:3.11-slim-bookworm
 # The package's version: the build fails where it is another one, so that the label says what is inside.
 ARG VERSION=0.2.1
+# requirements-transformer.lock: with the embedding providers `local` and `onnx` too.
+ARG LOCK=requirements.lock
 
 FROM ${BASE} AS base
 
@@ -15,25 +17,24 @@ ENV PIP_CONFIG_FILE=/run/secrets/pip.conf \
     PIP_QUIET=1 \
     PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
-COPY .ci/image/build.lock requirements.lock ./
+ARG LOCK
+COPY .ci/image/build.lock ${LOCK} ./
 RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem \
     python3 -m venv /build \
     && /build/bin/python -m pip install --no-compile --require-hashes --only-binary :all: -r build.lock \
     && python3 -m venv --without-pip /opt/reposync \
     && /build/bin/python -m pip --python /opt/reposync/bin/python install --no-compile --require-hashes \
-        --only-binary :all: -r requirements.lock
+        --only-binary :all: -r "${LOCK}"
 
 COPY . .
 ARG VERSION
-# hf-xet makes downloads from a model hub quicker; this program has its model with it.
 RUN export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheel \
     && /build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheel . \
     && /build/bin/python -m pip --python /opt/reposync/bin/python install --no-compile --no-deps "reposync==${VERSION}" \
-    && /build/bin/python -m pip --python /opt/reposync/bin/python uninstall --yes hf-xet \
     && install -m 0755 .ci/image/health.py /opt/reposync/bin/reposync-health \
     && install -m 0755 /build/bin/dumb-init /opt/reposync/bin/dumb-init \
     && python3 .ci/image/slim.py /opt/reposync reposync reposync-health dumb-init \
-    && ORT_DISABLE_TELEMETRY=1 /opt/reposync/bin/python .ci/image/bytecode.py /build/modules
+    && /opt/reposync/bin/python .ci/image/bytecode.py /build/modules
 RUN --mount=type=bind,from=base,source=/,target=/base \
     /build/bin/python .ci/image/sbom.py /opt/reposync/bin/python /base /opt/reposync/sbom.cdx.json
 

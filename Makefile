@@ -95,7 +95,8 @@ reference: $(VENV)/.stamp
 # Needs uv. The files name no registry: users install from their own.
 lock:
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o requirements.lock
-	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --group dev -c requirements.lock --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o requirements-dev.lock
+	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --extra transformer -c requirements.lock --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o requirements-transformer.lock
+	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --group dev -c requirements-transformer.lock --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o requirements-dev.lock
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile .ci/image/build.in -c requirements-dev.lock --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o .ci/image/build.lock
 
 clean:

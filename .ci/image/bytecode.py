@@ -23,9 +23,9 @@ from pathlib import Path
 import reposync
 from reposync.cli.main import cli
 from reposync.config.sections import EmbeddingConfig
-from reposync.embedding.local import LocalEmbedder
+from reposync.embedding.static import StaticEmbedder
 
-OF_EXTRAS = ("reposync.telemetry.traces",)
+OF_EXTRAS = ("reposync.telemetry.traces", "reposync.embedding.local_model")
 """Modules whose libraries are not in the image."""
 
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 async def try_the_model() -> None:
-    embedder = LocalEmbedder(EmbeddingConfig(provider="local"))
+    embedder = StaticEmbedder(EmbeddingConfig())
     try:
         (rows,) = await embedder.embed(["def main(): pass"])
         assert rows.shape == (1, (await embedder.spec()).dimension), rows.shape  # noqa: S101

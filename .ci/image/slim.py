@@ -17,8 +17,6 @@ from pathlib import Path
 
 # Relative to site-packages; a pattern that matches nothing is an error, so that none outlives its reason.
 UNUSED = (
-    # The runtime once more, for programs in C: the Python module has it linked in.
-    "onnxruntime/capi/libonnxruntime.so.*",
     "*/tests",
     "*/*/tests",
     # The backend for other Pythons than CPython.

@@ -276,7 +276,10 @@ def _import_parts(registry: Registry) -> None:
     """Import what runs need. Called in a thread, because together these imports take seconds."""
     importlib.import_module("qdrant_client")
     parts = ["vectors.index", "sources.remote", "sources.gitlab", "sync.sync_run", "content.chunking"]
-    if registry.embedding.provider == "local":
-        parts.append("embedding.local_model")
+    if registry.embedding.provider == "static":
+        parts.append("embedding.word_table")
     for module in parts:
         importlib.import_module(f"reposync.{module}")
+    if registry.embedding.provider == "local":
+        with contextlib.suppress(ImportError):  # the readiness check says what to install
+            importlib.import_module("reposync.embedding.local_model")

@@ -83,9 +83,7 @@ class HealthChecks:
         if app.locks is not None:
             # Degraded: the database's claim guards every sync too.
             checks["redis"] = Check(app.locks.ping)
-        if registry.embedding.provider == "local":
-            checks["embedding"] = Check(self._ask_local_model, pause_seconds=self.others_seconds)
-        elif registry.embedding.provider != "none":
+        if registry.embedding.provider != "none":
             checks["embedding"] = Check(lambda: app.embedder().ping(), pause_seconds=self.others_seconds)
         for server in registry.gitlab:
             ask = partial(self._ask_gitlab, server)
@@ -114,12 +112,6 @@ class HealthChecks:
 
     async def _ask_index(self) -> None:
         await self.app.index(self.app.configuration.registry.defaults.collection).ping()
-
-    async def _ask_local_model(self) -> None:
-        # Not the embedder: its import takes a second, and its memory is never freed.
-        from reposync.embedding.settings import check_weights
-
-        await asyncio.to_thread(check_weights)
 
     async def _ask_gitlab(self, server: GitLabInstance) -> None:
         from reposync.sources.gitlab_client import GitLabClient

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_va
 from reposync.config import fields, secret_fields
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
 
-Provider = Literal["local", "openai", "tei", "ollama", "none"]
+Provider = Literal["static", "local", "openai", "tei", "ollama", "none"]
 Quantization = Literal["none", "int8", "binary", "turbo"]
 Ranking = Literal["code", "plain"]
 
@@ -31,6 +31,7 @@ _SERVER_KEYS = (
     | _INPUT_TYPES
 )
 MEANINGLESS_KEYS: dict[str, frozenset[str]] = {
+    "static": _SERVER_KEYS | {"batch", "concurrency"},
     "local": _SERVER_KEYS,
     "none": _SERVER_KEYS | {"window", "batch", "concurrency"},
     "openai": _PROMPT_NAMES,
@@ -60,7 +61,9 @@ class EmbeddingConfig(ConfigModel):
     model_config = ConfigDict(json_schema_extra=_REQUIRED_SCHEMA)
 
     provider: fields.Words[Provider] = Field(
-        "local", description="local: the embedded model. openai, tei, ollama: a server. none: sparse search only."
+        "static",
+        description="static: the embedded table of words. local: the embedded transformer, of the extra `transformer`. "
+        "openai, tei, ollama: a server. none: sparse search only.",
     )
     url: fields.BaseUrl | None = key(None, "The server; null with openai: api.openai.com.")
     model: fields.Text | None = key(None, "Name of the model at the server.")

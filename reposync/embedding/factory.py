@@ -17,6 +17,10 @@ def open_embedder(config: EmbeddingConfig, on_use: OnUse = no_use) -> Embedder:
     is contacted yet. Raises ConfigError if the CA file or the proxy for a server cannot be used."""
     if config.provider == "none":
         return NoEmbedder()
+    if config.provider == "static":
+        from reposync.embedding.static import StaticEmbedder
+
+        return StaticEmbedder(config, on_use)
     if config.provider == "local":
         from reposync.embedding.local import LocalEmbedder
 

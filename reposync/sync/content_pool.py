@@ -160,11 +160,12 @@ class ContentPool:
 
 @dataclass
 class RunContent:
-    """Prepares the files of one run. `over_budget`: paths of files that have no symbols, because to find them takes too
-    long."""
+    """Prepares the files of one run. `window`: see `Job`. `over_budget`: paths of files that have no symbols, because
+    to find them takes too long."""
 
     pool: ContentPool
     settings: ContentSettings
+    window: int | None = None
     over_budget: list[str] = field(default_factory=list)
 
     async def prepare(self, files: Sequence[RawFile]) -> list[PreparedFile]:
@@ -172,7 +173,7 @@ class RunContent:
         prepared: list[PreparedFile] = []
         while rest := files[len(prepared) :]:
             try:
-                prepared += await self.pool.work(Job(rest, self.settings))
+                prepared += await self.pool.work(Job(rest, self.settings, self.window))
             except WorkerDied as death:
                 prepared += death.files
                 if len(prepared) < len(files):
@@ -183,7 +184,7 @@ class RunContent:
     async def _alone(self, file: RawFile, *, is_parser: bool) -> PreparedFile:
         for _ in range(_TRIES_ALONE):
             try:
-                return (await self.pool.work(Job([file], self.settings, with_symbols=not is_parser)))[0]
+                return (await self.pool.work(Job([file], self.settings, self.window, with_symbols=not is_parser)))[0]
             except WorkerDied as death:
                 is_parser = death.is_parser
         died = PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes)

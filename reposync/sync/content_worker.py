@@ -55,7 +55,7 @@ def _prepared(preparation: Preparation, job: Job) -> Iterator[PreparedFile]:
     until = time.monotonic() + TURN_SECONDS
     for file in job.files:
         signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process, also inside a library
-        yield preparation.prepare(file, job.settings, with_symbols=job.with_symbols)
+        yield preparation.prepare(file, job.settings, job.window, with_symbols=job.with_symbols)
         if time.monotonic() >= until:
             break
     signal.setitimer(signal.ITIMER_PROF, 0)

@@ -127,10 +127,23 @@ class VersionChoice:
         common: dict[str, Any] = {"collection": self.parts.collection, "generation": self.parts.repository.generation}
         if (retired := same.get(VersionState.RETIRED)) is not None and retired.meaning_pending is None:
             return retired if self.run is None else await self.parts.versions.build_again(self.run, retired, **common)
+        if self.run is not None:
+            _announce(self.run.repository, versions, wanted)
         made_of = {"physical": wanted.physical, "settings_key": wanted.key, "settings": asdict(wanted)}
         if self.run is None:
             return unwritten_version(self.parts.repository, VersionState.BUILDING, common | made_of)
         return await self.parts.versions.add(self.run, VersionState.BUILDING, **common, **made_of)
+
+
+def _announce(repository: str, versions: Sequence[IndexVersion], wanted: VersionSettings) -> None:
+    """Once a new version: a different default of a new release is nothing that anybody configured."""
+    live = next((each for each in versions if each.state is VersionState.LIVE), None)
+    made = VersionSettings.read(live.settings) if live is not None else None
+    if made is not None and made.spec != wanted.spec:
+        log.info(
+            "a new index of %s is built beside the one that is searched: its model is %s (%s), not %s (%s)",
+            *(repository, wanted.spec.model, wanted.spec.provider, made.spec.model, made.spec.provider),
+        )
 
 
 # Versions that are no longer searched ---------------------------------------------------------------------------------

@@ -196,11 +196,15 @@ class DenseVectors:
     async def embed(self, batch: Sequence[PreparedFile]) -> Sequence[PreparedFile]:
         """The batch with its vectors. A file whose text the model refuses is returned as failed; the others are not
         affected. Raises as `of_texts`."""
-        if self.spec.dimension == 0:
-            self.progress.embedded(sum(len(file.chunks) for file in batch))
+        chunks = list(_chunks(batch))
+        is_static = self.spec.dimension and all(chunk.dense is not None for chunk in chunks)
+        if is_static:
+            self.progress.figures.chunks_embedded += len(chunks)
+        if is_static or self.spec.dimension == 0:
+            self.progress.embedded(len(chunks))
             return batch
         self.progress.file = sanitize_text(batch[0].path)[:_SHOWN_PATH] if batch else None
-        vectors = await self.of_texts([(chunk.content_hash, chunk.text) for chunk in _chunks(batch)], batch)
+        vectors = await self.of_texts([(chunk.content_hash, chunk.text) for chunk in chunks], batch)
         return [_with_vectors(file, vectors) for file in batch]
 
     async def of_texts(

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 from reposync.content.documents import FileText, cut, read_text
 from reposync.content.model import Chunk, Skip, Skipped, content_hash
 from reposync.content.symbols import OverBudget, definitions, symbols_of_chunks
+from reposync.embedding.port import Matrix
 from reposync.embedding.sparse import document_vector
 from reposync.paths import path_text
 from reposync.symbol import Symbol
@@ -40,9 +42,9 @@ class RawFile:
 
 @dataclass(frozen=True, slots=True)
 class PreparedFile:
-    """A file with the points of its chunks, or why it has none. Their dense vectors are added when it is embedded, and
-    their links when it is stored. `size_bytes`: None if its path alone decided. `is_over_budget`: it has no symbols,
-    because parsing it takes too long."""
+    """A file with the points of its chunks, or why it has none. Dense vectors that are not computed here are added when
+    it is embedded, links when it is stored. `size_bytes`: None if its path alone decided. `is_over_budget`: it has no
+    symbols, because parsing it takes too long."""
 
     path: str
     mode: int
@@ -64,20 +66,23 @@ class PreparedFile:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the content of a file becomes, whatever its path."""
+    """What the content of a file becomes, whatever its path. `vectors`: of the chunks, if they are computed here."""
 
     chunks: Sequence[Chunk] = ()
     symbols: Sequence[Sequence[Symbol]] = ()
+    vectors: Sequence[Matrix] = ()
     skipped: Skipped | None = None
     is_over_budget: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`with_symbols`: False for a file whose definitions take too long to find."""
+    """`window`: of the static model in characters, to compute dense vectors too. `with_symbols`: False for a file whose
+    definitions take too long to find."""
 
     files: Sequence[RawFile]
     settings: ContentSettings
+    window: int | None = None
     with_symbols: bool = True
 
 
@@ -88,7 +93,9 @@ class Preparation:
 
     contents: dict[tuple[object, ...], Content] = field(default_factory=dict)
 
-    def prepare(self, file: RawFile, settings: ContentSettings, *, with_symbols: bool = True) -> PreparedFile:
+    def prepare(
+        self, file: RawFile, settings: ContentSettings, window: int | None = None, *, with_symbols: bool = True
+    ) -> PreparedFile:
         """A failure becomes the skip reason of the file."""
         prepared = PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes)
         if file.unreadable is not None:
@@ -97,7 +104,7 @@ class Preparation:
             text = read_text(file.path, file.content, file.size_bytes, max_file_bytes=settings.max_file_bytes)
             if isinstance(text, Skipped):
                 return replace(prepared, skipped=text)
-            content = self._content(file, text, settings, with_symbols=with_symbols)
+            content = self._content(file, text, settings, window, with_symbols=with_symbols)
             if content.skipped is not None:
                 return replace(prepared, skipped=content.skipped)
             return _with_points(prepared, text.language, content)
@@ -105,12 +112,17 @@ class Preparation:
             # Only the type: the message of an error may quote the file.
             return prepared.failed(f"could not be processed: {type(error).__name__}")
 
-    def _content(self, file: RawFile, text: FileText, settings: ContentSettings, *, with_symbols: bool) -> Content:
-        key = file.sha, text.language, file.keep_generated, text.lines is not None, settings, with_symbols
+    def _content(
+        self, file: RawFile, text: FileText, settings: ContentSettings, window: int | None, *, with_symbols: bool
+    ) -> Content:
+        key = file.sha, text.language, file.keep_generated, text.lines is not None, settings, window, with_symbols
         if key not in self.contents:
             if not any(known[0] == file.sha for known in self.contents):
                 self.contents.clear()
-            self.contents[key] = _parsed(file, text, settings, with_symbols=with_symbols)
+            content = _parsed(file, text, settings, with_symbols=with_symbols)
+            if window is not None:
+                content = replace(content, vectors=_vectors(content.chunks, window))
+            self.contents[key] = content
         return self.contents[key]
 
 
@@ -132,6 +144,14 @@ def _parsed(file: RawFile, text: FileText, settings: ContentSettings, *, with_sy
     return Content(document.chunks, [()] * len(document.chunks), is_over_budget=True)
 
 
+def _vectors(chunks: Sequence[Chunk], window: int) -> list[Matrix]:
+    # Imported here: an embedding server's files need no table.
+    from reposync.embedding.word_table import load_table
+
+    table = load_table()
+    return [table.matrix(chunk.text, window) for chunk in chunks]
+
+
 def _with_points(prepared: PreparedFile, language: str | None, content: Content) -> PreparedFile:
     points = tuple(
         PointWrite(
@@ -141,11 +161,13 @@ def _with_points(prepared: PreparedFile, language: str | None, content: Content)
             chunk.end_line,
             content_hash(chunk.text),
             url=None,
-            dense=None,
+            dense=dense,
             sparse=document_vector(chunk.text, path=prepared.path, names=[each.name for each in symbols]),
             symbols=symbols,
             start_index=chunk.start_index,
         )
-        for number, (chunk, symbols) in enumerate(zip(content.chunks, content.symbols, strict=True))
+        for number, (chunk, symbols, dense) in enumerate(
+            zip(content.chunks, content.symbols, content.vectors or repeat(None), strict=False)
+        )
     )
     return replace(prepared, language=language, chunks=points, is_over_budget=content.is_over_budget)

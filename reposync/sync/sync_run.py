@@ -90,6 +90,8 @@ class SyncRun:
         sync."""
         if situation.live is not None or not situation.wanted.spec.dimension or self._run.repair:
             return False
+        if await self._parts.embedder.window_of_workers() is not None:
+            return False
         self._progress.enter("planning")
         return (await self._read_target(head, {})).files >= WORDS_FIRST_FILES
 

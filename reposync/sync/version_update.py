@@ -187,7 +187,8 @@ class VersionUpdate:
     async def _read(self, writer: Writer, vectors: DenseVectors) -> None:
         settings = self.situation.wanted.content
         judge = partial(_judge, self.work.plan.read, self.work)
-        content = RunContent(self.parts.content, settings)
+        window = None if self.words_only else await self.embedder.window_of_workers()
+        content = RunContent(self.parts.content, settings, window)
         self.parts.content.warm()
 
         async def prepare(batch: Sequence[RawFile]) -> Sequence[PreparedFile]:

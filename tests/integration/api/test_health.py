@@ -89,7 +89,7 @@ def folder() -> Any:
         yield folder
 
 
-async def test_with_nothing_configured_database_embedded_index_and_local_model_are_well(folder: Path) -> None:
+async def test_with_nothing_configured_database_embedded_index_and_static_model_are_well(folder: Path) -> None:
     async with watching(folder, "") as watched:
         for name in ("database", "qdrant", "embedding"):
             said = await watched.is_(name, "ok")

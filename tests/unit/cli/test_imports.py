@@ -15,6 +15,7 @@ HEAVY = (
     "pydantic", "qdrant_client", "redis", "requests", "rich", "ruamel", "sqlalchemy", "sqlmodel", "starlette",
     "tokenizers",
 )  # fmt: skip
+EMBEDDED = ("embedding.local", "embedding.static")
 DATABASE = {"pydantic", "sqlalchemy", "sqlmodel"}
 SCRIPT = """
 import json, sys
@@ -63,7 +64,14 @@ def test_a_search_a_reader_and_a_sync_without_work_import_no_sources_and_no_mode
 
 
 def test_a_sync_without_changes_imports_nothing_that_embeds_or_changes_the_index(tmp_path: Path) -> None:
-    modules = ("app.application", "embedding.local", "sources.local", "sync.sync_run", "vectors.index")
+    modules = (
+        "app.application",
+        "embedding.local",
+        "embedding.static",
+        "sources.local",
+        "sync.sync_run",
+        "vectors.index",
+    )
     lines = "\n".join(f"import reposync.{each}" for each in modules)
     done = subprocess.run(
         [sys.executable, "-c", f"{lines}\nimport sys\nprint(*sys.modules)"],

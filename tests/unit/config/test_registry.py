@@ -113,7 +113,7 @@ def test_no_file_is_an_empty_registry_with_the_defaults() -> None:
     loaded = load_registry(None, {})
 
     assert (loaded.registry, loaded.warnings, loaded.path) == (Registry(), (), None)
-    assert (loaded.registry.defaults.chunk.size, loaded.registry.embedding.provider) == (7000, "local")
+    assert (loaded.registry.defaults.chunk.size, loaded.registry.embedding.provider) == (7000, "static")
 
 
 def test_a_token_for_a_server_on_this_machine_needs_no_encryption(load: Load) -> None:
@@ -144,13 +144,14 @@ def test_the_environments_qdrant_wins_over_the_file(load: Load) -> None:
 @pytest.mark.parametrize(
     ("text", "searches"),
     [
-        ("{}", 2),
+        ("{}", 8),
+        ("embedding: {provider: local}", 2),
         ("embedding: {provider: none}", 8),
         ("embedding: {provider: tei, url: 'http://localhost'}", 8),
         ("http: {searches: 5}", 5),
     ],
 )
-def test_a_local_model_does_few_searches_at_a_time(text: str, searches: int, load: Load) -> None:
+def test_the_transformer_does_few_searches_at_a_time(text: str, searches: int, load: Load) -> None:
     assert load(text).registry.searches == searches
 
 

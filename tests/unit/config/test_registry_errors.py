@@ -159,14 +159,14 @@ MISTAKES = [
     (EMBEDDING % "provider: openai, model: m", "1:12: embedding.api_key is required for provider openai without"),
     (EMBEDDING % "provider: tei", "1:12: embedding.url is required for provider tei", SEEN),
     (EMBEDDING % "provider: tei, url: 'http://x', query_task: q", "query_task has no meaning for provider tei"),
-    (EMBEDDING % "query_prefix: ''", "1:27: embedding.query_prefix has no meaning for provider local"),
+    (EMBEDDING % "query_prefix: ''", "1:27: embedding.query_prefix has no meaning for provider static"),
     (ON_OLLAMA % 'query_prefix: "a\\x07"', "embedding.query_prefix must not contain a line break or another control"),
     (
         ON_OLLAMA % f"document_prefix: {'a' * 1001}",
         "embedding.document_prefix must have at most 1,000 characters",
         SEEN,
     ),
-    (EMBEDDING % "url: 'http://x'", "1:18: embedding.url has no meaning for provider local"),
+    (EMBEDDING % "url: 'http://x'", "1:18: embedding.url has no meaning for provider static"),
 ]
 
 

@@ -15,6 +15,9 @@ from reposync.embedding.settings import (
     FORMER_LOCAL_MODEL,
     LOCAL_MODEL,
     LOCAL_WINDOW,
+    STATIC_DIMENSION,
+    STATIC_MODEL,
+    STATIC_WINDOW,
     is_configured,
 )
 
@@ -33,7 +36,7 @@ def test_only_the_local_provider_loads_a_model_runtime() -> None:
         "import sys\n"
         "from reposync.embedding.factory import open_embedder\n"
         "from reposync.config.sections import EmbeddingConfig\n"
-        "for provider in ('none', 'openai', 'tei', 'ollama'):\n"
+        "for provider in ('none', 'static', 'openai', 'tei', 'ollama'):\n"
         "    open_embedder(EmbeddingConfig().model_copy(update=dict(provider=provider, url='http://h', model='m')))\n"
         "print(sorted({'onnxruntime', 'tokenizers', 'huggingface_hub'} & set(sys.modules)))"
     )
@@ -55,6 +58,10 @@ def test_openai_itself_needs_no_address() -> None:
         ({"provider": "openai", "model": "small", "window": 900}, ("openai", "small", 64, None), False),
         ({"provider": "ollama", "model": "small"}, ("openai", "small", 64, None), False),
         ({"provider": "tei"}, ("tei", "whatever it serves", 64, None), True),
+        ({}, ("static", STATIC_MODEL, STATIC_DIMENSION, STATIC_WINDOW), True),
+        ({}, ("static", "code-words-of-a-different-table", STATIC_DIMENSION, STATIC_WINDOW), False),
+        ({"window": 900}, ("static", STATIC_MODEL, STATIC_DIMENSION, STATIC_WINDOW), False),
+        ({}, ("local", LOCAL_MODEL, 384, LOCAL_WINDOW), False),
         ({"provider": "local"}, ("local", LOCAL_MODEL, 384, LOCAL_WINDOW), True),
         ({"provider": "local", "window": 900}, ("local", LOCAL_MODEL, 384, LOCAL_WINDOW), False),
         ({"provider": "local"}, ("local", FORMER_LOCAL_MODEL, 384, LOCAL_WINDOW), False),

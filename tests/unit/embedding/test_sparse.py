@@ -98,7 +98,7 @@ def test_a_query_weighs_each_term_of_any_text_once(text: str) -> None:
 
 
 def test_a_hostile_repository_cannot_fill_the_memory() -> None:
-    remembered = sparse._Remembered(sparse._ids)
+    remembered = sparse.Remembered(sparse._ids)
     for start in range(0, sparse._REMEMBERED_WORDS + 10):
         remembered[f"w{start}" + "aB" * 31]
     assert len(remembered) <= sparse._REMEMBERED_WORDS
