@@ -12,11 +12,12 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_va
 from reposync.config import fields, secret_fields
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
 
-Provider = Literal["static", "local", "openai", "tei", "ollama", "none"]
+Provider = Literal["static", "local", "onnx", "openai", "tei", "ollama", "none"]
 Quantization = Literal["none", "int8", "binary", "turbo"]
 Ranking = Literal["code", "plain"]
 
 REQUIRED_KEYS: dict[str, frozenset[str]] = {
+    "onnx": frozenset({"path"}),
     "openai": frozenset({"model"}),
     "tei": frozenset({"url"}),
     "ollama": frozenset({"url", "model"}),
@@ -31,12 +32,13 @@ _SERVER_KEYS = (
     | _INPUT_TYPES
 )
 MEANINGLESS_KEYS: dict[str, frozenset[str]] = {
-    "static": _SERVER_KEYS | {"batch", "concurrency"},
-    "local": _SERVER_KEYS,
-    "none": _SERVER_KEYS | {"window", "batch", "concurrency"},
-    "openai": _PROMPT_NAMES,
-    "tei": _INPUT_TYPES,
-    "ollama": _PROMPT_NAMES | _INPUT_TYPES,
+    "static": _SERVER_KEYS | {"path", "batch", "concurrency"},
+    "local": _SERVER_KEYS | {"path"},
+    "onnx": _SERVER_KEYS - {"query_prefix", "document_prefix"},
+    "none": _SERVER_KEYS | {"path", "window", "batch", "concurrency"},
+    "openai": _PROMPT_NAMES | {"path"},
+    "tei": _INPUT_TYPES | {"path"},
+    "ollama": _PROMPT_NAMES | _INPUT_TYPES | {"path"},
 }
 LEASE_SECONDS = 15.0
 LONGEST_LEASE_SECONDS = 600.0
@@ -62,10 +64,11 @@ class EmbeddingConfig(ConfigModel):
 
     provider: fields.Words[Provider] = Field(
         "static",
-        description="static: the embedded table of words. local: the embedded transformer, of the extra `transformer`. "
-        "openai, tei, ollama: a server. none: sparse search only.",
+        description="static: the embedded table of words. local: the embedded transformer, and onnx: a transformer "
+        "in `path`, both of the extra `transformer`. openai, tei, ollama: a server. none: sparse search only.",
     )
     url: fields.BaseUrl | None = key(None, "The server; null with openai: api.openai.com.")
+    path: fields.LocalPath | None = key(None, "Folder with model.onnx and tokenizer.json, for onnx.")
     model: fields.Text | None = key(None, "Name of the model at the server.")
     dimensions: fields.Dimensions | None = key(None, "Length of a vector; null: ask the server.")
     api_key: secret_fields.EmbeddingKey = key(None, "Sent as Bearer token.")
@@ -92,7 +95,7 @@ class EmbeddingConfig(ConfigModel):
         None, "Attempts of a request, in `attempts` times `timeout_seconds`; null: 3."
     )
 
-    @field_validator(*sorted(_SERVER_KEYS | {"window", "batch", "concurrency"}))
+    @field_validator(*sorted(_SERVER_KEYS | {"path", "window", "batch", "concurrency"}))
     @classmethod
     def _fits_provider(cls, value: Any, info: ValidationInfo) -> Any:
         provider, key = info.data.get("provider", ""), info.field_name

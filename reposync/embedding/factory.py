@@ -25,6 +25,10 @@ def open_embedder(config: EmbeddingConfig, on_use: OnUse = no_use) -> Embedder:
         from reposync.embedding.local import LocalEmbedder
 
         return LocalEmbedder(config, on_use)
+    if config.provider == "onnx":
+        from reposync.embedding.local import OnnxEmbedder
+
+        return OnnxEmbedder(config, on_use)
     from reposync.embedding.http import HttpEmbedder
 
     return HttpEmbedder(config, on_use)

