@@ -151,7 +151,7 @@ class LocalEmbedder(Embedder):
         check_weights()
 
     def _load(self) -> Model:
-        check_weights()
+        check_runtime("local")
         from reposync.embedding.local_model import load_model
 
         return load_model(self._name)
