@@ -1,8 +1,8 @@
 """First sync of 10,000 real source files, then no change, one changed file, 2% renamed, 1% deleted; and a plain loop.
 
-    python -m benchmarks.first_sync [--files 10000] [--megabytes 53] [--repeat 1]
+    python -m benchmarks.first_sync [--files 10000] [--megabytes 53] [--repeat 1] [--embedding server|static|none]
 
-The embedding server answers at once (384 dimensions) and the Qdrant endpoint is the embedded engine over HTTP: both are
+The embedding server answers at once (384 dimensions), unless the static model or none is measured, and the Qdrant endpoint is the embedded engine over HTTP: both are
 processes of their own. The engine's CPU stands beside that of the command; the embedding server counts in no figure.
 Everything is measured in this run, on this machine.
 """
@@ -27,8 +27,13 @@ from benchmarks.corpus import make_corpus
 from benchmarks.measure import Usage, machine, measure
 from tests.fixtures.qdrant_server import QdrantServer
 
+EMBEDDINGS = {
+    "server": '{{provider: openai, url: "{url}", model: test/words, dimensions: 384, batch: 256}}',
+    "static": "{{provider: static}}",
+    "none": "{{provider: none}}",
+}
 CONFIGURATION = """
-embedding: {{provider: openai, url: "{embeddings}", model: test/words, dimensions: 384, batch: 256}}
+embedding: {embedding}
 qdrant: {{url: "{qdrant}"}}
 defaults: {{max_file_bytes: 10000000}}
 repositories:
@@ -43,6 +48,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--corpus", type=Path, help="a repository made by benchmarks.corpus, in place of a new one")
     parser.add_argument("--no-plain", action="store_true", help="leave the plain loop out")
+    parser.add_argument("--embedding", choices=EMBEDDINGS, default="server")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -51,10 +57,11 @@ def main() -> None:
             files, size = make_corpus(folder / "corpus.git", options.files, options.megabytes)
         print(f"{machine()}\n{files:,} files, {size / 1e6:.1f} MB\n", flush=True)
         for turn in range(options.repeat):
-            one_turn(folder / f"turn{turn}", options.corpus or folder / "corpus.git", files, plain=not options.no_plain)
+            original = options.corpus or folder / "corpus.git"
+            one_turn(folder / f"turn{turn}", original, files, options.embedding, plain=not options.no_plain)
 
 
-def one_turn(folder: Path, original: Path, files: int, *, plain: bool) -> None:
+def one_turn(folder: Path, original: Path, files: int, model: str, *, plain: bool) -> None:
     renamed, deleted = max(1, files // 50), max(1, files // 100)
     folder.mkdir()
     repository = folder / "corpus.git"
@@ -74,7 +81,8 @@ def one_turn(folder: Path, original: Path, files: int, *, plain: bool) -> None:
             report("LangChain", peer, cpu_seconds(server.pid), details)
     with embedding_server() as embeddings, QdrantServer(folder / "qdrant") as server:
         configuration = folder / "repositories.yaml"
-        configuration.write_text(CONFIGURATION.format(embeddings=embeddings, qdrant=server.url, repository=repository))
+        embedding = EMBEDDINGS[model].format(url=embeddings)
+        configuration.write_text(CONFIGURATION.format(embedding=embedding, qdrant=server.url, repository=repository))
         environment = {"REPOSYNC_CONFIG": str(configuration), "REPOSYNC_STATE_DIR": str(folder / "state")}
 
         measure([sys.executable, "-m", "reposync", "apply"], environment)
