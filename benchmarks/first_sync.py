@@ -2,9 +2,9 @@
 
     python -m benchmarks.first_sync [--files 10000] [--megabytes 53] [--repeat 1] [--embedding server|static|none]
 
-The embedding server answers at once (384 dimensions), unless the static model or none is measured, and the Qdrant endpoint is the embedded engine over HTTP: both are
-processes of their own. The engine's CPU stands beside that of the command; the embedding server counts in no figure.
-Everything is measured in this run, on this machine.
+The embedding server answers at once (384 dimensions), unless the static model or none is measured, and the Qdrant
+endpoint is the embedded engine over HTTP: both are processes of their own. The engine's CPU stands beside that of the
+command; the embedding server counts in no figure. Everything is measured in this run, on this machine.
 """
 
 from __future__ import annotations
