@@ -27,18 +27,20 @@ LAYOUT = 1
 """Of collections: which vectors they have. Programs that expect a different one refuse the collection."""
 _METADATA_KEY = "reposync"
 
+# Searches of vectors are filtered by the version; links of the graph for each other value only take memory and time.
+_KEYWORD: Mapping[str, Any] = {"type": "keyword", "enable_hnsw": False}
 PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
     Payload.VERSION_ID: {"type": "keyword", "is_tenant": True},
-    Payload.REPOSITORY: {"type": "keyword"},
-    Payload.PATH: {"type": "keyword"},
-    Payload.PATH_TOKENS: {"type": "keyword"},
-    Payload.LANGUAGE: {"type": "keyword"},
-    Payload.BLOB_SHA: {"type": "keyword"},
-    Payload.CONTENT_HASH: {"type": "keyword"},
-    Payload.SYMBOL_NAME: {"type": "keyword"},
-    Payload.SYMBOL_KIND: {"type": "keyword"},
-    Payload.EPOCH: {"type": "integer", "lookup": True, "range": True},
+    Payload.REPOSITORY: _KEYWORD,
+    Payload.PATH: {**_KEYWORD, "on_disk": True},
+    Payload.PATH_TOKENS: _KEYWORD,
+    Payload.LANGUAGE: _KEYWORD,
+    Payload.CONTENT_HASH: {**_KEYWORD, "on_disk": True},
+    Payload.SYMBOL_NAME: _KEYWORD,
+    Payload.SYMBOL_KIND: _KEYWORD,
+    Payload.EPOCH: {"type": "integer", "lookup": True, "range": True, "enable_hnsw": False},
 }
+"""Of new collections. Existing ones keep theirs."""
 
 
 def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCollection:

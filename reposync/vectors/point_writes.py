@@ -10,7 +10,7 @@ from reposync.errors import VectorIndexError, first_error
 from reposync.vectors import request_bodies as bodies
 from reposync.vectors.port import DENSE, FileWrite, Payload, PointId, WriteScope
 from reposync.vectors.raw_requests import CollectionRequests, pages, within
-from reposync.vectors.request_bodies import MAX_POINTS, Filter, WriteRequest, write_requests
+from reposync.vectors.request_bodies import MAX_POINTS, Filter, VectorLimits, WriteRequest, write_requests
 
 # Two keep the server busy while the next is encoded; the embedded engine flushes them together.
 _WRITES_AT_ONCE = 2
@@ -31,6 +31,7 @@ class PointWrites:
             multivector=spec is not None and spec.multivector,
             has_dense=spec is not None and spec.dimension > 0,
             max_points=await self._points_at_once(),
+            limits=VectorLimits.of(await self._collection.limits()),
         )
         sent: set[asyncio.Task[None]] = set()
         try:
@@ -70,7 +71,8 @@ class PointWrites:
     ) -> None:
         """See `QdrantIndex.add_vectors`."""
         multivector, max_points = spec is not None and spec.multivector, await self._points_at_once()
-        updates = bodies.vector_updates(scope, vectors, multivector=multivector, max_points=max_points)
+        limits = VectorLimits.of(await self._collection.limits())
+        updates = bodies.vector_updates(scope, vectors, multivector=multivector, max_points=max_points, limits=limits)
         while (update := await asyncio.to_thread(next, updates, None)) is not None:
             ids, operation = update
             complete = bodies.points_of_version(scope.version_id, {"has_id": ids}, {"has_vector": DENSE})

@@ -98,6 +98,40 @@ class WriteRequest:
         return [*before, *upserts, *self.deletes]
 
 
+@dataclass(frozen=True, slots=True)
+class VectorLimits:
+    """Of a collection's strict mode: vectors of a multivector, and terms of a sparse vector. None: no limit."""
+
+    max_vectors: int | None = None
+    max_length: int | None = None
+
+    @classmethod
+    def of(cls, limits: Mapping[str, Any]) -> VectorLimits:
+        """From `strict_mode_config`."""
+        dense = (limits.get("multivector_config") or {}).get(DENSE) or {}
+        sparse = (limits.get("sparse_config") or {}).get(SPARSE) or {}
+        return cls(dense.get("max_vectors"), sparse.get("max_length"))
+
+    def check_dense(self, vectors: int, place: str) -> None:
+        """Raises VectorIndexError."""
+        _check_length(vectors, self.max_vectors, f"multivector_config.{DENSE}.max_vectors", "dense vectors", place)
+
+    def check_sparse(self, terms: int, place: str) -> None:
+        """Raises VectorIndexError."""
+        _check_length(terms, self.max_length, f"sparse_config.{SPARSE}.max_length", "terms", place)
+
+
+NO_LIMITS = VectorLimits()
+
+
+def _check_length(length: int, most: int | None, key: str, what: str, place: str) -> None:
+    if most is not None and length > most:
+        raise VectorIndexError(
+            f"A chunk of {place!r} has {length:,} {what}, and strict mode of the collection has {key}: {most}.",
+            remedy=f"Raise strict_mode_config.{key} of the collection, or leave it out.",
+        )
+
+
 def write_requests(
     scope: WriteScope,
     files: Iterable[FileWrite],
@@ -105,14 +139,18 @@ def write_requests(
     multivector: bool,
     has_dense: bool = False,
     max_points: int = MAX_POINTS,
+    limits: VectorLimits = NO_LIMITS,
 ) -> Iterator[WriteRequest]:
     """Requests in order: each file's new points before the delete of its other points. `has_dense`: points of the
-    collection may have dense vectors. Raises VectorIndexError for wrong vectors."""
+    collection may have dense vectors. Raises VectorIndexError for wrong vectors, and for those beyond `limits`."""
     request = WriteRequest(max_points=max_points)
     for file in files:
         ids: list[str] = []
         tokens = path_tokens(file.path)  # once: 10 us
         for point in file.points:
+            limits.check_sparse(len(point.sparse.indices), file.path)
+            if point.dense is not None:
+                limits.check_dense(len(point.dense), file.path)
             identity = point_id(scope.version_id, file.path, file.blob_sha, point.chunk_index)
             encoded = _encode(scope, file, tokens, point, identity, multivector=multivector)
             if not request.add(request.points, encoded):
@@ -141,13 +179,19 @@ def batch(operations: Iterable[bytes]) -> bytes:
 
 
 def vector_updates(
-    scope: WriteScope, vectors: Mapping[PointId, Matrix], *, multivector: bool, max_points: int = MAX_POINTS
+    scope: WriteScope,
+    vectors: Mapping[PointId, Matrix],
+    *,
+    multivector: bool,
+    max_points: int = MAX_POINTS,
+    limits: VectorLimits = NO_LIMITS,
 ) -> Iterator[tuple[list[PointId], bytes]]:
     """Operations that set the dense vectors of points, with the ids of these points, each small enough for a request.
-    Points of a later epoch stay as they are."""
+    Points of a later epoch stay as they are. Raises VectorIndexError as `write_requests`."""
     mine = orjson.dumps(writable(scope))
     ids, points, size_bytes = list[PointId](), list[bytes](), 0
     for identity, matrix in vectors.items():
+        limits.check_dense(len(matrix), str(identity))
         dense = _dense(matrix, str(identity), multivector=multivector)
         point = orjson.dumps({"id": identity, "vector": {DENSE: dense}}, option=_OPTIONS)
         if ids and (len(ids) == max_points or size_bytes + len(point) > MAX_REQUEST_BYTES):

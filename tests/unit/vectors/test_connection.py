@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
+import re
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from pydantic import SecretStr
 
@@ -25,7 +28,7 @@ from reposync.vectors import connection, raw_requests
 from reposync.vectors.connection import addresses
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import CollectionMissing, FileWrite, IndexSettings, WriteScope
-from tests.fixtures.points import SPARSE_ALONE, file
+from tests.fixtures.points import SPARSE_ALONE, WINDOWED, file
 
 KEY = "a-secret-key"
 SCOPE = WriteScope("7", "r", "c", 1)
@@ -320,6 +323,30 @@ async def test_writes_stay_within_the_limits_of_strict_mode(
     sent = [json.loads(each.content)["operations"] for each in qdrant.requests]
     points = [len(each["upsert"]["points"]) for operations in sent for each in operations if "upsert" in each]
     assert (sum(points), max(points), max(map(len, sent))) == (200, most_points, most_operations)
+
+
+@pytest.mark.parametrize(
+    ("limit", "key"),
+    [
+        ({"multivector_config": {"dense": {"max_vectors": 2}}}, "multivector_config.dense.max_vectors: 2"),
+        ({"sparse_config": {"sparse": {"max_length": 1}}}, "sparse_config.sparse.max_length: 1"),
+    ],
+    ids=["windows", "terms"],
+)
+async def test_a_chunk_beyond_a_limit_of_its_vectors_names_the_file_and_the_key_before_it_is_sent(
+    index_on: OpenOn, limit: dict[str, Any], key: str
+) -> None:
+    def chunk(windows: int) -> FileWrite:
+        written = file("a.py", "one two three", spec=WINDOWED)
+        dense = np.ones((windows, WINDOWED.dimension), np.float32)
+        return dataclasses.replace(written, points=[dataclasses.replace(each, dense=dense) for each in written.points])
+
+    qdrant = Qdrant(strict={"enabled": True, **limit})
+    index = index_on(qdrant)
+    with pytest.raises(VectorIndexError, match=re.escape(key)) as refused:
+        await index.replace_files(SCOPE, [chunk(3)])
+    assert "a.py" in str(refused.value) and refused.value.remedy is not None
+    assert [each for each in qdrant.requests if each.method != "GET"] == []
 
 
 async def test_points_are_counted_in_pages_if_exact_counts_are_refused(index_on: OpenOn) -> None:
