@@ -101,6 +101,10 @@ class SecretMissing(ConfigError, code="SECRET_MISSING"):
     """This process lacks a secret that the repository's definition names; a different process may have it."""
 
 
+class SecretRulesUnavailable(RepoSyncError, code="SECRET_RULES_UNAVAILABLE", status=500):
+    """The rules that find secrets in code cannot be loaded; nothing is indexed without them."""
+
+
 class SourceElsewhere(RepoSyncError, code="SOURCE_ELSEWHERE", status=409):
     """The folder is on a different machine."""
 

@@ -13,8 +13,10 @@ from sqlalchemy.util import LRUCache
 from tests.fixtures import shared_servers
 from tests.fixtures.authorities import trust_no_public_authority
 from tests.fixtures.examples import load_profile
+from tests.fixtures.secret_rules import use_compiled_rules
 
 load_profile()
+use_compiled_rules()
 trust_no_public_authority()
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from reposync.runs.removal import RemovalRun
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
+    from reposync.store.secret_findings import SecretFindings
     from reposync.sync.content_pool import ContentPool
     from reposync.sync.sync_run import Preview, SyncRun
     from reposync.sync.target import SyncParts
@@ -145,7 +146,7 @@ class Application:
 
             yield SyncParts(
                 target.row,
-                target.settings(),
+                target.settings(await self.findings.key()),
                 source,
                 self.embedder(),
                 embedder_for,
@@ -154,6 +155,7 @@ class Application:
                 self.manifests,
                 self.versions,
                 self.runs,
+                self.findings,
                 self.content,
                 keep_retired_seconds=self.configuration.registry.index.keep_retired_seconds,
                 elsewhere=sorted(await self.collections()) if repair else (),
@@ -251,9 +253,15 @@ class Application:
         """The processes that read files, for all runs of this one."""
         from reposync.sync.content_pool import ContentPool
 
-        pool = ContentPool()
+        pool = ContentPool(rules_folder=self.configuration.settings.state_dir / "secret-rules")
         self.resources.callback(pool.close)
         return pool
+
+    @cached_property
+    def findings(self) -> SecretFindings:
+        from reposync.store.secret_findings import SecretFindings
+
+        return SecretFindings(self.database)
 
     @cached_property
     def workers(self) -> Workers:

@@ -228,6 +228,8 @@ class Daemon:
         self._metrics.show("workers", len(await app.workers.alive()))
         versions = await version_summaries(app.database)
         self._metrics.show("files_failed", await failed_files(app, versions))
+        found = await app.findings.counts()
+        self._metrics.show("secrets_found", {each.name: found[each.id] for each in states if each.id in found})
         counts = Counter(version.state for version in versions)
         self._metrics.show("index_versions", dict.fromkeys(map(str, VersionState), 0) | counts)
         self._metrics.show("index_points", await _points(app, {version.collection for version in versions}))

@@ -81,12 +81,14 @@ class SyncTarget:
     def name(self) -> str:
         return self.row.name
 
-    def settings(self) -> SyncSettings:
+    def settings(self, fingerprint_key: bytes = b"") -> SyncSettings:
+        """`fingerprint_key`: of the fingerprints of secrets."""
         # Only for a sync: a search knows the targets too, and needs neither path rules nor readers of files.
+        from reposync.content.secret_policy import SecretAction, SecretPolicy
         from reposync.sync.prepare import ContentSettings
         from reposync.sync.target import SyncSettings
 
-        resolved = self.repository
+        resolved, policy = self.repository, self.repository.policy
         return SyncSettings(
             resolved.location,
             resolved.server.url if resolved.server is not None else None,
@@ -94,6 +96,13 @@ class SyncTarget:
             resolved.include,
             resolved.exclude,
             ContentSettings(resolved.chunk.size, resolved.chunk.overlap, resolved.max_file_bytes),
+            SecretPolicy(
+                SecretAction(policy.action),
+                SecretAction(policy.generic),
+                policy.allow,
+                policy.allow_values,
+                fingerprint_key,
+            ),
         )
 
     def source(self) -> SourceSpec:

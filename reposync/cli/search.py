@@ -13,6 +13,7 @@ import click
 from reposync import operations
 from reposync.cli.output import Line, Result, table
 from reposync.cli.performing import Performer, performs
+from reposync.finding import masks_words
 from reposync.words import escape_unprintable, visible
 
 _LINES = re.compile(r"([1-9]\d{0,8})(-([1-9]\d{0,8})?)?")
@@ -57,6 +58,7 @@ def _hit_lines(found: operations.search.Hits, *, explain: bool) -> Iterator[str]
         place = click.style(f"{escape_unprintable(hit.path)}:{snippet.best_line}", fg="cyan", bold=True)
         about = click.style(f"  {escape_unprintable(hit.repository)}  {hit.score:.3f}", dim=True)
         notes = f"  {OUTDATED}" if hit.outdated else ""
+        notes += f"  masked: {masks_words(hit.masked)}" if hit.masked else ""
         if hit.meaning_indexed is not None:
             notes += f"  by words, {hit.meaning_indexed:.0%} of meaning indexed"
         if number:

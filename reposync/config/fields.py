@@ -312,6 +312,7 @@ Branch = Annotated[
     *matching(_BRANCH, "is not a branch name in git; write it without refs/heads/"),
 ]
 Glob = Annotated[str, Field(max_length=MAX_PATTERN_CHARS), _TEXT, AfterValidator(_glob)]
+Sha256 = Annotated[str, *matching(r"[0-9a-fA-F]{64}", "must be 64 hex digits"), AfterValidator(str.lower)]
 Globs = Annotated[tuple[Glob, ...], AfterValidator(_globs)]
 ListedGlobs = Annotated[Globs, BeforeValidator(lambda value: () if value is None else value)]
 _HTTP = Pattern("^[hH][tT][tT][pP][sS]?://")

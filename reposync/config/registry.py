@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
+SecretAction = Literal["mask", "skip", "warn", "off"]
+
 DEFAULT_CHUNK_SIZE, DEFAULT_CHUNK_OVERLAP = 7000, 1500  # characters
 SHORTEST_WEBHOOK_SECRET = 16  # characters
 SIGNING_KEY_BYTES = 32
@@ -110,6 +112,25 @@ class Chunk(ChunkOverride):
         return overlap
 
 
+class SecretsOverride(ConfigModel):
+    """Overrides the defaults. What is left out comes from the defaults."""
+
+    action: fields.Words[SecretAction] | None = key(None, "Overrides `defaults.secrets.action`.")
+    generic: fields.Words[SecretAction] | None = key(None, "Overrides `defaults.secrets.generic`.")
+    allow: fields.Globs | None = key(None, "Replaces the patterns of the defaults.")
+    allow_values: tuple[fields.Sha256, ...] | None = key(None, "Replaces the values of the defaults.")
+
+
+class SecretsConfig(ConfigModel):
+    """What is done about secrets in code. mask: replace their characters. skip: leave the file out. warn: only report
+    them. off: do not look for them."""
+
+    action: fields.Words[SecretAction] = key("mask", "For kinds that are known: tokens of providers, private keys, ...")
+    generic: fields.Words[SecretAction] = key("warn", "For values that are secrets by their name and look.")
+    allow: fields.ListedGlobs = key((), "Gitignore patterns of files that are not scanned.")
+    allow_values: Listing[fields.Sha256] = key((), "SHA-256 of values that are no secrets, in hex.")
+
+
 class Defaults(ConfigModel):
     """Values for every repository that does not override them."""
 
@@ -124,6 +145,7 @@ class Defaults(ConfigModel):
     max_file_bytes: fields.FileBytes = key(1_000_000, "Larger files are skipped.")
     include: fields.ListedGlobs = key((), "Gitignore patterns; if there are any, only these files.")
     exclude: fields.ListedGlobs = key((), "Gitignore patterns of files that are left out.")
+    secrets: fields.OrDefaults[SecretsConfig] = SecretsConfig()
 
 
 # For a key for which null has a different meaning than leaving it out.
@@ -157,6 +179,7 @@ class Repository(ConfigModel):
     max_file_bytes: fields.FileBytes | None = None
     include: fields.Globs | None = key(None, "Replaces the patterns of the defaults.")
     exclude: fields.Globs | None = key(None, "Replaces the patterns of the defaults.")
+    secrets: SecretsOverride | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -220,12 +243,13 @@ class Group(ConfigModel):
     collection: fields.Collection | None = key(None, "Qdrant collection of the projects.")
     chunk: ChunkOverride | None = key(None, "How files of the projects are split.")
     max_file_bytes: fields.FileBytes | None = key(None, "Larger files of the projects are skipped.")
+    secrets: SecretsOverride | None = key(None, "What is done about secrets in their code.")
 
     def definition(self, name: str, project: str) -> dict[str, Any]:
         """The entry under `repositories` for a project of this group, ready for JSON. Keys that the group does not set
         are left to the defaults."""
-        keys = {"schedule", "timezone", "collection", "chunk", "max_file_bytes"}
-        values = self.model_dump(include=keys, exclude_none=True)
+        keys = {"schedule", "timezone", "collection", "chunk", "max_file_bytes", "secrets"}
+        values = self.model_dump(mode="json", include=keys, exclude_none=True)
         given = {key: value for key, value in values.items() if value != {}}
         return {"name": name, "gitlab": self.gitlab, "project": project, **given}
 
@@ -244,6 +268,8 @@ class ResolvedRepository(Repository):
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     server: GitLabInstance | None = Field(None, exclude=True)
+    policy: SecretsConfig = Field(SecretsConfig(), exclude=True)
+    """Of secrets, with all defaults filled in: a change of the defaults alone changes no repository."""
 
     @property
     def kind(self) -> Literal["gitlab", "git", "path"]:
@@ -260,8 +286,8 @@ class ResolvedRepository(Repository):
     @property
     def definition(self) -> dict[str, Any]:
         """As JSON, with the keys of the registry file, all defaults filled in, and a reference for the password."""
-        values = self.model_dump(mode="json")
-        return {key: value for key, value in values.items() if value is not None or key == "branch"}
+        values = self.model_dump(mode="json", exclude_none=True)
+        return {"branch": None, **values}
 
 
 class Registry(ConfigModel):
@@ -334,6 +360,13 @@ class Registry(ConfigModel):
         overlap = _first(chunk.overlap, default_overlap(size, usual.size, usual.overlap))
         values = dict(self.defaults) | {key: value for key, value in repository if value is not None}
         values["chunk"] = Chunk.model_construct(size=size, overlap=overlap)
+        own = dict(repository.secrets) if repository.secrets is not None else {}
+        usual_policy, own = (
+            dict(self.defaults.secrets),
+            {name: value for name, value in own.items() if value is not None},
+        )
+        values["policy"] = SecretsConfig.model_construct(**(usual_policy | own))
+        values["secrets"] = repository.secrets
         values["server"] = next((server for server in self.gitlab if server.name == repository.gitlab), None)
         if values["schedule"] == NEVER:
             values["timezone"] = "UTC"

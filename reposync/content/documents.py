@@ -41,6 +41,11 @@ def read_text(path: bytes, content: bytes | None, size_bytes: int, *, max_file_b
     return file if file.text else Skipped(Skip.EMPTY, "a notebook without code and text")
 
 
+def content_reason(file: FileText) -> Skipped | None:
+    """Why a file is not indexed whose content says that it is generated, minified or data."""
+    return generated_reason(file.text, file.language) or data_reason(file.text, file.language)
+
+
 def cut(
     file: FileText, *, chunk_size: int = 7000, chunk_overlap: int = 1500, keep_generated: bool = False
 ) -> Document | Skipped:
@@ -50,7 +55,7 @@ def cut(
     from reposync.content.chunking import chunk_text  # langchain takes 0.3 s to import
 
     text, language, lines = file.text, file.language, file.lines
-    if not keep_generated and (skipped := generated_reason(text, language) or data_reason(text, language)) is not None:
+    if not keep_generated and (skipped := content_reason(file)) is not None:
         return skipped
     chunks = chunk_text(text, language, chunk_size, chunk_overlap)
     if lines is not None:

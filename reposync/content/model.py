@@ -28,6 +28,7 @@ class Skip(StrEnum):
     TOO_LARGE = "too_large"
     EMPTY = "empty"
     UNDECODABLE = "undecodable"
+    SECRET = "secret"  # noqa: S105
     FAILED = "failed"
 
 
@@ -41,6 +42,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     Skip.GENERATED: "`include` it by name, or `-linguist-generated`",
     Skip.DATA: "`include` it by name or extension",
     Skip.TOO_LARGE: "raise `max_file_bytes`",
+    Skip.SECRET: "`allow` it under `secrets`",
     Skip.FAILED: "every following run tries it again",
 }
 """What to change so that such a file is indexed; the others never are."""

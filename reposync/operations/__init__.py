@@ -21,9 +21,22 @@ if TYPE_CHECKING:
     from reposync.operations import repositories as repositories
     from reposync.operations import runs as runs
     from reposync.operations import search as search
+    from reposync.operations import secrets as secrets
     from reposync.operations import syncs as syncs
 
-_MODULES = ("core", "fields", "following", "groups", "index", "paths", "repositories", "runs", "search", "syncs")
+_MODULES = (
+    "core",
+    "fields",
+    "following",
+    "groups",
+    "index",
+    "paths",
+    "repositories",
+    "runs",
+    "search",
+    "secrets",
+    "syncs",
+)
 
 
 def __getattr__(name: str) -> ModuleType:

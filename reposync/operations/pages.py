@@ -19,12 +19,15 @@ from reposync.store.manifest import TreeEntry as TreeEntry
 from reposync.store.repository import Repository
 from reposync.store.run import RunCount as RunCount
 from reposync.store.status import ACTIVE
+from reposync.store.tables import SecretFinding
+from reposync.sync.progress import MANY_HIDDEN
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
 
 HOURS = 24
 TICKS = 3
+SHOWN_FINDINGS = 20
 MAX_ENTRIES = 1_000
 _BAD = frozenset({RunStatus.FAILED, RunStatus.BLOCKED})
 
@@ -133,8 +136,10 @@ async def _last_day(app: Application, states: Collection[Repository]) -> Day:
 class RepositoryFacts:
     """`registered`: where its definition comes from, in words; `definition`: with defaults. `ticks`: when it is due
     next. `entries`: of a folder of its index, folders first; `skipped`: how many files of the index are not indexed, by
-    reason. `commit_page`: see `RunDetail`."""
+    reason. `commit_page`: see `RunDetail`. `files`: that are indexed; `hidden_files`: that are masked or left out
+    because of secrets; `findings`: the first ones, if the reader may see them."""
 
+    files: int
     registered: str
     definition: Mapping[str, Any]
     ticks: Sequence[datetime]
@@ -142,6 +147,13 @@ class RepositoryFacts:
     has_more_entries: bool
     skipped: Mapping[str, int]
     commit_page: str | None
+    hidden_files: int
+    findings: Sequence[SecretFinding]
+
+    @property
+    def hides_many(self) -> bool:
+        """Whether so many files are masked that a rule is likely to be wrong."""
+        return self.hidden_files > self.files * MANY_HIDDEN
 
 
 async def repository_facts(app: Application, actor: Actor, *, name: str, folder: str) -> RepositoryFacts:
@@ -150,7 +162,9 @@ async def repository_facts(app: Application, actor: Actor, *, name: str, folder:
     row = await app.repositories.get(name)
     version = row.live_version or row.id
     entries = await app.manifests.folder(version, folder, MAX_ENTRIES + 1)
+    counts = await app.manifests.counts([version])
     return RepositoryFacts(
+        files=counts[version].files if version in counts else 0,
         registered=row.origin_words,
         definition=row.resolved or row.definition or {},
         ticks=_ticks(row, app.now()),
@@ -158,7 +172,16 @@ async def repository_facts(app: Application, actor: Actor, *, name: str, folder:
         has_more_entries=len(entries) > MAX_ENTRIES,
         skipped=await app.manifests.skip_counts(version),
         commit_page=await commit_page(app.database, row.id),
+        hidden_files=await app.findings.hidden_files(row.id),
+        findings=await _findings(app, actor, row.name),
     )
+
+
+async def _findings(app: Application, actor: Actor, name: str) -> Sequence[SecretFinding]:
+    """The first ones, for those who may see where secrets are."""
+    if actor.role < Role.OPERATE:
+        return ()
+    return [found for _, found in await app.findings.page(name, None, SHOWN_FINDINGS)]
 
 
 def _ticks(row: Repository, now: datetime) -> list[datetime]:

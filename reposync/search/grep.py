@@ -19,6 +19,7 @@ from typing import Any, Final
 from reposync.content.joining import joined
 from reposync.content.model import Chunk
 from reposync.embedding.sparse import query_vector, terms_vector
+from reposync.finding import count_masks
 from reposync.search.documents import MatchingFile, MatchingFiles, MatchingLine
 from reposync.search.pattern import Pattern, TimeIsUp
 from reposync.search.reading import ReadingParts
@@ -239,7 +240,15 @@ class _Search:
             if matches:
                 language, commit = metadata.get("language"), str(metadata.get("commit"))
                 # The points of a repository that was renamed have its former name until its next run.
-                found = MatchingFile(version.repository, path, language, commit, False, matches)
+                found = MatchingFile(
+                    version.repository,
+                    path,
+                    language,
+                    commit,
+                    False,
+                    matches,
+                    sum(count_masks(each.text) for each in matches),
+                )
                 self._files[version.id, path] = found
             self._chars += sum(len(each.text) for each in chunks)
             if self._lines > self._limit:

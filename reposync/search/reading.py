@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from reposync.content.joining import JoinedText, has_lines_of_file, joined
 from reposync.content.model import Chunk
 from reposync.errors import FileIncomplete, FileNotIndexed, LinesNotFound, UsageError
+from reposync.finding import count_masks
 from reposync.next_steps import Sync, Verify
 from reposync.search.documents import FileLines
 from reposync.search.scope import TRIES, IndexParts, index_missing, version_of
@@ -93,6 +94,7 @@ class _StoredFile:
             text=text,
             outdated=self.outdated,
             is_notebook=is_notebook,
+            masked=count_masks(text),
             symbols=[each for each in symbols if each.start_line <= end and start <= each.end_line],
         )
 

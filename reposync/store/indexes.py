@@ -19,6 +19,7 @@ from reposync.store.tables import (
     HAS_LEFT,
     REPOSITORIES,
     RUNS,
+    SECRET_FINDINGS,
     VERSIONS,
 )
 
@@ -75,5 +76,6 @@ INDEXES = (
     Index("ix_index_versions_not_live", VERSIONS.c.physical, VERSIONS.c.id, **_only("state <> 'live'")),
     Index("ix_index_versions_live_at", VERSIONS.c.live_at),
     Index("ix_index_versions_pending", VERSIONS.c.physical, VERSIONS.c.id, **_only("meaning_pending IS NOT NULL")),
+    Index("ix_secret_findings_repository_id", SECRET_FINDINGS.c.repository_id, SECRET_FINDINGS.c.path),
     Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at),
 )

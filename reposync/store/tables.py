@@ -53,7 +53,7 @@ class IndexVersion(Record):
     file; see `has_old_links`. `commit_sha` is held completely, `partial_commit` except for files that could not be
     read. `epoch`: of the last run that wrote to it. `meaning_pending`: how many points had no dense vector when that
     was counted last, while a run adds them; None: all have one, or the model makes none. Until then only words are
-    searched."""
+    searched. `secret_rules`: by which the secrets of all its files were found; None: that is not known."""
 
     id: str = Field(primary_key=True, sa_type=SafeText)
     repository_id: str = Field(sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
@@ -73,6 +73,7 @@ class IndexVersion(Record):
     partial_commit: str | None = Field(default=None, sa_type=SafeText)
     epoch: int = Field(default=0, sa_type=BigInteger)
     meaning_pending: int | None = Field(default=None, sa_type=BigInteger)
+    secret_rules: str | None = Field(default=None, sa_type=SafeText)
     created_at: datetime = Field(sa_type=UTCDateTime)
     live_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     retired_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
@@ -190,6 +191,32 @@ class _Workers(Worker, table=True):
     __tablename__ = "workers"
 
 
+class SecretFinding(Record):
+    """A row of `secret_findings`: a secret in an indexed file, without its value. `path` is the `path_key` of the path;
+    `action`: mask, skip or warn; `first_commit`: of the run that saw it first."""
+
+    path: str = Field(primary_key=True, sa_type=SafeText)
+    line: int = Field(primary_key=True)
+    rule: str = Field(primary_key=True, sa_type=SafeText)
+    fingerprint: str = Field(primary_key=True, sa_type=SafeText)
+    action: str = Field(sa_type=SafeText)
+    first_commit: str = Field(sa_type=SafeText)
+    first_seen_at: datetime = Field(sa_type=UTCDateTime)
+
+
+class _SecretFindings(SecretFinding, table=True):
+    __tablename__ = "secret_findings"
+    repository_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
+
+
+class _FingerprintKeys(Record, table=True):
+    """One row: the key of the fingerprints, hex. Without it, nobody can try guessed values."""
+
+    __tablename__ = "fingerprint_keys"
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    key: str = Field(sa_type=SafeText)
+
+
 class _Files(Record, table=True):
     """The manifest: every file of the last listing and what the index holds of it. `path` is the `path_key` of the
     path; `long_path` is the path itself if that differs.
@@ -231,6 +258,8 @@ REGISTRY_DOCUMENTS = _table(_RegistryDocuments)
 ENDED_SESSIONS = _table(_EndedSessions)
 WORKERS = _table(_Workers)
 FILES = _table(_Files)
+SECRET_FINDINGS = _table(_SecretFindings)
+FINGERPRINT_KEYS = _table(_FingerprintKeys)
 
 REPOSITORY_COLUMNS = tuple(REPOSITORIES.c[name] for name in Repository.model_fields)
 GROUP_COLUMNS = tuple(GROUPS.c[name] for name in ProjectGroup.model_fields)

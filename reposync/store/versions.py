@@ -52,7 +52,7 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class Published:
     """The index that a run leaves. `complete`: no file of the commit is missing in it. `meaning_pending`: see
-    `IndexVersion`."""
+    `IndexVersion`; `secret_rules` too."""
 
     commit: str
     committed_at: datetime | None
@@ -64,6 +64,7 @@ class Published:
     branch_name: str | None
     project_id: int | None
     meaning_pending: int | None = None
+    secret_rules: str | None = None
 
 
 class Versions(Stored):
@@ -166,6 +167,7 @@ class Versions(Stored):
                 "attributes": {path: list(entry) for path, entry in published.attributes.items()},
                 "links": published.links,
                 "meaning_pending": published.meaning_pending,
+                "secret_rules": published.secret_rules,
                 **(complete if published.complete else {"partial_commit": published.commit}),
             }
             is_filled = version.meaning_pending is not None and published.meaning_pending is None
@@ -185,6 +187,11 @@ class Versions(Stored):
                 repeated["project_id"] = published.project_id
             await change_repository(connection, run.repository_id, repeated)
             return live
+
+    async def record_secret_rules(self, run: Run, version_id: str, rules: str) -> None:
+        """By which the secrets of all its files were found."""
+        changed = update(VERSIONS).where(VERSIONS.c.id == version_id).values(secret_rules=rules)
+        await self._database.change(changed, guard=fence(run))
 
     async def record_meaning(self, run: Run, version_id: str, pending: int | None) -> None:
         """How many points still have no dense vector; None: none has to get one any more."""

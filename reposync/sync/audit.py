@@ -95,7 +95,7 @@ async def audit_source(
     target = await read_target(parts.source, settings, commit, attributes)
     made = VersionSettings.read(version.settings)
     is_older = made is not None and made.schema != SCHEMA_REVISION
-    if is_older or version.fingerprint not in (None, target.rules.fingerprint):
+    if is_older or version.fingerprint not in (None, target.fingerprint):
         what = "the settings, or reposync, changed since the last sync; the next sync applies that"
         audit.add(Difference(DifferenceKind.SETTINGS, None, what))
         return
@@ -115,7 +115,9 @@ async def audit_source(
                 audit.add(differs)
 
     content = settings.content if made is None else made.content
-    async for files in read_files(parts.content, parts.source, entries, target, content, RunProgress(), _raise):
+    async for files in read_files(
+        parts.content, parts.source, entries, target, content, settings.secrets, RunProgress(), _raise
+    ):
         await asyncio.to_thread(compare, files, await comparison.stored(recorded[file.path] for file in files))
 
 

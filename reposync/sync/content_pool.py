@@ -16,10 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
+from reposync.content.secret_policy import SecretPolicy
+from reposync.content.secrets import RulesUnavailable
 from reposync.cores import usable_cores
+from reposync.errors import SecretRulesUnavailable
 from reposync.paths import path_text
-from reposync.sync.prepare import ContentSettings, Job, PreparedFile, RawFile
+from reposync.sync.prepare import ContentSettings, Job, PreparedFile, RawFile, Rescanned, ScanJob
 
 # Two keep pace with one event loop that stores what they prepare.
 MOST_WORKERS = 2
@@ -38,21 +42,21 @@ _STDERR = 2
 
 class WorkerDied(Exception):
     """Killed, or ended by what a file makes of its parser (`is_parser`): it was past the time for one file, wanted more
-    memory than a worker may have, or crashed. `files`: those of its job that it had prepared."""
+    memory than a worker may have, or crashed. `results`: those that it had sent of its job."""
 
-    def __init__(self, status: int, files: Sequence[PreparedFile]) -> None:
+    def __init__(self, status: int, results: Sequence[Any]) -> None:
         super().__init__(f"a content worker ended with status {status}")
         self.is_parser = status in (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)
-        self.files = files
+        self.results = results
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, rules_folder: str) -> None:
         self._files = 0
         self._connection, connection = Pipe()
         with connection:
             self._process = subprocess.Popen(  # noqa: S603 - the arguments are our own
-                [sys.executable, "-m", "reposync.sync.content_worker", str(connection.fileno())],
+                [sys.executable, "-m", "reposync.sync.content_worker", str(connection.fileno()), rules_folder],
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,
                 env=_environment(),
@@ -60,18 +64,23 @@ class _Worker:
                 process_group=0,  # Ctrl-C reaches every process of the terminal; this one decides about its workers
             )
 
-    def work(self, job: Job) -> list[PreparedFile]:
-        """Blocks. Raises WorkerDied, also if `kill` is called meanwhile."""
-        files: list[PreparedFile] = []
+    def work(self, job: Job | ScanJob) -> list[Any]:
+        """Blocks. Raises WorkerDied, also if `kill` is called meanwhile, and SecretRulesUnavailable."""
+        results: list[Any] = []
         try:
             self._connection.send(job)
-            while (file := self._connection.recv()) is not None:
-                files.append(file)
+            while (result := self._connection.recv()) is not None:
+                if isinstance(result, RulesUnavailable):
+                    raise SecretRulesUnavailable(
+                        f"The rules for secrets cannot be loaded: {result}. Nothing was indexed without them.",
+                        remedy="Install reposync again, or set `secrets.action: off` and `secrets.generic: off`.",
+                    )
+                results.append(result)
         except (EOFError, OSError):
             self.kill()
-            raise WorkerDied(self._process.wait(), files) from None
-        self._files += len(files)
-        return files
+            raise WorkerDied(self._process.wait(), results) from None
+        self._files += len(results)
+        return results
 
     @property
     def is_used_up(self) -> bool:
@@ -95,9 +104,11 @@ class _Worker:
 
 class ContentPool:
     """Built once, used by all runs. A thread for each worker takes the jobs in their order; one that takes long is
-    answered in parts, so that runs take turns. Workers start when they are needed and stay for the next job."""
+    answered in parts, so that runs take turns. Workers start when they are needed and stay for the next job.
+    `rules_folder`: of the compiled rules for secrets, unless the scanner's own variable names a different one."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, rules_folder: Path | None = None) -> None:
+        self._rules_folder = os.environ.get("KF_RULE_CACHE_DIR") or str(rules_folder or "")
         most = min(MOST_WORKERS, usable_cores()) if most is None else most
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="content")
         self._lock = threading.Lock()
@@ -116,10 +127,18 @@ class ContentPool:
     def _start(self) -> None:
         with self._lock:
             if not self._idle:
-                self._idle.append(_Worker())
+                self._idle.append(_Worker(self._rules_folder))
 
     async def work(self, job: Job) -> list[PreparedFile]:
-        """The first files of `job`. If this is cancelled, the worker is killed. Raises WorkerDied."""
+        """The first files of `job`. If this is cancelled, the worker is killed. Raises WorkerDied, and
+        SecretRulesUnavailable."""
+        return await self._results(job)
+
+    async def scan(self, job: ScanJob) -> list[Rescanned]:
+        """As `work`."""
+        return await self._results(job)
+
+    async def _results(self, job: Job | ScanJob) -> list[Any]:
         call = self._threads.submit(self._work, job)
         try:
             return await asyncio.wrap_future(call)
@@ -130,9 +149,9 @@ class ContentPool:
                         worker.kill()
             raise
 
-    def _work(self, job: Job) -> list[PreparedFile]:
+    def _work(self, job: Job | ScanJob) -> list[Any]:
         with self._lock:
-            worker = self._idle.pop() if self._idle else _Worker()
+            worker = self._idle.pop() if self._idle else _Worker(self._rules_folder)
             self._busy[id(job)] = worker
         is_kept = False
         try:
@@ -165,6 +184,7 @@ class RunContent:
 
     pool: ContentPool
     settings: ContentSettings
+    secrets: SecretPolicy
     window: int | None = None
     over_budget: list[str] = field(default_factory=list)
 
@@ -173,9 +193,9 @@ class RunContent:
         prepared: list[PreparedFile] = []
         while rest := files[len(prepared) :]:
             try:
-                prepared += await self.pool.work(Job(rest, self.settings, self.window))
+                prepared += await self.pool.work(Job(rest, self.settings, self.secrets, self.window))
             except WorkerDied as death:
-                prepared += death.files
+                prepared += death.results
                 if len(prepared) < len(files):
                     prepared.append(await self._alone(files[len(prepared)], is_parser=death.is_parser))
         self.over_budget += [file.path for file in prepared if file.is_over_budget]
@@ -184,7 +204,11 @@ class RunContent:
     async def _alone(self, file: RawFile, *, is_parser: bool) -> PreparedFile:
         for _ in range(_TRIES_ALONE):
             try:
-                return (await self.pool.work(Job([file], self.settings, self.window, with_symbols=not is_parser)))[0]
+                return (
+                    await self.pool.work(
+                        Job([file], self.settings, self.secrets, self.window, with_symbols=not is_parser)
+                    )
+                )[0]
             except WorkerDied as death:
                 is_parser = death.is_parser
         died = PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes)

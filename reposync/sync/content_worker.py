@@ -1,5 +1,6 @@
 """The process that reads what strangers wrote. It gets one `Job` after the other over a connection, whose file
-descriptor is its argument, and sends the files and then None. It ends with its parent, because the connection does."""
+descriptor is its argument, beside the folder of the rules for secrets, and sends the files and then None. It ends with
+its parent, because the connection does."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from reposync.sync.prepare import Job, Preparation, PreparedFile
+from reposync.content.secrets import RulesUnavailable, SecretScanner
+from reposync.sync.prepare import Job, Preparation, PreparedFile, Rescanned, ScanJob, StoredText
 
 # Of CPU time, for one file; 1 MB of code takes 0.5 to 2.5 s. Parsers have a budget of their own (`content.symbols`),
 # but for some nonsense they neither end nor report: Python's needs minutes for 1 MB of opening brackets.
@@ -21,31 +23,35 @@ FILE_SECONDS = 6.0
 # A job that takes longer is answered in parts: the worker then serves other runs first.
 TURN_SECONDS = 1.0
 # What the process may write to; 60 MB of its resident memory, the grammars and libraries, is none of it. Imports and
-# all grammars take 45 MB, 1 MB of real code 50 to 150 MB more. A parser that wants more aborts the process: for 7 kB
-# of `x=>` C's wants 2 GB, without a report in between.
-MEMORY_BYTES = 300_000_000
+# all grammars take 45 MB, the rules for secrets 45 MB, and 50 MB more while they are compiled, 1 MB of real code 50 to
+# 150 MB more. A parser that wants more aborts the process: for 7 kB of `x=>` C's wants 2 GB, with no report before.
+MEMORY_BYTES = 400_000_000
 MORE_PER_FILE_BYTE = 200
 MORE_SECONDS_PER_FILE_BYTE = FILE_SECONDS / 1_000_000
 
 
 def main() -> None:
-    parent: Connection[PreparedFile | None, Job] = Connection(int(sys.argv[1]))
+    parent: Connection[PreparedFile | Rescanned | RulesUnavailable | None, Job | ScanJob] = Connection(int(sys.argv[1]))
     importlib.import_module("reposync.content.chunking")
     # What the imports made is not garbage: looking for some took 3% of a worker's time.
     gc.freeze()
     gc.set_threshold(100_000)
-    preparation = Preparation()
+    preparation = Preparation(SecretScanner(sys.argv[2] or None, _untimed))
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
         while True:
-            for file in _prepared(preparation, parent.recv()):
-                parent.send(file)
-            parent.send(None)
+            try:
+                for file in _results(preparation, parent.recv()):
+                    parent.send(file)
+                parent.send(None)
+            except RulesUnavailable as error:
+                parent.send(error)
 
 
-def _prepared(preparation: Preparation, job: Job) -> Iterator[PreparedFile]:
-    """The first files of the job, at least one. Each is sent at once: if the process dies, its parent knows of which
+def _results(preparation: Preparation, job: Job | ScanJob) -> Iterator[PreparedFile | Rescanned]:
+    """Of the first files of the job, at least one. Each is sent at once: if the process dies, its parent knows of which
     one, and has those before it."""
-    large = max(0, job.settings.max_file_bytes - 1_000_000)
+    most = job.max_file_bytes if isinstance(job, ScanJob) else job.settings.max_file_bytes
+    large = max(0, most - 1_000_000)
     limit = MEMORY_BYTES + MORE_PER_FILE_BYTE * large
     seconds = FILE_SECONDS + MORE_SECONDS_PER_FILE_BYTE * large
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -55,10 +61,23 @@ def _prepared(preparation: Preparation, job: Job) -> Iterator[PreparedFile]:
     until = time.monotonic() + TURN_SECONDS
     for file in job.files:
         signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process, also inside a library
-        yield preparation.prepare(file, job.settings, job.window, with_symbols=job.with_symbols)
+        if isinstance(file, StoredText):
+            yield preparation.rescan(file, job.secrets)
+        elif isinstance(job, Job):
+            yield preparation.prepare(file, job.settings, job.secrets, job.window, with_symbols=job.with_symbols)
         if time.monotonic() >= until:
             break
     signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+@contextlib.contextmanager
+def _untimed() -> Iterator[None]:
+    """What is done once is no work of the file that needed it first."""
+    left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, left)
 
 
 if __name__ == "__main__":

@@ -181,7 +181,9 @@ async def remove_retired(parts: SyncParts, situation: Situation, run: Run, lease
                 continue
             # Those that were never live, or never complete, and those that were retired long enough ago.
             is_incomplete = version.live_at is None or version.meaning_pending is not None
-            if is_incomplete or version.retired_at <= oldest:
+            # Its texts were found by other rules for secrets, and may hold some.
+            may_hold_secrets = version.secret_rules != parts.settings.secrets.fingerprint
+            if is_incomplete or may_hold_secrets or version.retired_at <= oldest:
                 await _remove_points(parts.open_index(version.physical), version.id, lease)
                 lease.check()
                 await parts.versions.remove(run, version.id)

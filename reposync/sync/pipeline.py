@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
+from reposync.content.secret_policy import SecretPolicy
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, WindowRows
 from reposync.errors import EmbeddingError, EmbeddingInputRefused, SourceCorrupt, first_error
 from reposync.sources.objects import UnreadableBlobs
@@ -109,12 +110,13 @@ async def read_files(
     entries: Sequence[TreeEntry],
     target: TargetTree,
     settings: ContentSettings,
+    secrets: SecretPolicy,
     progress: RunProgress,
     judge: Judge = lambda unreadable: None,
 ) -> AsyncGenerator[list[PreparedFile], None]:
     """The content of `entries`, read and chunked, but neither embedded nor stored."""
     batches = read_batches(source, entries, target, settings, progress, judge)
-    content = RunContent(pool, settings)
+    content = RunContent(pool, settings, secrets)
     if entries:
         pool.warm()
     async with contextlib.aclosing(batches):

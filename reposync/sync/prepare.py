@@ -7,14 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 
-from reposync.content.documents import FileText, cut, read_text
+from reposync.content.documents import FileText, content_reason, cut, read_text
+from reposync.content.joining import has_lines_of_file, joined
 from reposync.content.model import Chunk, Skip, Skipped, content_hash
+from reposync.content.secret_policy import SecretAction, SecretPolicy
+from reposync.content.secrets import Finding, RulesUnavailable, SecretScanner
 from reposync.content.symbols import OverBudget, definitions, symbols_of_chunks
 from reposync.embedding.port import Matrix
 from reposync.embedding.sparse import document_vector
 from reposync.paths import path_text
 from reposync.symbol import Symbol
 from reposync.vectors.port import PointWrite
+
+_SECRET_NAME = Skipped(Skip.SECRET, "its path holds a secret")
+_HOLDS_SECRET = Skipped(Skip.SECRET, "holds a secret, and `secrets` says skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class RawFile:
 class PreparedFile:
     """A file with the points of its chunks, or why it has none. Dense vectors that are not computed here are added when
     it is embedded, links when it is stored. `size_bytes`: None if its path alone decided. `is_over_budget`: it has no
-    symbols, because parsing it takes too long."""
+    symbols, because parsing it takes too long. `secrets`: that were found in it."""
 
     path: str
     mode: int
@@ -54,6 +60,7 @@ class PreparedFile:
     chunks: tuple[PointWrite, ...] = ()
     skipped: Skipped | None = None
     is_over_budget: bool = False
+    secrets: tuple[Finding, ...] = ()
 
     @property
     def is_failed(self) -> bool:
@@ -73,6 +80,7 @@ class Content:
     vectors: Sequence[Matrix] = ()
     skipped: Skipped | None = None
     is_over_budget: bool = False
+    secrets: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +90,33 @@ class Job:
 
     files: Sequence[RawFile]
     settings: ContentSettings
+    secrets: SecretPolicy
     window: int | None = None
     with_symbols: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StoredText:
+    """The chunks of a file, as the index has them."""
+
+    path: bytes
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rescanned:
+    """`texts`: of the chunks, with masks. `is_secret_name`: the path holds a secret."""
+
+    texts: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    is_secret_name: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScanJob:
+    files: Sequence[StoredText]
+    secrets: SecretPolicy
+    max_file_bytes: int = 1_000_000
 
 
 @dataclass(slots=True)
@@ -91,12 +124,19 @@ class Preparation:
     """Prepares one file after the other. Files with equal content follow each other, also from job to job, and are
     parsed once: `contents` has what the last blob became, by all that decides it."""
 
+    scanner: SecretScanner = field(default_factory=SecretScanner)
     contents: dict[tuple[object, ...], Content] = field(default_factory=dict)
 
     def prepare(
-        self, file: RawFile, settings: ContentSettings, window: int | None = None, *, with_symbols: bool = True
+        self,
+        file: RawFile,
+        settings: ContentSettings,
+        secrets: SecretPolicy,
+        window: int | None = None,
+        *,
+        with_symbols: bool = True,
     ) -> PreparedFile:
-        """A failure becomes the skip reason of the file."""
+        """A failure becomes the skip reason of the file. Raises RulesUnavailable."""
         prepared = PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes)
         if file.unreadable is not None:
             return prepared.failed(file.unreadable)
@@ -104,44 +144,114 @@ class Preparation:
             text = read_text(file.path, file.content, file.size_bytes, max_file_bytes=settings.max_file_bytes)
             if isinstance(text, Skipped):
                 return replace(prepared, skipped=text)
-            content = self._content(file, text, settings, window, with_symbols=with_symbols)
+            if not secrets.allows(file.path) and self._is_secret_name(prepared.path, secrets):
+                return replace(prepared, skipped=_SECRET_NAME)
+            content = self._content(file, text, settings, secrets, window, with_symbols=with_symbols)
+            prepared = replace(prepared, secrets=content.secrets)
             if content.skipped is not None:
                 return replace(prepared, skipped=content.skipped)
             return _with_points(prepared, text.language, content)
+        except RulesUnavailable:
+            raise
         except Exception as error:  # noqa: BLE001 - one hostile file must not end a run
             # Only the type: the message of an error may quote the file.
             return prepared.failed(f"could not be processed: {type(error).__name__}")
 
+    def rescan(self, file: StoredText, secrets: SecretPolicy) -> Rescanned:
+        """As a whole, as far as its chunks are of one text: a secret may go over their borders. Raises
+        RulesUnavailable."""
+        texts = tuple(chunk.text for chunk in file.chunks)
+        if self._is_secret_name(path_text(file.path), secrets):
+            return Rescanned(texts, is_secret_name=True)
+        if (whole := joined(file.chunks)) is None:
+            scans = [self.scanner.scan(text, secrets) for text in texts]
+            lines = [chunk.start_line for chunk in file.chunks]
+            found = [
+                replace(finding, line=first + finding.line - 1)
+                for first, scanned in zip(lines, scans, strict=True)
+                for finding in scanned.findings
+            ]
+            return Rescanned(tuple(scanned.text for scanned in scans), tuple(found))
+        scanned = self.scanner.scan(whole.text, secrets)
+        masked = [scanned.text[at : at + len(text)] for at, text in zip(whole.starts, texts, strict=True)]
+        has_lines = has_lines_of_file(file.chunks)
+        places = [] if has_lines else [whole.text.count("\n", 0, at) + 1 for at in whole.starts]
+        findings = (
+            finding if has_lines else replace(finding, line=_line_near(finding.line, places, file.chunks))
+            for finding in scanned.findings
+        )
+        return Rescanned(tuple(masked), tuple(findings))
+
+    def _is_secret_name(self, path: str, secrets: SecretPolicy) -> bool:
+        """A path is in each point, listing and link: it cannot be masked."""
+        findings = self.scanner.scan(path, secrets).findings
+        return any(finding.action != SecretAction.WARN for finding in findings)
+
     def _content(
-        self, file: RawFile, text: FileText, settings: ContentSettings, window: int | None, *, with_symbols: bool
+        self,
+        file: RawFile,
+        text: FileText,
+        settings: ContentSettings,
+        secrets: SecretPolicy,
+        window: int | None,
+        *,
+        with_symbols: bool,
     ) -> Content:
-        key = file.sha, text.language, file.keep_generated, text.lines is not None, settings, window, with_symbols
+        rules, has_cells = secrets.rules_of(file.path), text.lines is not None
+        key = file.sha, text.language, file.keep_generated, has_cells, settings, rules, window, with_symbols
         if key not in self.contents:
             if not any(known[0] == file.sha for known in self.contents):
                 self.contents.clear()
-            content = _parsed(file, text, settings, with_symbols=with_symbols)
+            content = self._parsed(file, text, settings, secrets if rules else None, with_symbols)
             if window is not None:
                 content = replace(content, vectors=_vectors(content.chunks, window))
             self.contents[key] = content
         return self.contents[key]
 
+    def _parsed(
+        self,
+        file: RawFile,
+        text: FileText,
+        settings: ContentSettings,
+        secrets: SecretPolicy | None,
+        with_symbols: bool,
+    ) -> Content:
+        """`secrets`: None if the file is not scanned."""
+        if not file.keep_generated and (reason := content_reason(text)) is not None:
+            return Content(skipped=reason)
+        found: tuple[Finding, ...] = ()
+        if secrets is not None:
+            scanned = self.scanner.scan(text.text, secrets)
+            found = in_file(scanned.findings, text.lines)
+            if scanned.is_skipped:
+                return Content(skipped=_HOLDS_SECRET, secrets=found)
+            text = replace(text, text=scanned.text)
+        size, overlap = settings.chunk_size, settings.chunk_overlap
+        document = cut(text, chunk_size=size, chunk_overlap=overlap, keep_generated=True)
+        if isinstance(document, Skipped):
+            return Content(skipped=document, secrets=found)
+        try:
+            if with_symbols:
+                defined = definitions(text.text, document.language)
+                symbols = symbols_of_chunks(defined, document.chunks, text.lines)
+                return Content(document.chunks, symbols, secrets=found)
+        except (OverBudget, MemoryError):
+            pass
+        return Content(document.chunks, [()] * len(document.chunks), is_over_budget=True, secrets=found)
 
-def _parsed(file: RawFile, text: FileText, settings: ContentSettings, *, with_symbols: bool) -> Content:
-    document = cut(
-        text,
-        chunk_size=settings.chunk_size,
-        chunk_overlap=settings.chunk_overlap,
-        keep_generated=file.keep_generated,
-    )
-    if isinstance(document, Skipped):
-        return Content(skipped=document)
-    try:
-        if with_symbols:
-            found = definitions(text.text, document.language)
-            return Content(document.chunks, symbols_of_chunks(found, document.chunks, text.lines))
-    except (OverBudget, MemoryError):
-        pass
-    return Content(document.chunks, [()] * len(document.chunks), is_over_budget=True)
+
+def _line_near(line: int, places: Sequence[int], chunks: Sequence[Chunk]) -> int:
+    """The first line of the chunk that has this line of the text; `places`: the lines of the text where chunks
+    start."""
+    number = max(index for index, first in enumerate(places) if first <= line)
+    return chunks[number].start_line
+
+
+def in_file(findings: Sequence[Finding], lines: Sequence[int] | None) -> tuple[Finding, ...]:
+    """With the lines of the file; see `FileText`."""
+    if lines is None:
+        return tuple(findings)
+    return tuple(replace(each, line=lines[min(each.line, len(lines)) - 1]) for each in findings)
 
 
 def _vectors(chunks: Sequence[Chunk], window: int) -> list[Matrix]:

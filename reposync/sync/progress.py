@@ -147,6 +147,8 @@ class RunProgress:
 Watch = Callable[[RunProgress], None]
 """Called on the event loop; must return at once."""
 
+MANY_HIDDEN = 0.1
+"""Share of files that are masked or left out because of secrets, from which on a rule is likely to be wrong."""
 FILES_FAILED = "FILES_FAILED"
 INDEX_REBUILT = "INDEX_REBUILT"
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from reposync.embedding.port import Embedder
-from reposync.errors import ConfigError, DeletionBlocked, EmbeddingError
+from reposync.errors import ConfigError, DeletionBlocked, EmbeddingError, SourceError
 from reposync.sources.port import SAMPLE_PATH, Commit, path_bytes
 from reposync.store.run import Run, RunFigures
-from reposync.store.tables import IndexVersion
+from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import AttributeFiles, Published
 from reposync.sync.audit import IndexState, inspect_index
 from reposync.sync.brake import Brake
@@ -26,7 +26,8 @@ from reposync.sync.index_versions import (
 from reposync.sync.lease import Lease
 from reposync.sync.meaning import Meaning
 from reposync.sync.pipeline import DenseVectors, read_files
-from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
+from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, MANY_HIDDEN, Outcome, RunProgress
+from reposync.sync.secret_purge import SecretPurge
 from reposync.sync.stored_points import own_text
 from reposync.sync.target import (
     SyncParts,
@@ -54,6 +55,7 @@ class SyncRun:
         self._progress = progress
         self._choice = VersionChoice(self._parts, run)
         self._target: TargetTree | None = None
+        self._notices: list[str] = []
         self.figures = progress.figures
         """What was done so far; also reported if the run fails or is cancelled."""
 
@@ -61,7 +63,11 @@ class SyncRun:
         """Raises DeletionBlocked, DefinitionChanged, LeaseLost, and what source, embedder, index and store raise."""
         parts, run = self._parts, self._run
         self._progress.enter("listing")
-        head = await parts.source.head()
+        try:
+            head = await parts.source.head()
+        except SourceError:
+            await self._purge_without_source()
+            raise
         if head.sha != parts.repository.head_commit:
             await parts.versions.record_head(run, head.sha, parts.repository.head_commit)
         full = None
@@ -83,7 +89,39 @@ class SyncRun:
         self.figures.commit_after = head.sha
         await remove_retired(parts, situation, run, self._lease)
         self._progress.enter("done")
-        return self._outcome(head, state, strays)
+        return self._outcome(head, state, strays, await self._secrets_notice())
+
+    async def _purge_secrets(self, situation: Situation, embedder: Embedder, *, words_only: bool) -> bool:
+        """Apply other rules for secrets to what the index holds; whether they hold for all of it now."""
+        parts, version = self._parts, situation.working
+        if version.secret_rules == parts.settings.secrets.fingerprint:
+            return True
+        index, spec = parts.open_index(version.physical), situation.wanted.spec
+        vectors = None
+        if spec.dimension and not words_only:
+            vectors = DenseVectors(embedder, spec, index, self._progress, version_id=version.id)
+        purge = SecretPurge(parts, self._run, self._lease, self._progress, index, version, vectors)
+        await purge.apply()
+        if purge.notice is not None:
+            self._notices.append(purge.notice)
+        return not purge.failed
+
+    async def _purge_without_source(self) -> None:
+        """A source that does not answer does not keep secrets in the index. Files that need it keep their masks."""
+        parts = self._parts
+        versions = await parts.versions.of(parts.repository.id)
+        live = next((version for version in versions if version.state is VersionState.LIVE), None)
+        made = None if live is None else VersionSettings.read(live.settings)
+        if live is None or made is None or live.secret_rules == parts.settings.secrets.fingerprint:
+            return
+        if await parts.open_index(live.physical).spec() is None:
+            return
+        situation = Situation(made, versions, live, live)
+        words_only = live.meaning_pending is not None
+        embedder = parts.embedder if words_only else await self._embedder_of(made)
+        await self._purge_secrets(situation, embedder, words_only=words_only)
+        for notice in self._notices:
+            log.info("%s: %s", parts.repository.name, notice)
 
     async def _words_first(self, situation: Situation, head: Commit) -> bool:
         """Whether words are searched before dense vectors are there, which take nearly all of the time of a first
@@ -184,10 +222,12 @@ class SyncRun:
             if not work.plan.is_empty or state.audit.orphans or situation.builds:
                 attempt = (run, self._lease, self._progress)
                 await VersionUpdate(parts, *attempt, embedder, situation, state, target, work, words_only).apply()
+        # After the files that changed: they are searched first.
+        is_purged = await self._purge_secrets(situation, embedder, words_only=words_only)
         pending = situation.working.meaning_pending
         if words_only and pending is None:
             pending = (await parts.manifests.totals(situation.working.id)).chunks
-        return await self._publish(situation, state, attributes, head, meaning_pending=pending)
+        return await self._publish(situation, state, attributes, head, meaning_pending=pending, is_purged=is_purged)
 
     async def _publish(
         self,
@@ -197,6 +237,7 @@ class SyncRun:
         head: Commit,
         *,
         meaning_pending: int | None,
+        is_purged: bool = True,
     ) -> IndexVersion:
         parts, source, version = self._parts, self._parts.source, situation.working
         totals = await parts.manifests.totals(version.id)
@@ -231,10 +272,27 @@ class SyncRun:
                 branch_name=version.branch_name if is_known else await source.branch(fresh=bool(self._run.approval)),
                 project_id=await source.project_id(),
                 meaning_pending=meaning_pending,
+                secret_rules=parts.settings.secrets.fingerprint if is_purged else version.secret_rules,
             ),
         )
 
-    def _outcome(self, head: Commit, state: IndexState, strays: int) -> Outcome:
+    async def _secrets_notice(self) -> str | None:
+        """A warning if secrets were found in so many files that a rule is likely to be wrong. Only of a run that read
+        files."""
+        if not self.figures.files_processed:
+            return None
+        hidden = await self._parts.findings.hidden_files(self._parts.repository.id)
+        if not hidden:
+            return None
+        files = (await self._parts.manifests.totals((await self._choice.situation()).working.id)).files
+        if hidden <= files * MANY_HIDDEN:
+            return None
+        return (
+            f"Secrets are masked in {hidden:,} of {files:,} files, which is so many that a rule may be wrong: see "
+            "`reposync secrets`, and `secrets` of the registry."
+        )
+
+    def _outcome(self, head: Commit, state: IndexState, strays: int, warning: str | None) -> Outcome:
         if failed := self.figures.files_failed:
             files = "1 file" if failed == 1 else f"{failed:,} files"
             notice = f"{files} of commit {head.sha[:10]} could not be read; the index keeps their previous version."
@@ -243,8 +301,9 @@ class SyncRun:
         if strays:
             rebuilt.append(f"{strays:,} points in other collections were removed.")
         # What a repair fixed was requested.
+        notices = [*rebuilt, *self._notices, *([warning] if warning else [])]
         is_rebuilt = rebuilt and (state.remade or not self._run.repair)
-        return Outcome(INDEX_REBUILT if is_rebuilt else None, " ".join(rebuilt) or None)
+        return Outcome(INDEX_REBUILT if is_rebuilt else None, " ".join(notices) or None)
 
 
 async def _is_unchanged(
@@ -322,7 +381,7 @@ async def preview(parts: SyncParts, *, full: bool, progress: RunProgress) -> Pre
             texts = [(point, text) for point in page if (text := own_text(point, version.id)) is not None]
             found.chunks += len(texts)
             await add({point.payload["metadata"]["content_hash"]: len(text) for point, text in texts})
-    batches = read_files(parts.content, parts.source, plan.read, target, settings.content, progress)
+    batches = read_files(parts.content, parts.source, plan.read, target, settings.content, settings.secrets, progress)
     async with contextlib.aclosing(batches):
         async for files in batches:
             found.files_to_store += sum(1 for file in files if file.chunks)

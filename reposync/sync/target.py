@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from reposync.content.attributes import Attributes
-from reposync.content.model import Skipped
+from reposync.content.model import Skip, Skipped
 from reposync.content.rules import CONTENT_REVISION, PathRules
+from reposync.content.secret_policy import SecretPolicy
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.sources.port import Commit, Source, Tree, TreeEntry, path_bytes, path_text
+from reposync.store.columns import path_key
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.repository import Repository
 from reposync.store.runs import Runs
+from reposync.store.secret_findings import SecretFindings
 from reposync.store.versions import AttributeFiles, Versions
 from reposync.sync.content_pool import ContentPool
 from reposync.sync.prepare import ContentSettings
@@ -38,6 +41,7 @@ class SyncSettings:
     include: tuple[str, ...]
     exclude: tuple[str, ...]
     content: ContentSettings
+    secrets: SecretPolicy
 
     def source_key(self, project_id: int | None) -> str:
         """Identifies the project, also after it was moved: its number on the server, or else its address."""
@@ -61,6 +65,7 @@ class SyncParts:
     manifests: Manifests
     versions: Versions
     runs: Runs
+    findings: SecretFindings
     content: ContentPool
     keep_retired_seconds: float = 0.0
     elsewhere: Sequence[str] = ()
@@ -68,15 +73,19 @@ class SyncParts:
 
 @dataclass(frozen=True, slots=True)
 class TargetTree:
-    """The tree of the head commit, its `.gitattributes`, and what the path rules decide. `skipped`: by path, why it is
-    not indexed; `kept`: paths that are indexed even if their content is generated (`PathRules.keeps_generated`)."""
+    """The tree of the head commit, its `.gitattributes`, and what the path rules decide. `skipped`: by path, why it
+    is not indexed; `kept`: paths that are indexed even if their content is generated (`PathRules.keeps_generated`).
+    `masked`: keys (`path_key`) of files of which the index does not have the whole text, because secrets were
+    found."""
 
     head: Commit
     tree: Tree
     attributes: dict[str, list[str]]
     rules: PathRules
+    secrets: SecretPolicy
     skipped: Mapping[bytes, Skipped]
     kept: Set[bytes]
+    masked: Set[str] = frozenset()
 
     @property
     def files(self) -> int:
@@ -91,12 +100,27 @@ class TargetTree:
         return path in self.kept
 
     def reader(self, path: bytes) -> str:
-        """What, besides its content, decides what a file becomes."""
-        return f"{CONTENT_REVISION}k" if self.keeps_generated(path) else str(CONTENT_REVISION)
+        """What, besides its content, decides what a file becomes; after a `+`, the rules by which its secrets were
+        found."""
+        read = f"{CONTENT_REVISION}k" if self.keeps_generated(path) else str(CONTENT_REVISION)
+        return reader_of(read, self.secrets.rules_of(path))
+
+    @property
+    def fingerprint(self) -> str:
+        return _fingerprint(self.rules, self.secrets)
 
     def reads_otherwise(self, entry: TreeEntry, row: ManifestRow) -> bool:
-        """Whether the same blob may become something else now than when its row was written."""
-        return row.reader != self.reader(entry.path)
+        """Whether the same blob may become something else now than when its row was written, and the index alone does
+        not say what: `SecretPurge` applies other rules for secrets to texts that are stored whole."""
+        reader, recorded = self.reader(entry.path), row.reader or ""
+        if reader == recorded:
+            return False
+        return (
+            reader_of(reader, "") != reader_of(recorded, "")
+            or self.secrets.skips
+            or row.skip_reason == Skip.SECRET
+            or path_key(row.path) in self.masked
+        )
 
 
 async def read_target(source: Source, settings: SyncSettings, head: Commit, cached: AttributeFiles) -> TargetTree:
@@ -113,7 +137,7 @@ async def read_target(source: Source, settings: SyncSettings, head: Commit, cach
     entries = iter(tree.entries)
     while await asyncio.to_thread(_decide_some, rules, entries, skipped, kept):
         pass  # a cancelled run ends here
-    return TargetTree(head, tree, attributes, rules, skipped, kept)
+    return TargetTree(head, tree, attributes, rules, settings.secrets, skipped, kept)
 
 
 def _decide_some(
@@ -158,4 +182,18 @@ def _path_rules(settings: SyncSettings, attributes: AttributeFiles) -> PathRules
 
 async def rules_fingerprint(settings: SyncSettings, attributes: AttributeFiles) -> str:
     rules = await asyncio.to_thread(_path_rules, settings, attributes)
-    return rules.fingerprint
+    return _fingerprint(rules, settings.secrets)
+
+
+def reader_of(reader: str, rules: str) -> str:
+    """`reader`, with other rules for secrets."""
+    read = reader.partition("+")[0]
+    return f"{read}+{rules}" if rules else read
+
+
+def rules_in(reader: str | None) -> str:
+    return (reader or "").partition("+")[2]
+
+
+def _fingerprint(rules: PathRules, secrets: SecretPolicy) -> str:
+    return rules.fingerprint if secrets.is_off else f"{rules.fingerprint} {secrets.fingerprint}"

@@ -59,6 +59,7 @@ async def make_work(
     recorded = searched = await parts.manifests.load(situation.working.id)
     if situation.builds:
         searched = await parts.manifests.load(situation.live.id) if situation.live is not None else {}
+    target = replace(target, masked=await parts.findings.paths(parts.repository.id))
     planned = partial(plan_work, damaged=state.audit.damaged, full_from_epoch=full_from_epoch, repair=repair)
     return await asyncio.to_thread(planned, target, situation, recorded, searched)
 
@@ -98,6 +99,7 @@ class VersionUpdate:
             # A run that was killed between writing points and their rows leaves points without a row.
             orphans_possible=bool(self.state.audit.orphans),
             progress=self.progress,
+            with_secrets=await parts.findings.paths(parts.repository.id),
         )
         spec = situation.wanted.spec
         others = {version.physical for version in situation.versions} - {situation.working.physical}
@@ -188,7 +190,7 @@ class VersionUpdate:
         settings = self.situation.wanted.content
         judge = partial(_judge, self.work.plan.read, self.work)
         window = None if self.words_only else await self.embedder.window_of_workers()
-        content = RunContent(self.parts.content, settings, window)
+        content = RunContent(self.parts.content, settings, self.parts.settings.secrets, window)
         self.parts.content.warm()
 
         async def prepare(batch: Sequence[RawFile]) -> Sequence[PreparedFile]:

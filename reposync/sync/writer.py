@@ -9,7 +9,9 @@ from itertools import islice
 from typing import TypeVar
 
 from reposync.content.model import Skip, Skipped
+from reposync.content.secrets import Finding
 from reposync.sources.port import path_bytes
+from reposync.store.columns import path_key
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Run, RunProblem
 from reposync.sync.plan import Plan
@@ -48,6 +50,8 @@ class Writer:
     failed: dict[str, str] = field(default_factory=dict)
     """Path -> blob of files that could not be read or embedded, and of which the index has nothing."""
     deferred: list[PreparedFile] = field(default_factory=list)
+    with_secrets: set[str] = field(default_factory=set)
+    """Keys of the files in which secrets were found."""
 
     async def store(self, batch: Sequence[PreparedFile]) -> None:
         """Store points and rows of files that were read."""
@@ -79,6 +83,7 @@ class Writer:
         points, if any."""
         for page in pages(files):
             await self._record([self.row(file) for file in page])
+            await self._record_secrets({file.path: file.secrets for file in page if not file.is_failed})
             await self._report([(file.path, file.skipped) for file in page])
 
     async def delete(self, plan: Plan) -> None:
@@ -89,6 +94,7 @@ class Writer:
         for page in pages(plan.delete_rows):
             self.scope.check()
             await self.parts.manifests.forget(self.run, self.scope.version_id, page)
+            await self._record_secrets(dict.fromkeys(page, ()))
 
     async def keep_unlisted(self, paths: Sequence[str]) -> None:
         """Report files that an unproven listing lacks. They stay, although the commit may not have them."""
@@ -144,6 +150,14 @@ class Writer:
     async def _record(self, rows: Sequence[ManifestRow]) -> None:
         self.scope.check()
         await self.parts.manifests.record(self.run, self.scope.version_id, rows)
+
+    async def _record_secrets(self, found: Mapping[str, Sequence[Finding]]) -> None:
+        """Of these files, by path, only those that have or had secrets cost a statement."""
+        changed = {path: secrets for path, secrets in found.items() if secrets or path_key(path) in self.with_secrets}
+        if changed:
+            self.scope.check()
+            await self.parts.findings.record(self.run, self.scope.commit, changed)
+            self.with_secrets |= {path_key(path) for path, secrets in changed.items() if secrets}
 
     async def _report(self, skips: Sequence[tuple[str, Skipped | None]]) -> None:
         problems = [RunProblem(path, skipped.reason.value, skipped.detail) for path, skipped in skips if skipped]

@@ -141,6 +141,10 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Files of the synced commit that could not be read; repositories without any have no series.",
         ("repository",),
     ),
+    "secrets_found": (
+        "Secrets in the indexed files, masked or only reported; repositories without any have no series.",
+        ("repository",),
+    ),
     "repository_behind_since_timestamp_seconds": (
         "Since when the index has not held the newest known head of its source, Unix time; repositories whose index "
         "holds it have no series.",

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from reposync.errors import UsageError, VectorIndexError
+from reposync.finding import count_masks
 from reposync.supervision import in_thread
 from reposync.symbol import read_symbols
 from reposync.vectors.overlaps import Passage, passages
@@ -277,6 +278,7 @@ def _hit(chunk: Candidate, payload: dict[str, Any]) -> SearchHit:
         score=chunk.score,
         text=payload[Payload.TEXT],
         url=metadata["url"],
+        masked=count_masks(payload[Payload.TEXT]),
         commit=metadata["commit"],
         version=chunk.version,
         symbols=read_symbols(metadata.get("symbols")),

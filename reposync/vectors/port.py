@@ -199,10 +199,11 @@ class IndexQuery:
 class Hit:
     """Lines of a file, including `start_line` and `end_line`. `score`: higher is better; it ranks the hits of one
     search, and cannot be compared between searches. `url`: shows these lines to a person. `outdated`: the file has
-    changed since, and its newer state could not be read. `meaning_indexed`: the first sync of the repository is still
-    running: it is searched by words only, and this share (0 to 1) of its meaning is indexed; otherwise null. `parts`:
-    the sum of `words`, `meaning`, `definition` and `path`, times `prior`, is the score. `symbols`: what these lines
-    define. `definitions`: those of them that `symbol` and `kind` ask for, and that begin in these lines."""
+    changed since, and its newer state could not be read. `masked`: how many secrets are masked in the text.
+    `meaning_indexed`: the first sync of the repository is still running: it is searched by words only, and this
+    share (0 to 1) of its meaning is indexed; otherwise null. `parts`: the sum of `words`, `meaning`, `definition`
+    and `path`, times `prior`, is the score. `symbols`: what these lines define. `definitions`: those of them that
+    `symbol` and `kind` ask for, and that begin in these lines."""
 
     repository: str
     path: str
@@ -213,6 +214,7 @@ class Hit:
     text: str
     url: str | None
     outdated: bool = False
+    masked: int = 0
     meaning_indexed: float | None = None
     # Not Sequence and Mapping, which pydantic serialises in Python: 0.5 ms a search.
     parts: dict[str, float] = field(default_factory=dict)

@@ -54,6 +54,9 @@ TABLE = {
     "read": Cells("cat", "read_code"),
     "outline": Cells("cat", "read_code"),
     "evaluate": Cells("eval", PEOPLE),
+    "found_secrets": Cells("secrets", PEOPLE),
+    "repository_secrets": Cells("secrets", PEOPLE),
+    "purge": Cells("secrets", PEOPLE),
     "sync": Cells("sync", "request_sync"),
     "sync_target": Cells("sync", "request_sync"),
     "discover": Cells("sync", PEOPLE),
@@ -69,7 +72,7 @@ TABLE = {
     "locks": Cells("locks list", PEOPLE),
     "release": Cells("locks release", PEOPLE),
 }
-EXPENSIVE = {"plan", "targets", "verify", "leftovers"}
+EXPENSIVE = {"plan", "targets", "verify", "leftovers", "found_secrets", "repository_secrets"}
 """They read a whole repository or index, or ask its source: not for everybody who may read."""
 BY_ANOTHER = {"put_repository", "retry_failed", "outline", "sync", "wait"}
 """Their commands do it by a different operation, or leave it to the tools."""

@@ -12,7 +12,7 @@ from reposync.api.etags import ETAG_ANSWERS, conditional, conditional_body, vers
 from reposync.api.operating import add_operation, with_etag
 from reposync.api.routing import ApiParts, Router
 from reposync.api.server import stopping_of
-from reposync.operations import groups, index, repositories, runs, search, syncs
+from reposync.operations import groups, index, repositories, runs, search, secrets, syncs
 from reposync.operations.core import Operation
 from reposync.operations.paths import PREFIX
 
@@ -43,6 +43,8 @@ _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
         syncs.verify,
         search.outline,
         index.repository_index,
+        secrets.repository_secrets,
+        secrets.purge,
         syncs.wait,
         repositories.get_repository,
         repositories.put_repository,
@@ -60,6 +62,7 @@ _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
         syncs.discover,
         syncs.sync_target,
     ),
+    "secrets": (secrets.found_secrets,),
     "locks": (index.locks, index.release),
 }
 _WITH_ETAG = (

@@ -144,7 +144,7 @@ async def test_a_reader_cannot_use_any_route_that_changes_something(door: httpx.
         if method != "get" and "/webhooks/" not in path
     ]
 
-    assert len(routes) == 19
+    assert len(routes) == 20
     for method, path in routes:
         assert code(await door.request(method, path, headers=bearer(READER))) == (403, "FORBIDDEN"), path
 

@@ -32,6 +32,7 @@ async def test_a_file_is_read_with_what_is_known_about_it(world: World, client: 
         "end_line": 4,
         "total_lines": 4,
         "outdated": False,
+        "masked": 0,
         "is_notebook": False,
         "text": SESSIONS,
         "symbols": [{"name": "remove_expired", "kind": "function", "start_line": 1, "end_line": 2}],

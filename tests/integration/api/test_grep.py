@@ -21,7 +21,7 @@ async def test_the_lines_that_match_are_found_with_their_places(world: World, cl
     answer = await asks(client, q=r"\bremove_expired\b")
 
     assert answer.status_code == 200, answer.text
-    place = {"repository": "project", "commit": world.repository.head(), "outdated": False}
+    place = {"repository": "project", "commit": world.repository.head(), "outdated": False, "masked": 0}
     line = {"end_line": 1, "column": 5, "text": "def remove_expired(sessions):", "url": None}
     assert answer.json() == {
         "items": [

@@ -41,6 +41,7 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
         "text": SESSIONS.decode(),
         "url": None,
         "outdated": False,
+        "masked": 0,
         "parts": None,
         "meaning_indexed": None,
         "definitions": [],

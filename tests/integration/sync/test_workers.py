@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from reposync.app.verification import Verification
+from reposync.content.secret_policy import OFF
 from reposync.store.run import Run
 from reposync.sync.content_pool import ContentPool, RunContent
 from reposync.sync.prepare import ContentSettings, RawFile
@@ -51,7 +52,7 @@ async def test_a_file_with_too_many_steps_is_indexed_without_symbols_and_its_nei
         RawFile(b"b.kt", 0o100644, "2" * 40, len(endless), endless, keep_generated=True),
         RawFile(b"c.kt", 0o100644, "3" * 40, len(code), code),
     ]
-    content = RunContent(pool, SETTINGS)
+    content = RunContent(pool, SETTINGS, OFF)
     prepared = await content.prepare(files)
     assert [file.is_over_budget for file in prepared] == [False, True, False]
     assert [bool(file.chunks) for file in prepared] == [True, True, True]
@@ -63,7 +64,7 @@ async def test_a_file_past_its_seconds_is_indexed_without_symbols(pool: ContentP
     """The timer of the worker sends this signal."""
     code = b"def f():\n    pass\n"
     file = replace(FILES[0], content=code)
-    content = RunContent(pool, SETTINGS)
+    content = RunContent(pool, SETTINGS, OFF)
     ended = threading.Event()
     others = set(content_workers())
     killing = asyncio.create_task(asyncio.to_thread(kill_workers, 1, others, ended, signal.SIGPROF))
@@ -84,7 +85,7 @@ async def test_a_file_whose_parser_never_ends_costs_its_seconds_once(pool: Conte
             workers.update(content_workers())
 
     watching = asyncio.create_task(asyncio.to_thread(watch))
-    prepared = await RunContent(pool, SETTINGS).prepare(files)
+    prepared = await RunContent(pool, SETTINGS, OFF).prepare(files)
     ended.set()
     await watching
     assert [bool(file.chunks) for file in prepared] == [True, True, True]
@@ -169,6 +170,7 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
 NONSENSE = """
 import asyncio
 import resource
+from reposync.content.secret_policy import OFF
 from reposync.sync.content_pool import ContentPool, RunContent
 from reposync.sync.prepare import RawFile
 from tests.integration.sync.test_workers import SETTINGS
@@ -181,7 +183,7 @@ for unit in (b"x=>", b"/*"):
         files.append(RawFile(name, 0o100644, f"{len(files):040}", len(content), content, keep_generated=True))
 async def main():
     pool = ContentPool(1)
-    prepared = await RunContent(pool, SETTINGS).prepare(files)
+    prepared = await RunContent(pool, SETTINGS, OFF).prepare(files)
     pool.close()
     print([file.path for file in prepared if not file.chunks])
     print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1000)
@@ -204,10 +206,11 @@ def test_nonsense_in_any_language_is_indexed_by_workers_of_a_bounded_size(tmp_pa
 
 PARENT = """
 import asyncio
+from reposync.content.secret_policy import OFF
 from reposync.sync.content_pool import ContentPool, RunContent
 from tests.integration.sync.test_workers import FILES, SETTINGS
 async def main():
-    await RunContent(ContentPool(), SETTINGS).prepare(FILES)
+    await RunContent(ContentPool(), SETTINGS, OFF).prepare(FILES)
     print("ready", flush=True)
     await asyncio.sleep(3600)
 asyncio.run(main())

@@ -43,6 +43,7 @@ def exported() -> dict[str, dict[str, set[str]]]:
     metrics.show("repositories", {"active": 1})
     metrics.show("files_failed", {"payments-api": 3})
     metrics.show("repository_late", {"payments-api": 1})
+    metrics.show("secrets_found", {"payments-api": 2})
     metrics.show("index_versions", {"live": 1, "building": 1})
     metrics.show("index_change_repositories", {("code", "done"): 1})
     metrics.dependencies({"database": "ok", "registry": "degraded", "clock": "ok"})

@@ -22,7 +22,7 @@ def offered(*words: str) -> list[str]:
 
 def test_commands_and_options_are_offered() -> None:
     assert offered("") == list(COMMANDS)
-    assert offered("se") == ["search", "serve"]
+    assert offered("se") == ["search", "secrets", "serve"]
     assert offered("repos", "re") == ["remove", "resume"]
     assert "--allow-mass-delete" in offered("sync", "--")
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from reposync.content.documents import make_document
 from reposync.content.model import Document, Skip, Skipped, content_hash
+from reposync.content.secret_policy import OFF
 from reposync.sync.prepare import ContentSettings, Preparation, RawFile
 
 
@@ -58,7 +59,7 @@ def test_the_hash_of_a_text_is_the_one_by_which_stored_vectors_are_found() -> No
 def test_an_error_does_not_quote_the_file() -> None:
     raw = RawFile(b"a.py", 0o100644, "0" * 40, 20, b"password = 'hunter2'")
     settings = ContentSettings(chunk_size=10, chunk_overlap=20, max_file_bytes=1000)
-    made = Preparation().prepare(raw, settings)
+    made = Preparation().prepare(raw, settings, OFF)
     assert made.is_failed and made.skipped is not None
     assert "hunter2" not in made.skipped.detail
 
@@ -68,9 +69,9 @@ def test_equal_content_that_follows_is_parsed_once_and_again_under_different_set
     raw = [RawFile(b"%d.py" % number, 0o100644, "1" * 40, len(code), code) for number in range(3)]
     settings, other = ContentSettings(7000, 1500, 1000), ContentSettings(700, 150, 1000)
     preparation = Preparation()
-    prepared = [preparation.prepare(file, settings) for file in raw]
+    prepared = [preparation.prepare(file, settings, OFF) for file in raw]
     first, second, third = (file.chunks[0].symbols for file in prepared)
-    fourth = preparation.prepare(raw[2], other).chunks[0].symbols
+    fourth = preparation.prepare(raw[2], other, OFF).chunks[0].symbols
     assert len(first) == 1
     assert first is second is third
     assert fourth is not first

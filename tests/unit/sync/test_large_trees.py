@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reposync.content.secret_policy import OFF
 from reposync.embedding.port import EmbeddingSpec
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Blob, Commit, Tree, TreeEntry
@@ -28,7 +29,7 @@ from tests.fixtures.loop_turns import longest_turn_seconds
 FILE = 0o100644
 EMPTY = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
 CONTENT = ContentSettings(7_000, 1_500, 1_000_000)
-SETTINGS = SyncSettings("/srv/large.git", None, None, (), (), CONTENT)
+SETTINGS = SyncSettings("/srv/large.git", None, None, (), (), CONTENT, OFF)
 WANTED = VersionSettings("/srv/large.git", None, "code", EmbeddingSpec("none", "", 0, None), CONTENT)
 LONGEST_TURN_SECONDS = 0.05
 

@@ -63,6 +63,19 @@ def upgrade() -> None:
             path TEXT NOT NULL, applied_by TEXT NOT NULL, applied_at {moment} NOT NULL,
             CONSTRAINT pk_registry_documents PRIMARY KEY (id))""")
     op.execute("ALTER TABLE index_versions ADD COLUMN meaning_pending BIGINT")
+    op.execute("ALTER TABLE index_versions ADD COLUMN secret_rules TEXT")
+    op.execute(f"""
+        CREATE TABLE secret_findings (
+            path TEXT NOT NULL, line INTEGER NOT NULL, rule TEXT NOT NULL, fingerprint TEXT NOT NULL,
+            action TEXT NOT NULL, first_commit TEXT NOT NULL, first_seen_at {moment} NOT NULL,
+            repository_id TEXT NOT NULL,
+            CONSTRAINT pk_secret_findings PRIMARY KEY (path, line, rule, fingerprint, repository_id),
+            CONSTRAINT fk_secret_findings_repository_id FOREIGN KEY(repository_id)
+                REFERENCES repositories (id) ON DELETE CASCADE)""")
+    op.execute("CREATE INDEX ix_secret_findings_repository_id ON secret_findings (repository_id, path)")
+    op.execute("""
+        CREATE TABLE fingerprint_keys (
+            id TEXT NOT NULL, key TEXT NOT NULL, CONSTRAINT pk_fingerprint_keys PRIMARY KEY (id))""")
     _keep_versions_of_words()
     op.execute(
         "CREATE INDEX ix_index_versions_pending ON index_versions (physical, id) WHERE meaning_pending IS NOT NULL"

@@ -1,0 +1,205 @@
+"""Applies a changed set of rules for secrets to what the index holds: no source is asked.
+
+A file that needs its source is not purged: one that is masked already may show more, or something else, under the new
+rules (`TargetTree.reads_otherwise`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reposync.content.model import Skip, content_hash
+from reposync.content.secret_policy import SecretPolicy
+from reposync.embedding.sparse import document_vector
+from reposync.ordering import in_order
+from reposync.sources.port import path_bytes
+from reposync.store.columns import path_key
+from reposync.store.manifest import ManifestRow
+from reposync.store.run import Run
+from reposync.store.tables import IndexVersion
+from reposync.symbol import read_symbols
+from reposync.sync.content_pool import WorkerDied
+from reposync.sync.lease import Lease
+from reposync.sync.pipeline import DenseVectors
+from reposync.sync.prepare import Rescanned, ScanJob, StoredText
+from reposync.sync.progress import RunProgress
+from reposync.sync.stored_points import own_text, stored_chunk
+from reposync.sync.target import SyncParts, reader_of, rules_in
+from reposync.sync.writer import pages
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import FileWrite, PointWrite, StoredPoint, WriteScope
+
+# Files whose texts are in memory at once: 1 MB for ordinary code.
+_FILES_AT_ONCE = 200
+
+
+@dataclass(slots=True)
+class SecretPurge:
+    """Safe to repeat and to abandon at any await: a file that is done has its row. `vectors`: None if the version is
+    found by words alone at present; what lacks a dense vector gets it later."""
+
+    parts: SyncParts
+    run: Run
+    lease: Lease
+    progress: RunProgress
+    index: QdrantIndex
+    version: IndexVersion
+    vectors: DenseVectors | None
+    scanned: int = 0
+    masked: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def policy(self) -> SecretPolicy:
+        return self.parts.settings.secrets
+
+    @property
+    def notice(self) -> str | None:
+        """For the history."""
+        if not self.scanned:
+            return None
+        before = (self.version.secret_rules or "none").split()[0]
+        after = self.policy.fingerprint.split()[0]
+        left = f", {len(self.failed):,} could not be scanned" if self.failed else ""
+        files = "1 file" if self.masked == 1 else f"{self.masked:,} files"
+        return f"Secrets: rules {before} -> {after}: {files} of {self.scanned:,} masked{left}."
+
+    async def apply(self) -> None:
+        """Raises LeaseLost, SecretRulesUnavailable, and what embedder, index and store raise."""
+        if self.version.secret_rules == self.policy.fingerprint:
+            return
+        recorded = await self.parts.manifests.load(self.version.id)
+        rows = [row for row in recorded.values() if rules_in(row.reader) != self._rules_of(row)]
+        self.progress.enter("purging secrets") if rows else None
+        with_secrets = await self.parts.findings.paths(self.parts.repository.id) if rows else set()
+        for page in pages(in_order(rows, lambda row: row.path), _FILES_AT_ONCE):
+            await self._purge(page, with_secrets)
+        if not self.failed:
+            await self.parts.versions.record_secret_rules(self.run, self.version.id, self.policy.fingerprint)
+
+    def _rules_of(self, row: ManifestRow) -> str:
+        return self.policy.rules_of(path_bytes(row.path))
+
+    async def _purge(self, rows: Sequence[ManifestRow], with_secrets: set[str]) -> None:
+        """These files: their points, then what was found, then their rows."""
+        stored = await self._stored([row for row in rows if row.chunks and self._rules_of(row)])
+        texts = [
+            StoredText(path_bytes(path), tuple(stored_chunk(point) for point in points))
+            for path, points in stored.items()
+        ]
+        results = await self._scan(texts)
+        self.scanned += len(results)
+        by_path = {row.path: row for row in rows}
+        writes: list[tuple[ManifestRow, list[tuple[StoredPoint, str]]]] = []
+        hidden: set[str] = set()
+        for (path, points), result in zip(stored.items(), results, strict=True):
+            if result is None:
+                self.failed.append(path)
+            elif result.is_secret_name:
+                hidden.add(path)
+            elif changed := [
+                (point, text)
+                for point, text in zip(points, result.texts, strict=True)
+                if text != point.payload["page_content"]
+            ]:
+                writes.append((by_path[path], changed))
+        await self._write(writes)
+        self.masked += len(writes) + len(hidden)
+        for path in hidden:
+            scope = self._scope(self.version.commit_sha or "", by_path[path].epoch)
+            await self.index.remove_files(scope, [path])
+        found = {
+            path: result.findings
+            for path, result in zip(stored, results, strict=True)
+            if result is not None and (result.findings or path_key(path) in with_secrets)
+        } | {row.path: () for row in rows if not self._rules_of(row) and path_key(row.path) in with_secrets}
+        self.lease.check()
+        await self.parts.findings.record(self.run, self.version.commit_sha or "", found)
+        done = [self._row(row, is_hidden=row.path in hidden) for row in rows if row.path not in self.failed]
+        self.lease.check()
+        await self.parts.manifests.record(self.run, self.version.id, done)
+
+    async def _scan(self, texts: Sequence[StoredText]) -> list[Rescanned | None]:
+        """A text that ends its worker, also when it is scanned alone, has no result; the next run tries it again."""
+        results: list[Rescanned | None] = []
+        while rest := texts[len(results) :]:
+            try:
+                results += await self.parts.content.scan(ScanJob(rest, self.policy))
+            except WorkerDied as death:
+                results += death.results
+                if len(results) < len(texts):
+                    with contextlib.suppress(WorkerDied):
+                        results += await self.parts.content.scan(ScanJob(rest[len(death.results) :][:1], self.policy))
+                        continue
+                    results.append(None)
+        return results
+
+    async def _stored(self, rows: Sequence[ManifestRow]) -> dict[str, list[StoredPoint]]:
+        """The points of these files that this program wrote, by path and in their order."""
+        wanted = {row.path: row.blob_sha for row in rows}
+        found: defaultdict[str, list[StoredPoint]] = defaultdict(list)
+        if not wanted:
+            return {}
+        async for points in self.index.chunks(self.version.id, list(wanted)):
+            for point in points:
+                if own_text(point, self.version.id) is not None:
+                    metadata = point.payload["metadata"]
+                    if wanted.get(metadata["path"]) == metadata["blob_sha"]:
+                        found[metadata["path"]].append(point)
+        return {path: in_order(points, _number) for path, points in found.items()}
+
+    async def _write(self, writes: Sequence[tuple[ManifestRow, list[tuple[StoredPoint, str]]]]) -> None:
+        """The changed chunks, in place of those with the same ids. They keep commit and epoch: by these an audit knows
+        which run read the file."""
+        texts = [(content_hash(text), text) for _, changed in writes for _, text in changed]
+        vectors: Mapping[str, Any] = {}
+        if self.vectors is not None and texts:
+            vectors = await self.vectors.of_texts(texts)
+        for row, changed in writes:
+            by_scope: defaultdict[tuple[str, int], list[PointWrite]] = defaultdict(list)
+            for point, text in changed:
+                dense = vectors.get(content_hash(text))
+                write = await asyncio.to_thread(_point, point, text, None if isinstance(dense, str) else dense)
+                metadata = point.payload["metadata"]
+                by_scope[str(metadata["commit"]), int(metadata["epoch"])].append(write)
+            for (commit, epoch), points in by_scope.items():
+                file = FileWrite(row.path, row.language, row.blob_sha, points, replaces=False)
+                await self.index.replace_files(self._scope(commit, epoch), [file])
+        if self.vectors is not None:
+            self.vectors.stored(hashed for hashed, _ in texts)
+
+    def _scope(self, commit: str, epoch: int) -> WriteScope:
+        return WriteScope(self.version.id, self.parts.repository.name, commit, epoch, self.lease.check)
+
+    def _row(self, row: ManifestRow, *, is_hidden: bool) -> ManifestRow:
+        reader = reader_of(row.reader or "", self._rules_of(row)) if row.reader is not None else None
+        if is_hidden:
+            return row._replace(reader=reader, chunks=0, skip_reason=Skip.SECRET.value, language=None)
+        return row._replace(reader=reader)
+
+
+def _number(point: StoredPoint) -> int:
+    number: int = point.payload["metadata"]["chunk_index"]
+    return number
+
+
+def _point(point: StoredPoint, text: str, dense: Any) -> PointWrite:
+    metadata, chunk = point.payload["metadata"], stored_chunk(point)
+    symbols = read_symbols(metadata.get("symbols"))
+    return PointWrite(
+        metadata["chunk_index"],
+        text,
+        chunk.start_line,
+        chunk.end_line,
+        content_hash(text),
+        url=metadata.get("url"),
+        dense=dense,
+        sparse=document_vector(text, path=metadata["path"], names=[symbol.name for symbol in symbols]),
+        symbols=symbols,
+        start_index=chunk.start_index,
+    )
