@@ -60,8 +60,8 @@ class SecretPurge:
 
     @property
     def notice(self) -> str | None:
-        """For the history."""
-        if not self.scanned:
+        """For the history, if anything changed."""
+        if not self.masked and not self.failed:
             return None
         before = (self.version.secret_rules or "none").split()[0]
         after = self.policy.fingerprint.split()[0]
