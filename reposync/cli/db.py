@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 DEPENDENCIES = (
     *("qdrant-client", "qdrant-edge-py", "python-gitlab", "dulwich", "langchain-text-splitters"),
-    *("onnxruntime", "sqlmodel"),
+    "sqlmodel",
 )
+OF_EXTRAS = ("onnxruntime", "opentelemetry-sdk")
 
 
 db = Group("db")
@@ -85,4 +87,7 @@ def version() -> Result:
 
     versions = {"reposync": __version__, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in DEPENDENCIES}
+    for name in OF_EXTRAS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     return Result(versions, [f"{name} {number}" for name, number in versions.items()])
