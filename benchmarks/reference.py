@@ -27,7 +27,7 @@ import reposync
 from reposync.api.app import ApiParts, create_app
 from reposync.api.auth import Access
 from reposync.cli.main import cli
-from reposync.config.registry import registry_schema
+from reposync.config.schema import registry_schema
 from reposync.content.model import Skip
 from reposync.errors import RepoSyncError, error_classes
 from reposync.telemetry.health import Health

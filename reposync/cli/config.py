@@ -61,7 +61,7 @@ def _report(path: Path | None, errors: Sequence[Problem] = (), warnings: Sequenc
 @config.command()
 def schema() -> None:
     """Print the JSON schema of the registry file (config/schema.json)."""
-    from reposync.config.registry import registry_schema
+    from reposync.config.schema import registry_schema
 
     click.echo(registry_schema(), nl=False)
 

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from reposync.config.loading import load_registry
-from reposync.config.registry import registry_schema
+from reposync.config.schema import registry_schema
 from tests.unit.config.conftest import Load
 from tests.unit.config.test_registry_errors import MISTAKES
 
