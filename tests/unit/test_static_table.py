@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.static_pairs import SUFFIXES, Corpus, pairs_of
 from benchmarks.static_sources import InvalidPackage, read_list, source_files
-from benchmarks.static_table import LIST, TEST_SETS, write
+from benchmarks.static_table import LIST, OUTPUT, TEST_SETS, write
 from benchmarks.static_training import train
 
 BODY = "".join(f"    value_{number} = compute_total(request, session)\n" for number in range(6))
@@ -36,6 +36,12 @@ def test_no_package_of_a_test_set_is_a_source() -> None:
 
     assert len(named) >= 300
     assert [name for name, words in named.items() if TEST_SETS & (words | {name.lower()})] == []
+
+
+def test_the_list_in_the_wheel_names_the_sources() -> None:
+    shipped = (OUTPUT / "sources.tsv").read_text("utf-8").splitlines()[1:]
+
+    assert shipped == sorted("\t".join([p.name, p.version, p.licence, p.language]) for p in read_list(LIST))
 
 
 def test_at_least_15_languages_are_among_the_sources() -> None:
