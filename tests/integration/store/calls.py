@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import text, update
 
 import reposync.store
+from reposync.finding import Finding
 from reposync.store import index_queries
 from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
@@ -202,6 +203,7 @@ def _versions() -> dict[str, Call]:
         "begin_epoch": lambda it: it.store.versions.begin_epoch(it.running, it.building, identity="index-1"),
         "publish": lambda it: it.store.versions.publish(it.running, it.building, it.row, it.published(HEAD)),
         "record_meaning": lambda it: it.store.versions.record_meaning(it.running, it.live.id, 5),
+        "record_secret_rules": lambda it: it.store.versions.record_secret_rules(it.running, it.live.id, "2 set"),
         "record_head": lambda it: it.store.versions.record_head(it.running, HEAD, None),
         "remove": lambda it: it.store.versions.remove(it.running, it.retired.id),
     }
@@ -221,6 +223,18 @@ def _manifests() -> dict[str, Call]:
         "outdated": lambda it: it.store.manifests.outdated([(it.live.id, "a.py")]),
         "folder": lambda it: it.store.manifests.folder(it.live.id, "", 10),
         "skip_counts": lambda it: it.store.manifests.skip_counts(it.live.id),
+    }
+
+
+def _secret_findings() -> dict[str, Call]:
+    found = [Finding(3, "gitlab-pat", "0" * 16, "mask")]
+    return {
+        "key": lambda it: it.store.findings.key(),
+        "paths": lambda it: it.store.findings.paths(it.row.id),
+        "record": lambda it: it.store.findings.record(it.running, COMMIT, {"a.py": found, "b.py": []}),
+        "page": lambda it: it.store.findings.page(None, None, 10),
+        "counts": lambda it: it.store.findings.counts(),
+        "hidden_files": lambda it: it.store.findings.hidden_files(it.row.id),
     }
 
 
@@ -304,6 +318,7 @@ CALLS: Mapping[str, Call] = {
     **_of("Runs", _runs()),
     **_of("Versions", _versions()),
     **_of("Manifests", _manifests()),
+    **_of("SecretFindings", _secret_findings()),
     **_of("Repositories", _repositories()),
     **_registry(),
     **_rest(),

@@ -15,6 +15,7 @@ from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
 from reposync.store.run import Ask, Run, RunAttempt, RunFigures
 from reposync.store.runs import Runs
+from reposync.store.secret_findings import SecretFindings
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, GroupEntry, IndexVersion, VersionState
 from reposync.store.ticks import TickOutcome, Ticks
@@ -55,6 +56,7 @@ class Store:
         self.database = database
         self.repositories = Repositories(database)
         self.manifests = Manifests(database)
+        self.findings = SecretFindings(database)
         self.versions = Versions(database)
         self.runs = Runs(database)
         self.history = RunHistory(database)

@@ -16,6 +16,7 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Blob, Commit, Tree, TreeEntry
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
+from reposync.store.secret_findings import SecretFindings
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.sync.audit import IndexState
 from reposync.sync.index_versions import Situation, VersionSettings
@@ -74,7 +75,11 @@ async def one_run(source: Any, url: str) -> int:
     target = await read_target(source, SETTINGS, Commit("c" * 40, datetime.now(UTC)), {})
     working = IndexVersion.model_construct(id="new", state=VersionState.BUILDING)
     async with await Database.open(url) as database:
-        parts: Any = SimpleNamespace(manifests=Manifests(database))
+        parts: Any = SimpleNamespace(
+            manifests=Manifests(database),
+            findings=SecretFindings(database),
+            repository=SimpleNamespace(id="large"),
+        )
         work = await make_work(parts, target, Situation(WANTED, [working], None, working), IndexState(""))
     assert target.files == len(source.entries)
     entries = work.plan.read
