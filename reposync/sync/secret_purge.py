@@ -74,8 +74,11 @@ class SecretPurge:
         if self.version.secret_rules == self.policy.fingerprint:
             return
         recorded = await self.parts.manifests.load(self.version.id)
-        rows = [row for row in recorded.values() if rules_in(row.reader) != self._rules_of(row)]
-        self.progress.enter("purging secrets") if rows else None
+        # Files that were left out by their path alone were not read, with any rules.
+        read = [row for row in recorded.values() if row.reader is not None]
+        rows = [row for row in read if rules_in(row.reader) != self._rules_of(row)]
+        if rows:
+            self.progress.enter("purging secrets")
         with_secrets = await self.parts.findings.paths(self.parts.repository.id) if rows else set()
         for page in pages(in_order(rows, lambda row: row.path), _FILES_AT_ONCE):
             await self._purge(page, with_secrets)
@@ -177,7 +180,7 @@ class SecretPurge:
         return WriteScope(self.version.id, self.parts.repository.name, commit, epoch, self.lease.check)
 
     def _row(self, row: ManifestRow, *, is_hidden: bool) -> ManifestRow:
-        reader = reader_of(row.reader or "", self._rules_of(row)) if row.reader is not None else None
+        reader = reader_of(row.reader or "", self._rules_of(row))
         if is_hidden:
             return row._replace(reader=reader, chunks=0, skip_reason=Skip.SECRET.value, language=None)
         return row._replace(reader=reader)

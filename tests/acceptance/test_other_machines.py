@@ -59,6 +59,8 @@ def parts(annotation: Any) -> Iterator[Any]:
 
 
 KEYS = sorted(set(local_keys()), key=str)
+OF_ANOTHER_PROVIDER = ("embedding", "path")
+"""Goes with no other key of its section. That the folder is missing is known when a text is embedded."""
 
 
 def write_registry(home: Path, repository: GitRepository, *, without: tuple[str, ...] = ()) -> None:
@@ -67,7 +69,7 @@ def write_registry(home: Path, repository: GitRepository, *, without: tuple[str,
     document: dict[str, Any] = {"repositories": [{"name": "app", "path": str(repository.path), "schedule": "never"}]}
     for number, (key, kind) in enumerate(KEYS):
         *where, last = key
-        if where[0] in without:
+        if where[0] in without or key == OF_ANOTHER_PROVIDER:
             continue
         value = f"${{LOCAL_{number}}}"
         if kind is Path:

@@ -31,6 +31,12 @@ async def test_a_secret_reaches_neither_the_embedding_server_nor_the_index(world
     assert await world.indexed() == await world.expected()
 
 
+async def test_a_first_sync_finds_nothing_that_it_has_to_purge(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": PLAIN, "package-lock.json": b"{}\n", "logo.png": b"\x89PNG\0"})
+    await world.completed()
+    assert "purging secrets" not in {each["phase"] for each in world.watched}
+
+
 async def test_files_with_secrets_are_left_out_on_request(closed_world: World):
     closed_world.configure(more="secrets: {action: skip}")
     async with closed_world.opened() as world:
