@@ -253,8 +253,12 @@ def name_of_token(token: str) -> str:
     return token.removeprefix("glpat-storm-of-")
 
 
+_INHERITED = ("PATH", "LANG", "TMPDIR", "HOME", "KF_RULE_CACHE_DIR")
+"""The last one: compiled rules for secrets, which else each pod compiles in its state folder."""
+
+
 def inherited() -> dict[str, str]:
-    return {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "HOME") if name in os.environ}
+    return {name: os.environ[name] for name in _INHERITED if name in os.environ}
 
 
 def _general(event: str) -> str:

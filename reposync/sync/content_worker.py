@@ -25,7 +25,7 @@ TURN_SECONDS = 1.0
 # What the process may write to; 60 MB of its resident memory, the grammars and libraries, is none of it. Imports and
 # all grammars take 45 MB, the rules for secrets 45 MB, and 50 MB more while they are compiled, 1 MB of real code 50 to
 # 150 MB more. A parser that wants more aborts the process: for 7 kB of `x=>` C's wants 2 GB, with no report before.
-MEMORY_BYTES = 400_000_000
+MEMORY_BYTES = 345_000_000
 MORE_PER_FILE_BYTE = 200
 MORE_SECONDS_PER_FILE_BYTE = FILE_SECONDS / 1_000_000
 
