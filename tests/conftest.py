@@ -13,7 +13,7 @@ from sqlalchemy.util import LRUCache
 from tests.fixtures import shared_servers
 from tests.fixtures.authorities import trust_no_public_authority
 from tests.fixtures.examples import load_profile
-from tests.fixtures.secret_rules import use_compiled_rules
+from tests.fixtures.secret_rules import compile_rules, use_compiled_rules
 
 load_profile()
 use_compiled_rules()
@@ -33,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts what is in the background so, and programs under test would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):
+        compile_rules()
     shared_servers.configure(config)
 
 
