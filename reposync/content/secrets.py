@@ -62,9 +62,9 @@ _KINGFISHER_NAME: Final = re.compile(r"^(?:betterleaks|kingfisher|custom)\.|^vel
 
 # What every text has that a rule of Kingfisher matches: a long run with digits or mixed case, credentials of a URL, or
 # the name of something whose value may be shorter.
-_RUNS: Final = re.compile(r"[A-Za-z0-9_+/=.~$-]{13,}")
-_HINTS: Final = re.compile(r"(?i)passw|secret|curl|-----BEGIN|://[^\s/]{0,300}@")
-_MIXED: Final = re.compile(r"[0-9]|[a-z][A-Z]|[A-Z]{2}")
+_RUNS: Final = re.compile(rb"[A-Za-z0-9_+/=.~$-]{13,}")
+_HINTS: Final = re.compile(rb"(?i)passw|secret|curl|-----BEGIN|://[^\s/]{0,300}@")
+_MIXED: Final = re.compile(rb"[0-9]|[a-z][A-Z]|[A-Z]{2}")
 
 # Our own rules -------------------------------------------------------------------------------------------------------
 
@@ -117,10 +117,8 @@ class SecretScanner:
     loading: Callable[[], AbstractContextManager[None]] = nullcontext
     _rules: Scanner | None = field(default=None)
 
-    def scan(self, text: str, policy: SecretPolicy, *, reports: bool = True) -> Scanned:
+    def scan(self, text: str, policy: SecretPolicy) -> Scanned:
         """`text` with its secrets masked or reported, as `policy` says. Raises RulesUnavailable."""
-        if self._rules is None and not may_hold_secret(text):
-            return Scanned(text)
         findings: list[Finding] = []
         for _ in range(_ROUNDS):
             scanned = self._once(text, policy)
@@ -161,7 +159,9 @@ class SecretScanner:
     def _matches(self, content: bytes, policy: SecretPolicy) -> Iterator[_Place]:
         """Known kinds first: a generic match of the same value is the same secret."""
         if policy.action is not SecretAction.OFF:
-            yield from self._of_kingfisher(content)
+            # Also if the rules are loaded: what is found does not depend on the texts before.
+            if may_hold_secret(content):
+                yield from self._of_kingfisher(content)
             for rule, pattern in _PROVIDERS:
                 for match in pattern.finditer(content):
                     yield _place(match, rule, group=1, is_generic=False)
@@ -203,11 +203,9 @@ def load_rules(folder: str | None) -> Scanner:
         raise RulesUnavailable(f"{type(error).__name__}: {error}") from error
 
 
-def may_hold_secret(text: str) -> bool:
-    """Whether a rule may match: False is certain."""
-    if _HINTS.search(text):
-        return True
-    return any(map(_MIXED.search, _RUNS.findall(text)))
+def may_hold_secret(content: bytes) -> bool:
+    """Whether a rule of Kingfisher may match."""
+    return bool(_HINTS.search(content)) or any(map(_MIXED.search, _RUNS.findall(content)))
 
 
 def _generic(content: bytes) -> Iterator[_Place]:

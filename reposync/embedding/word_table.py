@@ -45,10 +45,6 @@ class WordTable:
         counted = [self._counts(window) for window in readable_windows(text, window_chars)]
         return self._sums([each for each in counted if each])
 
-    def rows(self, windows: list[str]) -> list[Matrix]:
-        """One unit row a window, as in `matrix`."""
-        return [self._sums([counts] if (counts := self._counts(window)) else []) for window in windows]
-
     def question(self, text: str) -> Matrix | None:
         """One row of unit length; None if no word of `text` is known."""
         rows = np.fromiter(chain.from_iterable(map(self._rows_of.__getitem__, words(text))), np.intp)

@@ -133,8 +133,8 @@ def test_only_what_is_named_is_masked(text: str, spans: list[tuple[int, int]]):
 
 @pytest.mark.parametrize("make", PROVIDERS.values(), ids=PROVIDERS)
 def test_rules_are_loaded_for_every_text_that_holds_a_secret(make: Callable[[random.Random], str]):
-    assert all(may_hold_secret(make(random.Random(seed))) for seed in range(200))
-    assert not may_hold_secret("def add(one, two):\n    return one + two  # see docs/readme.md\n")
+    assert all(may_hold_secret(make(random.Random(seed)).encode()) for seed in range(200))
+    assert not may_hold_secret(b"def add(one, two):\n    return one + two  # see docs/readme.md\n")
 
 
 def test_rules_that_cannot_be_loaded_are_an_error(tmp_path):
@@ -150,3 +150,13 @@ def test_rules_of_a_path_change_with_the_policy_and_not_for_allowed_files():
     assert policy.fingerprint != SecretPolicy().fingerprint
     assert SecretPolicy(SecretAction.WARN).rules_of(b"src/a.py") != policy.rules_of(b"src/a.py")
     assert SecretPolicy(SecretAction.OFF, SecretAction.OFF).rules_of(b"src/a.py") == ""
+
+
+def test_what_is_found_does_not_depend_on_the_texts_before() -> None:
+    policy = SecretPolicy(generic=SecretAction.MASK, key=b"key")
+    text = 'token = "aB1!cD2?eF3#gH4%"\n'  # nothing of it makes a scanner load the rules of providers
+    fresh = SecretScanner(str(rules_folder()))
+    found = fresh.scan(text, policy)
+    SCANNER.scan(f'key = "{VALUE}"', policy)
+    assert found == SCANNER.scan(text, policy)
+    assert found.findings
