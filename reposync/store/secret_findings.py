@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import delete, func, insert, or_, select, tuple_
 
 from reposync.finding import Finding
-from reposync.store.attempts import fence
+from reposync.store.attempts import require_held
 from reposync.store.columns import path_key
 from reposync.store.database import Stored
+from reposync.store.repositories import lock_repositories
 from reposync.store.run import Run
 from reposync.store.tables import FINGERPRINT_KEYS, REPOSITORIES, SECRET_FINDINGS, SecretFinding
 
@@ -45,7 +46,10 @@ class SecretFindings(Stored):
             return
         mine = SECRET_FINDINGS.c.repository_id == run.repository_id
         keys = sorted(map(path_key, files))
-        async with self._database.write(fence(run)) as connection:
+        async with self._database.write() as connection:
+            # Another one that adds rows between this deletion and insertion waits.
+            await lock_repositories(connection, REPOSITORIES.c.id == run.repository_id, [REPOSITORIES.c.id])
+            await require_held(connection, run)
             seen: dict[tuple[str, str], tuple[str, Any]] = {}
             for row in await connection.rows(select(*_COLUMNS).where(mine).order_by(SECRET_FINDINGS.c.first_seen_at)):
                 seen.setdefault((row.rule, row.fingerprint), (row.first_commit, row.first_seen_at))

@@ -35,6 +35,7 @@ SOME = [
     "Repositories.remove",
     "Repositories.rename",
     "Ticks.take",
+    "SecretFindings.record",
 ]
 
 
