@@ -6,6 +6,7 @@ time with their compiled cache, and 7 s without. So they are loaded before the f
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import math
@@ -13,8 +14,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import re2  # type: ignore[import-untyped]
@@ -60,11 +62,24 @@ _REPEATED_BYTES: Final = 16
 _SECRET_PART: Final = re.compile(r"secret|password|private|token")
 _KINGFISHER_NAME: Final = re.compile(r"^(?:betterleaks|kingfisher|custom)\.|^veles\.secrets/|\.\d+$")
 
-# What every text has that a rule of Kingfisher matches: a long run with digits or mixed case, credentials of a URL, or
-# the name of something whose value may be shorter.
-_RUNS: Final = re.compile(rb"[A-Za-z0-9_+/=.~$-]{13,}")
-_HINTS: Final = re.compile(rb"(?i)passw|secret|curl|-----BEGIN|://[^\s/]{0,300}@")
-_MIXED: Final = re.compile(rb"[0-9]|[a-z][A-Z]|[A-Z]{2}")
+_IN_RUN: Final = rb"[A-Za-z0-9_+/=.~$-]"
+_LEAST_RUN: Final = 13
+_MAY_HOLD: Final = re2.compile(
+    # By RE2 in one pass: with `re` it took five times as long as the search itself.
+    b"|".join(
+        [
+            rb"(?i:passw|secret|curl|-----BEGIN)",
+            rb"://[^\s/]{0,300}@",
+            *(b"%s{%d}[0-9]%s{%d}" % (_IN_RUN, at, _IN_RUN, _LEAST_RUN - 1 - at) for at in range(_LEAST_RUN)),
+            *(
+                b"%s{%d}(?:[a-z][A-Z]|[A-Z]{2})%s{%d}" % (_IN_RUN, at, _IN_RUN, _LEAST_RUN - 2 - at)
+                for at in range(_LEAST_RUN - 1)
+            ),
+        ]
+    )
+)
+"""What every text has that a rule of Kingfisher matches: the name of something whose value may be short, credentials of
+a URL, or a long run with a digit or mixed case."""
 
 # Our own rules -------------------------------------------------------------------------------------------------------
 
@@ -193,7 +208,8 @@ def load_rules(folder: str | None) -> Scanner:
         from kingfisher_sdk.rules import Rules
         from kingfisher_sdk.scanner import Scanner
 
-        rules = Rules(cache=folder is not None, cache_dir=folder)
+        with _alone(folder):
+            rules = Rules(cache=folder is not None, cache_dir=folder)
         if not len(rules):
             raise RulesUnavailable("there are none")
         return Scanner(rules)
@@ -203,9 +219,20 @@ def load_rules(folder: str | None) -> Scanner:
         raise RulesUnavailable(f"{type(error).__name__}: {error}") from error
 
 
+@contextmanager
+def _alone(folder: str | None) -> Iterator[None]:
+    """While the first process compiles the rules, the others wait for what it stores."""
+    with ExitStack() as until_loaded:
+        with suppress(OSError):  # then each compiles them
+            if folder is not None and not any(Path(folder).glob("*.vscdb")):
+                lock = until_loaded.enter_context((Path(folder) / "lock").open("wb"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def may_hold_secret(content: bytes) -> bool:
     """Whether a rule of Kingfisher may match."""
-    return bool(_HINTS.search(content)) or any(map(_MIXED.search, _RUNS.findall(content)))
+    return _MAY_HOLD.search(content) is not None
 
 
 def _generic(content: bytes) -> Iterator[_Place]:

@@ -23,8 +23,9 @@ STATIC_SHA256 = "a7d1c4418d4439986f08f8273149d670ba403f8fef55c1e2d2b698d94434d00
 """Of the table's files; see `word_table.digest`. Another table is another model, and makes another index."""
 STATIC_MODEL = f"code-words-{STATIC_SHA256[:16]}"
 STATIC_DIMENSION = 256
-STATIC_WINDOW = 500
-"""Characters. Longer windows lose detail: with an earlier table, MRR@10 of docstrings was 0.006 lower at 1,500."""
+STATIC_WINDOW = 1_000
+"""Characters. Half as many vectors as with 500, whose ranks are equal within their standard error on files and commits;
+longer ones lose detail (docs/decisions/0014-embedded-models.md)."""
 
 LOCAL_MODEL = "all-MiniLM-L6-v2-w8a8"
 """Weights and activations of 8 bits."""
