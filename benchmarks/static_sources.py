@@ -206,19 +206,65 @@ def _cargo_home(folder: Path) -> dict[str, str]:
 
 
 def _maven(packages: Sequence[Package], folder: Path) -> str:
-    items = "".join(
-        "<artifactItem><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
-        "<classifier>sources</classifier></artifactItem>".format(*map(escape, (*each.name.split(":"), each.version)))
+    """Raises InvalidPackage if a POM, or a parent of it, does not state the licence of the list."""
+    names = [
+        "<groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>".format(
+            *map(escape, (*each.name.split(":"), each.version))
+        )
         for each in packages
-    )
+    ]
+    items = "".join(f"<artifactItem>{name}<classifier>sources</classifier></artifactItem>" for name in names)
+    alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    poms = "".join(f"<dependency>{name}<type>pom</type>{alone}</dependency>" for name in names)
     (folder / "pom.xml").write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>none</groupId><artifactId>sources</artifactId>"
-        "<version>1</version><packaging>pom</packaging><build><plugins><plugin>"
+        f"<version>1</version><packaging>pom</packaging><dependencies>{poms}</dependencies><build><plugins><plugin>"
         "<groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId><configuration>"
         f"<artifactItems>{items}</artifactItems><outputDirectory>archives</outputDirectory>"
         "<prependGroupId>true</prependGroupId></configuration></plugin></plugins></build></project>"
     )
-    return _run(["mvn", "-q", "-B", f"-Dmaven.repo.local={folder / 'repository'}", "dependency:copy"], folder)
+    report = folder / "licences.txt"
+    printed = _run(
+        [
+            "mvn",
+            "-q",
+            "-B",
+            f"-Dmaven.repo.local={folder / 'repository'}",
+            f"-Dlicense.outputDirectory={folder}",
+            f"-Dlicense.thirdPartyFilename={report.name}",
+            "-Dlicense.acceptPomPackaging=true",
+            "dependency:copy",
+            "org.codehaus.mojo:license-maven-plugin:2.5.0:add-third-party",
+        ],
+        folder,
+    )
+    if not report.exists():
+        raise InvalidPackage(f"maven: no licences could be read. {printed[-2000:]}")
+    check_maven_licences(packages, report.read_text("utf-8"))
+    return printed
+
+
+def check_maven_licences(packages: Sequence[Package], report: str) -> None:
+    """`report`: what license-maven-plugin writes, a line for each artifact, `(LICENCE) NAME (GROUP:ARTIFACT:VERSION -
+    URL)`, with one of these licences or several to choose from. Raises InvalidPackage."""
+    stated = {found["artifact"]: found["licences"] for found in _REPORTED.finditer(report)}
+    for package in packages:
+        names = re.findall(r"\(([^()]*)\)", stated.get(f"{package.name}:{package.version}", ""))
+        known = [spdx for name in names for pattern, spdx in _MAVEN_NAMES if pattern.fullmatch(name)]
+        if not set(package.licence.split(" OR ")) <= set(known):
+            raise InvalidPackage(f"{package}: its POM does not state {package.licence}, but {names or 'no licence'}.")
+
+
+_REPORTED: Final = re.compile(r"^ *(?P<licences>(?:\([^()\n]*\) ?)+).* \((?P<artifact>[^\s()]+) - [^()\n]*\)$", re.M)
+_MAVEN_NAMES: Final = [
+    (re.compile(pattern, re.I), spdx)
+    for pattern, spdx in (
+        (r"(the )?(apache|asf|asl)\b.* ?v?2(\.0)?|apache-2\.0", "Apache-2.0"),
+        (r"(the )?mit( licen[sc]e)?", "MIT"),
+        (r"(the )?(bsd-3-clause|3-clause bsd)( licen[sc]e)?", "BSD-3-Clause"),
+        (r"(the )?(bsd-2-clause|(2|two)-clause bsd)(-style)?( licen[sc]e)?", "BSD-2-Clause"),
+    )
+]
 
 
 def _debian(packages: Sequence[Package], folder: Path) -> str:

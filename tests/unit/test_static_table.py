@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.static_pairs import SUFFIXES, Corpus, pairs_of
-from benchmarks.static_sources import InvalidPackage, read_list, source_files
+from benchmarks.static_sources import InvalidPackage, Package, check_maven_licences, read_list, source_files
 from benchmarks.static_table import LIST, OUTPUT, TEST_SETS, write
 from benchmarks.static_training import train
 
@@ -63,6 +63,47 @@ def test_one_permissive_alternative_is_enough(tmp_path: Path) -> None:
     file.write_text("registry\tname\tversion\tsha256\tlicence\tlanguage\n" + "\t".join(row) + "\n")
 
     assert [package.name for package in read_list(file)] == ["some-crate"]
+
+
+REPORT = """
+Lists of 5 third-party dependencies.
+     (The Apache Software License, Version 2.0) Retrofit (com.example:retrofit:2.11.0 - https://example.com/)
+     (MIT License) JOML (a fork) (org.example:joml:1.10.8 - http://example.com)
+     (GNU Lesser General Public License) (The MIT License) Either (org.example:either:1.0 - http://example.com)
+     (GNU General Public License) Apache 2.0 (org.example:copyleft:1.0 - http://example.com)
+     (Unknown license) Nothing (org.example:nothing:1.0 - no url defined)
+"""
+
+
+def maven(name: str, version: str, licence: str) -> Package:
+    return Package("maven", name, version, "0" * 64, licence, "Java")
+
+
+def test_a_maven_artifact_has_the_licence_that_its_pom_states() -> None:
+    listed = [
+        maven("com.example:retrofit", "2.11.0", "Apache-2.0"),
+        maven("org.example:joml", "1.10.8", "MIT"),
+        maven("org.example:either", "1.0", "MIT"),
+    ]
+
+    check_maven_licences(listed, REPORT)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "licence", "stated"),
+    [
+        ("com.example:retrofit", "2.11.0", "MIT", r"MIT, but \['The Apache Software License, Version 2\.0'\]"),
+        ("com.example:retrofit", "2.12.0", "Apache-2.0", "Apache-2.0, but no licence"),
+        ("org.example:copyleft", "1.0", "Apache-2.0", r"Apache-2\.0, but \['GNU General Public License'\]"),
+        ("org.example:nothing", "1.0", "MIT", r"MIT, but \['Unknown license'\]"),
+        ("org.example:missing", "1.0", "MIT", "MIT, but no licence"),
+    ],
+)
+def test_a_maven_artifact_whose_pom_states_a_different_licence_is_refused(
+    name: str, version: str, licence: str, stated: str
+) -> None:
+    with pytest.raises(InvalidPackage, match=f"maven {name} {version}: its POM does not state {stated}"):
+        check_maven_licences([maven(name, version, licence)], REPORT)
 
 
 def test_copies_of_test_sets_and_of_other_projects_are_not_read(tmp_path: Path) -> None:
