@@ -62,6 +62,17 @@ async def test_a_first_sync_has_the_meaning_of_every_chunk_when_it_has_its_words
         assert await world.app.searching.search("zzqx_qqzx") == [], "no known word: no meaning, and no such word"
 
 
+@pytest.mark.parametrize("word", ["zzqx_qqzx", "2718281828", "貓狗", "ฟังก์ชัน", "कखग"])
+async def test_a_question_without_a_known_word_finds_only_what_has_its_words(unconfigured: World, word: str) -> None:
+    world = unconfigured
+    world.repository.commit(FILES | {"odd.txt": f"{word}\n".encode()})
+    async with world.opened():
+        await world.completed()
+        hits = await world.app.searching.search(word)
+        assert [hit.path for hit in hits] == ["odd.txt"], "the others would be there by their vectors"
+        assert {hit.path for hit in await world.app.searching.search(f"{word} password")} == {*FILES, "odd.txt"}
+
+
 async def test_a_changed_file_gets_its_vectors_and_an_unchanged_repository_loads_no_table(unconfigured: World) -> None:
     world = unconfigured
     world.repository.commit(FILES)

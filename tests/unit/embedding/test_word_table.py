@@ -59,8 +59,25 @@ def test_a_window_has_the_same_vector_whatever_it_stands_beside(table: WordTable
 
 @pytest.mark.parametrize(
     "text",
-    ["", " \n\t", "1234 5678 0x90", "{}();[]", "q" * 1_000_000, "貓" * 10_000, "\x00\x01", "कखग" * 1_000, "zzqx_qqzx"],
-    ids=["empty", "blank", "digits", "signs", "one-word", "han", "control", "indic", "unknown"],
+    [
+        "",
+        " \n\t",
+        "1234 5678 0x90",
+        "2718281828" * 100_000,
+        "{}();[]",
+        "q" * 1_000_000,
+        "Readfile" * 125_000,
+        "貓" * 10_000,
+        "ฟังก์ชัน" * 10_000,
+        "دالة" * 10_000,
+        "\x00\x01",
+        "कखग" * 1_000,
+        "zzqx_qqzx",
+    ],
+    ids=[
+        *("empty", "blank", "digits", "long-digits", "signs", "one-word", "one-name", "han", "thai", "arabic", "control"),
+        *("indic", "unknown"),
+    ],
 )
 def test_a_text_without_a_known_word_has_one_unit_vector_and_no_question(table: WordTable, text: str) -> None:
     matrix = table.matrix(text, STATIC_WINDOW)
@@ -70,6 +87,16 @@ def test_a_text_without_a_known_word_has_one_unit_vector_and_no_question(table: 
     # Not what a question finds first.
     asked = table.question("read the file")
     assert similarity(asked, matrix) < similarity(asked, table.matrix("def read_file(path): ...", STATIC_WINDOW))
+
+
+def test_a_megabyte_of_one_known_word_is_as_many_windows_with_the_vector_of_the_word(table: WordTable) -> None:
+    text = "socket " * 150_000
+    matrix = table.matrix(text, STATIC_WINDOW)
+    assert len(text) / STATIC_WINDOW <= len(matrix) <= 2 * len(text) / STATIC_WINDOW
+    assert len(np.unique(matrix.round(5), axis=0)) == 1
+    asked = table.question(text)
+    assert asked is not None and asked.shape == (1, STATIC_DIMENSION)
+    assert similarity(asked, matrix) > 0.9999
 
 
 def test_stop_words_and_digits_in_a_question_change_nothing(table: WordTable) -> None:
