@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -51,6 +51,11 @@ class WordTable:
         if not len(rows):
             return None
         return _unit((self._vectors[rows] * self._scales[rows, None]).sum(axis=0, keepdims=True))
+
+    @cached_property
+    def _unknown(self) -> Matrix:
+        """Far from what most words say: for a text of which none is known. Takes a third of the time of loading."""
+        return _unit(-(self._vectors * self._scales[:, None]).sum(axis=0, keepdims=True))
 
     def _counts(self, window: str) -> Counter[int]:
         return Counter(chain.from_iterable(map(self._rows_of.__getitem__, words(window))))
@@ -108,4 +113,7 @@ def read_table(folder: Path) -> WordTable:
 
 def digest(contents: list[bytes]) -> str:
     """Of the FILES, in this order: hex SHA-256."""
-    return hashlib.sha256(b"".join(contents)).hexdigest()
+    total = hashlib.sha256()
+    for content in contents:
+        total.update(content)
+    return total.hexdigest()
