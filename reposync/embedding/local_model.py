@@ -32,6 +32,7 @@ MODEL_SHA256: Final = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab01
 _MOST_TOKENS: Final = 512
 _SPECIAL_TOKENS: Final = 2  # [CLS] and [SEP]
 _FILES: Final = Path(__file__).parent / "minilm"
+_LAST_LAYERS: Final = ("last_hidden_state", "token_embeddings")
 
 
 class Model:
@@ -56,6 +57,7 @@ class Model:
             disabled_optimizers=disabled,
         )
         self._inputs = {each.name for each in self._session.get_inputs()}
+        self._output = _output(self._session)
         self._pooling = folder.pooling if folder else "mean"
         self._most_tokens = folder.most_tokens if folder else _MOST_TOKENS
         self._tokenizer = Tokenizer.from_file(str(folder.tokenizer if folder else _FILES / "tokenizer.json"))
@@ -90,11 +92,21 @@ class Model:
         """Of shape (dimension,) and length 1: the last layer's mean over all tokens, or its first token."""
         ids = np.array([self._tokenizer.encode(text).ids], np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-        hidden = self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
+        (hidden,) = self._session.run([self._output], {name: inputs[name] for name in self._inputs})
         row = hidden[0]  # of a graph that pools by itself: one row
         if row.ndim == 2:
             row = row[0] if self._pooling == "cls" else np.mean(row, axis=0, dtype=np.float64)
         return np.asarray(row / np.linalg.norm(row), np.float32)
+
+
+def _output(session: onnxruntime.InferenceSession) -> str:
+    """The last layer, a vector for each token; else the vector of the text. Some exports have others before it. Raises
+    ValueError."""
+    ranks: dict[str, int] = {each.name: len(each.shape) for each in session.get_outputs() if "float" in each.type}
+    for rank in (3, 2):
+        for name in sorted((name for name in ranks if ranks[name] == rank), key=lambda name: name not in _LAST_LAYERS):
+            return name
+    raise ValueError("no output has vectors")
 
 
 def load_model(name: str = LOCAL_MODEL, threads: int = 1) -> Model:

@@ -26,6 +26,14 @@ from reposync.errors import EmbeddingError
 WORDS = ["[UNK]", "query:", "passage:", "red", "green", "blue"]
 
 
+OUTPUTS: dict[str, tuple[int, list[str | int]]] = {
+    "last_hidden_state": (TensorProto.FLOAT, ["batch", "tokens", 8]),
+    "former_layer": (TensorProto.FLOAT, ["batch", "tokens", 8]),
+    "pooled": (TensorProto.FLOAT, ["batch", 8]),
+    "numbers": (TensorProto.INT64, ["batch", "tokens"]),
+}
+
+
 def minilm(folder: Path) -> Path:
     """The model of the provider `local`, as its authors export it."""
     folder.mkdir()
@@ -42,15 +50,20 @@ def pool(folder: Path, mode: str) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes | {mode: True, "word_embedding_dimension": 4}))
 
 
-def lookup(folder: Path) -> Path:
+def lookup(folder: Path, *outputs: str) -> Path:
     """A model whose layer is a row for each word: what it is asked is seen in what it answers."""
     folder.mkdir(parents=True)
     rows = np.eye(len(WORDS), 8, dtype=np.float32)
     graph = helper.make_graph(
-        [helper.make_node("Gather", ["rows", "input_ids"], ["last_hidden_state"])],
+        [
+            helper.make_node("Gather", ["rows", "input_ids"], ["last_hidden_state"]),
+            helper.make_node("Identity", ["input_ids"], ["numbers"]),
+            helper.make_node("ReduceMax", ["last_hidden_state"], ["pooled"], axes=[1], keepdims=0),
+            helper.make_node("Neg", ["last_hidden_state"], ["former_layer"]),
+        ],
         "lookup",
         [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "tokens"])],
-        [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["batch", "tokens", 8])],
+        [helper.make_tensor_value_info(name, *OUTPUTS[name]) for name in (outputs or ("last_hidden_state",))],
         [numpy_helper.from_array(rows, "rows")],
     )
     onnx.save(
@@ -84,6 +97,26 @@ async def test_pooling_is_what_the_folder_says(mode: str, expected: list[int], t
     embedder = open_embedder(configured(folder))
     (matrix,) = await embedder.embed(["red green blue"])
     assert np.flatnonzero(matrix[0]).tolist() == expected
+    await embedder.close()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        (["numbers", "pooled", "former_layer", "last_hidden_state"], [3]),
+        (["numbers", "last_hidden_state"], [3]),
+        (["numbers", "pooled"], [3, 4]),
+    ],
+)
+async def test_the_last_layer_is_used_whatever_outputs_an_export_has_before_it(
+    outputs: list[str], expected: list[int], tmp_path: Path
+) -> None:
+    folder = lookup(tmp_path / "lookup", *outputs)
+    pool(folder, "pooling_mode_cls_token")
+    embedder = open_embedder(configured(folder))
+    assert (await embedder.spec()).dimension == 8
+    (matrix,) = await embedder.embed(["red green"])
+    assert np.flatnonzero(matrix[0] > 0).tolist() == expected
     await embedder.close()
 
 
@@ -126,13 +159,16 @@ async def test_exchanged_files_are_another_model(tmp_path: Path) -> None:
         ("tokenizer.json", "There is no tokenizer.json in"),
         ("no model", "cannot be loaded"),
         ("no tokenizer", "cannot be loaded"),
+        ("no vectors", "cannot be loaded"),
         ("max", "pools by pooling_mode_max_tokens"),
         ("no json", "cannot be read as JSON"),
     ],
 )
 async def test_a_folder_that_is_no_model_is_an_error_with_its_place(damage: str, says: str, tmp_path: Path) -> None:
-    folder = lookup(tmp_path / "lookup")
+    folder = lookup(tmp_path / "lookup", *(["numbers"] if damage == "no vectors" else []))
     match damage:
+        case "no vectors":
+            pass
         case "no model":
             (folder / "model.onnx").write_bytes(b"garbage")
         case "no tokenizer":
