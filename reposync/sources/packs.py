@@ -24,7 +24,8 @@ WINDOW_BYTES = 32 * 1024
 STEP_BYTES = 256 * 1024
 # Larger content is in a file. A delta, its base and its result are in memory at the same time, each up to this size.
 MEMORY_BYTES = 16 * 1024 * 1024
-CACHE_BYTES = 48 * 1024 * 1024
+# A checkout is read as fast with 8 MB; the largest content that is kept in memory must fit into 80% of it.
+CACHE_BYTES = 20 * 1024 * 1024
 # Git itself never makes deltas of objects over core.bigFileThreshold (512 MiB), so no honest chain needs more.
 MAX_DELTA_BASE_BYTES = 512 * 1024 * 1024
 MAX_CHAIN = 10_000  # git writes chains of 50 (4,095 at most); the bound stops a cycle of REF_DELTAs

@@ -25,7 +25,7 @@ from reposync.sync.target import TargetTree
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import PointWrite
 
-BATCH_BYTES = 500_000
+BATCH_BYTES = 1_000_000
 # Bounds a batch of many small files.
 BATCH_FILES = 200
 # So much of the model's work is in a batch, if its speed allows a full one: a cancelled or killed run loses little.
