@@ -37,8 +37,6 @@ class WordTable:
         self._vectors, self._scales = vectors, scales
         rows = {word: row for row, word in enumerate(vocabulary)}
         self._rows_of = Remembered(lambda word: tuple(rows[each] for each in table_words(word) if each in rows))
-        # Far from what most words say: for a text of which none is known.
-        self._unknown = _unit(-_sum_of(vectors, scales))
 
     def matrix(self, text: str, window_chars: int) -> Matrix:
         """A row of unit length for each window of `text` that has a known word. At least one row."""
@@ -73,15 +71,6 @@ class WordTable:
         weighted = self._vectors[rows].astype(np.float32)
         weighted *= weights[:, None]
         return _unit(np.add.reduceat(weighted, starts, axis=0))
-
-
-def _sum_of(vectors: NDArray[np.int8], scales: NDArray[np.float32]) -> Matrix:
-    """One row. In parts: all at once would take four times the memory of the table."""
-    parts = [
-        (vectors[at : at + 1000] * scales[at : at + 1000, None]).sum(axis=0, keepdims=True)
-        for at in range(0, len(vectors), 1000)
-    ]
-    return np.asarray(np.add.reduce(parts), np.float32)
 
 
 def _unit(rows: NDArray[np.float32]) -> Matrix:
