@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from reposync.sources.port import Source
     from reposync.store.secret_findings import SecretFindings
     from reposync.sync.content_pool import ContentPool
-    from reposync.sync.sync_run import Preview, SyncRun
+    from reposync.sync.preview import Preview
+    from reposync.sync.sync_run import SyncRun
     from reposync.sync.target import SyncParts
     from reposync.vectors.index import QdrantIndex
 
@@ -242,7 +243,7 @@ class Application:
 
     async def preview(self, target: SyncTarget, *, full: bool, progress: RunProgress, watch: Watch) -> Preview:
         """What a sync would do. Writes nothing."""
-        from reposync.sync.sync_run import preview
+        from reposync.sync.preview import preview
 
         async with self.parts(target) as parts:
             progress.watch = watch

@@ -90,7 +90,7 @@ class Verification:
             target = self.app.catalog.of_row(row)
             try:
                 async with self.app.parts(target) as parts:
-                    await audit_source(parts, target.settings(), comparison, recorded, audit)
+                    await audit_source(parts, comparison, recorded, audit)
             except CommitRewritten:
                 trouble = _compared_with_nothing(live, differs=bool(audit.differences))
         if failed := sum(1 for file in recorded.values() if file.is_failed):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, exists, func, or_, select, update
+from sqlalchemy import Row, and_, bindparam, delete, exists, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import DefinitionChanged, RunCancelled, RunStateConflict
@@ -299,6 +299,15 @@ class Runs(Stored):
         """Delete those of earlier attempts, which this one examines again."""
         earlier = delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason)
         await self._database.change(earlier, guard=fence(run))
+
+    async def hide_problems(self, run: Run, shown: Mapping[str, str]) -> None:
+        """Replace paths in the problems of all runs of the repository."""
+        if not shown:
+            return
+        mine = select(RUNS.c.id).where(RUNS.c.repository_id == run.repository_id)
+        query = update(PROBLEMS).where(PROBLEMS.c.path == bindparam("key"), PROBLEMS.c.run_id.in_(mine))
+        rows = [{"key": path_key(path), "shown": path_key(masked)} for path, masked in shown.items()]
+        await self._database.change(query.values(path=bindparam("shown")), rows, fence(run))
 
     # -----------------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from reposync.sync.pipeline import read_files
 from reposync.sync.point_audit import Audit, Difference, DifferenceKind, PointComparison, audit_ids, audit_points
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.progress import RunProgress
-from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_target
+from reposync.sync.shown_texts import hide_paths
+from reposync.sync.target import SyncParts, TargetTree, read_target
 from reposync.vectors.collection import SCHEMA_REVISION
 from reposync.vectors.port import PointId, StoredPoint
 
@@ -77,7 +78,6 @@ async def inspect_index(parts: SyncParts, situation: Situation, *, repair: bool 
 
 async def audit_source(
     parts: SyncParts,
-    settings: SyncSettings,
     comparison: PointComparison,
     recorded: Mapping[str, ManifestRow],
     audit: Audit,
@@ -86,13 +86,14 @@ async def audit_source(
     read again, also those that the manifest leaves out and the rules do not.
 
     Raises what the source raises, also if it does not have that commit any more, or cannot read these files."""
-    version = comparison.version
+    version, settings = comparison.version, parts.settings
     held = version.partial_commit or version.commit_sha
     if held is None:
         return
     attributes = await parts.versions.attributes(version.id)
     commit = Commit(held, version.committed_at or datetime.now(UTC))
     target = await read_target(parts.source, settings, commit, attributes)
+    target = await hide_paths(parts.content, target, [])
     made = VersionSettings.read(version.settings)
     is_older = made is not None and made.schema != SCHEMA_REVISION
     if is_older or version.fingerprint not in (None, target.fingerprint):

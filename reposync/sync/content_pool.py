@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from reposync.content.secret_policy import SecretPolicy
-from reposync.content.secrets import RulesUnavailable
+from reposync.content.secrets import RulesUnavailable, Scanned
 from reposync.cores import usable_cores
 from reposync.errors import SecretRulesUnavailable
 from reposync.paths import path_text
-from reposync.sync.prepare import ContentSettings, Job, PreparedFile, RawFile, Rescanned, ScanJob
+from reposync.sync.prepare import FILE_SECONDS, ContentSettings, Job, PreparedFile, RawFile, Rescanned, ScanJob, TextJob
 
 # Two keep pace with one event loop that stores what they prepare.
 MOST_WORKERS = 2
@@ -47,6 +47,7 @@ class WorkerDied(Exception):
     def __init__(self, status: int, results: Sequence[Any]) -> None:
         super().__init__(f"a content worker ended with status {status}")
         self.is_parser = status in (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)
+        self.why = "it took too long" if status == -signal.SIGPROF else "out of memory?"
         self.results = results
 
 
@@ -64,7 +65,7 @@ class _Worker:
                 process_group=0,  # Ctrl-C reaches every process of the terminal; this one decides about its workers
             )
 
-    def work(self, job: Job | ScanJob) -> list[Any]:
+    def work(self, job: Job | ScanJob | TextJob) -> list[Any]:
         """Blocks. Raises WorkerDied, also if `kill` is called meanwhile, and SecretRulesUnavailable."""
         results: list[Any] = []
         try:
@@ -138,7 +139,11 @@ class ContentPool:
         """As `work`."""
         return await self._results(job)
 
-    async def _results(self, job: Job | ScanJob) -> list[Any]:
+    async def scan_texts(self, job: TextJob) -> list[dict[int, Scanned]]:
+        """Of each group, the texts in which anything was found, by number. As `work`."""
+        return await self._results(job)
+
+    async def _results(self, job: Job | ScanJob | TextJob) -> list[Any]:
         call = self._threads.submit(self._work, job)
         try:
             return await asyncio.wrap_future(call)
@@ -149,7 +154,7 @@ class ContentPool:
                         worker.kill()
             raise
 
-    def _work(self, job: Job | ScanJob) -> list[Any]:
+    def _work(self, job: Job | ScanJob | TextJob) -> list[Any]:
         with self._lock:
             worker = self._idle.pop() if self._idle else _Worker(self._rules_folder)
             self._busy[id(job)] = worker
@@ -193,7 +198,7 @@ class RunContent:
         prepared: list[PreparedFile] = []
         while rest := files[len(prepared) :]:
             try:
-                prepared += await self.pool.work(Job(rest, self.settings, self.secrets, self.window))
+                prepared += await self.pool.work(self._job(rest))
             except WorkerDied as death:
                 prepared += death.results
                 if len(prepared) < len(files):
@@ -202,17 +207,17 @@ class RunContent:
         return prepared
 
     async def _alone(self, file: RawFile, *, is_parser: bool) -> PreparedFile:
+        why = ""
         for _ in range(_TRIES_ALONE):
             try:
-                return (
-                    await self.pool.work(
-                        Job([file], self.settings, self.secrets, self.window, with_symbols=not is_parser)
-                    )
-                )[0]
+                return (await self.pool.work(self._job([file], with_symbols=not is_parser)))[0]
             except WorkerDied as death:
-                is_parser = death.is_parser
+                is_parser, why = death.is_parser, death.why
         died = PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes)
-        return died.failed("ended the worker that processed it (out of memory?)")
+        return died.failed(f"ended the worker that processed it ({why})")
+
+    def _job(self, files: Sequence[RawFile], *, with_symbols: bool = True) -> Job:
+        return Job(files, self.settings, self.secrets, self.window, with_symbols, FILE_SECONDS)
 
 
 def _environment() -> dict[str, str]:

@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from reposync.content.secrets import RulesUnavailable, SecretScanner
-from reposync.sync.prepare import Job, Preparation, PreparedFile, Rescanned, ScanJob, StoredText
+from reposync.content.secrets import RulesUnavailable, Scanned, SecretScanner
+from reposync.content.secrets_in_lines import scan_lines
+from reposync.sync.prepare import Job, Preparation, PreparedFile, RawFile, Rescanned, ScanJob, StoredText, TextJob
 
-# Of CPU time, for one file; 1 MB of code takes 0.5 to 2.5 s. Parsers have a budget of their own (`content.symbols`),
-# but for some nonsense they neither end nor report: Python's needs minutes for 1 MB of opening brackets.
-FILE_SECONDS = 6.0
+Result = PreparedFile | Rescanned | dict[int, Scanned]
+
 # A job that takes longer is answered in parts: the worker then serves other runs first.
 TURN_SECONDS = 1.0
 # What the process may write to; 60 MB of its resident memory, the grammars and libraries, is none of it. Imports and
@@ -27,11 +27,10 @@ TURN_SECONDS = 1.0
 # 150 MB more. A parser that wants more aborts the process: for 7 kB of `x=>` C's wants 2 GB, with no report before.
 MEMORY_BYTES = 345_000_000
 MORE_PER_FILE_BYTE = 200
-MORE_SECONDS_PER_FILE_BYTE = FILE_SECONDS / 1_000_000
 
 
 def main() -> None:
-    parent: Connection[PreparedFile | Rescanned | RulesUnavailable | None, Job | ScanJob] = Connection(int(sys.argv[1]))
+    parent: Connection[Result | RulesUnavailable | None, Job | ScanJob | TextJob] = Connection(int(sys.argv[1]))
     importlib.import_module("reposync.content.chunking")
     # What the imports made is not garbage: looking for some took 3% of a worker's time.
     gc.freeze()
@@ -47,13 +46,13 @@ def main() -> None:
                 parent.send(error)
 
 
-def _results(preparation: Preparation, job: Job | ScanJob) -> Iterator[PreparedFile | Rescanned]:
+def _results(preparation: Preparation, job: Job | ScanJob | TextJob) -> Iterator[Result]:
     """Of the first files of the job, at least one. Each is sent at once: if the process dies, its parent knows of which
     one, and has those before it."""
-    most = job.max_file_bytes if isinstance(job, ScanJob) else job.settings.max_file_bytes
+    most = job.settings.max_file_bytes if isinstance(job, Job) else job.max_file_bytes
     large = max(0, most - 1_000_000)
     limit = MEMORY_BYTES + MORE_PER_FILE_BYTE * large
-    seconds = FILE_SECONDS + MORE_SECONDS_PER_FILE_BYTE * large
+    seconds = job.seconds * (1 + large / 1_000_000)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
@@ -63,7 +62,9 @@ def _results(preparation: Preparation, job: Job | ScanJob) -> Iterator[PreparedF
         signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process, also inside a library
         if isinstance(file, StoredText):
             yield preparation.rescan(file, job.secrets)
-        elif isinstance(job, Job):
+        elif isinstance(file, tuple):
+            yield scan_lines(preparation.scanner, file, job.secrets)
+        elif isinstance(job, Job) and isinstance(file, RawFile):
             yield preparation.prepare(file, job.settings, job.secrets, job.window, with_symbols=job.with_symbols)
         if time.monotonic() >= until:
             break

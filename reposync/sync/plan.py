@@ -106,10 +106,11 @@ def _is_current(row: ManifestRow, entry: TreeEntry) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run does to a version of the index. `recorded`: its manifest. `searched`: the manifest of the version that
-    is searched meanwhile: the same one, unless a new version is built. `losses`: files that would not be searchable any
-    more."""
+    """What a run does to a version of the index. `target`: the commit's tree, as it is shown. `recorded`: the version's
+    manifest. `searched`: the manifest of the version that is searched meanwhile: the same one, unless a new version is
+    built. `losses`: files that would not be searchable any more."""
 
+    target: TargetTree
     plan: Plan
     recorded: Mapping[str, ManifestRow]
     searched: Mapping[str, ManifestRow]
@@ -143,4 +144,4 @@ def plan_work(
         known = {path_text(entry.path) for entry in target.tree.entries} | recorded.keys()
         unlisted = [path for path, row in searched.items() if row.chunks and path not in known]
         plan = replace(plan, doubtful=[*plan.doubtful, *unlisted])
-    return Work(plan, recorded, searched, losses)
+    return Work(target, plan, recorded, searched, losses)

@@ -10,7 +10,7 @@ from itertools import repeat
 from reposync.content.documents import FileText, content_reason, cut, read_text
 from reposync.content.joining import has_lines_of_file, joined
 from reposync.content.model import Chunk, Skip, Skipped, content_hash
-from reposync.content.secret_policy import SecretAction, SecretPolicy
+from reposync.content.secret_policy import SecretPolicy
 from reposync.content.secrets import Finding, RulesUnavailable, SecretScanner
 from reposync.content.symbols import OverBudget, definitions, symbols_of_chunks
 from reposync.embedding.port import Matrix
@@ -19,7 +19,10 @@ from reposync.paths import path_text
 from reposync.symbol import Symbol
 from reposync.vectors.port import PointWrite
 
-_SECRET_NAME = Skipped(Skip.SECRET, "its path holds a secret")
+# Of CPU time, for one file; 1 MB of code takes 0.5 to 2.5 s. Parsers have a budget of their own (`content.symbols`),
+# but for some nonsense they neither end nor report: Python's needs minutes for 1 MB of opening brackets.
+FILE_SECONDS = 6.0
+
 _HOLDS_SECRET = Skipped(Skip.SECRET, "holds a secret, and `secrets` says skip")
 
 
@@ -86,13 +89,14 @@ class Content:
 @dataclass(frozen=True, slots=True)
 class Job:
     """`window`: of the static model in characters, to compute dense vectors too. `with_symbols`: False for a file whose
-    definitions take too long to find."""
+    definitions take too long to find. `seconds`: of CPU time for a file of up to 1 MB; for each further one as many."""
 
     files: Sequence[RawFile]
     settings: ContentSettings
     secrets: SecretPolicy
     window: int | None = None
     with_symbols: bool = True
+    seconds: float = FILE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +109,10 @@ class StoredText:
 
 @dataclass(frozen=True, slots=True)
 class Rescanned:
-    """`texts`: of the chunks, with masks. `is_secret_name`: the path holds a secret."""
+    """`texts`: of the chunks, with masks."""
 
     texts: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
-    is_secret_name: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,17 @@ class ScanJob:
     files: Sequence[StoredText]
     secrets: SecretPolicy
     max_file_bytes: int = 1_000_000
+    seconds: float = FILE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class TextJob:
+    """Short texts, such as paths, in groups: each group counts as one file."""
+
+    files: Sequence[tuple[str, ...]]
+    secrets: SecretPolicy
+    max_file_bytes: int = 1_000_000
+    seconds: float = FILE_SECONDS
 
 
 @dataclass(slots=True)
@@ -144,8 +158,6 @@ class Preparation:
             text = read_text(file.path, file.content, file.size_bytes, max_file_bytes=settings.max_file_bytes)
             if isinstance(text, Skipped):
                 return replace(prepared, skipped=text)
-            if not secrets.allows(file.path) and self._is_secret_name(prepared.path, secrets):
-                return replace(prepared, skipped=_SECRET_NAME)
             content = self._content(file, text, settings, secrets, window, with_symbols=with_symbols)
             prepared = replace(prepared, secrets=content.secrets)
             if content.skipped is not None:
@@ -161,8 +173,6 @@ class Preparation:
         """As a whole, as far as its chunks are of one text: a secret may go over their borders. Raises
         RulesUnavailable."""
         texts = tuple(chunk.text for chunk in file.chunks)
-        if self._is_secret_name(path_text(file.path), secrets):
-            return Rescanned(texts, is_secret_name=True)
         if (whole := joined(file.chunks)) is None:
             scans = [self.scanner.scan(text, secrets) for text in texts]
             lines = [chunk.start_line for chunk in file.chunks]
@@ -181,11 +191,6 @@ class Preparation:
             for finding in scanned.findings
         )
         return Rescanned(tuple(masked), tuple(findings))
-
-    def _is_secret_name(self, path: str, secrets: SecretPolicy) -> bool:
-        """A path is in each point, listing and link: it cannot be masked."""
-        findings = self.scanner.scan(path, secrets).findings
-        return any(finding.action != SecretAction.WARN for finding in findings)
 
     def _content(
         self,

@@ -11,23 +11,25 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from reposync.content.model import Skip, content_hash
 from reposync.content.secret_policy import SecretPolicy
 from reposync.embedding.sparse import document_vector
+from reposync.finding import Finding
 from reposync.ordering import in_order
 from reposync.sources.port import path_bytes
 from reposync.store.columns import path_key
 from reposync.store.manifest import ManifestRow
-from reposync.store.run import Run
+from reposync.store.run import Run, RunProblem
 from reposync.store.tables import IndexVersion
-from reposync.symbol import read_symbols
+from reposync.symbol import Symbol, read_symbols
 from reposync.sync.content_pool import WorkerDied
 from reposync.sync.lease import Lease
-from reposync.sync.pipeline import DenseVectors
+from reposync.sync.pipeline import DenseVectors, Vectors
 from reposync.sync.prepare import Rescanned, ScanJob, StoredText
 from reposync.sync.progress import RunProgress
+from reposync.sync.shown_texts import scan_paths
 from reposync.sync.stored_points import own_text, stored_chunk
 from reposync.sync.target import SyncParts, reader_of, rules_in
 from reposync.sync.writer import pages
@@ -36,6 +38,15 @@ from reposync.vectors.port import FileWrite, PointWrite, StoredPoint, WriteScope
 
 # Files whose texts are in memory at once: 1 MB for ordinary code.
 _FILES_AT_ONCE = 200
+_UNSCANNED = "ended the worker that looked for secrets in it; the next run tries again"
+
+
+class _Changed(NamedTuple):
+    """A chunk, and what it becomes."""
+
+    point: StoredPoint
+    text: str
+    symbols: Sequence[Symbol]
 
 
 @dataclass(slots=True)
@@ -53,6 +64,7 @@ class SecretPurge:
     scanned: int = 0
     masked: int = 0
     failed: list[str] = field(default_factory=list)
+    _in_paths: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
 
     @property
     def policy(self) -> SecretPolicy:
@@ -80,6 +92,10 @@ class SecretPurge:
         if rows:
             self.progress.enter("purging secrets")
         with_secrets = await self.parts.findings.paths(self.parts.repository.id) if rows else set()
+        # What the update of this run wrote passed the present rules.
+        unread = [row for row in recorded.values() if row.reader is None and row.epoch <= self.version.epoch]
+        hidden = await self._hide_paths([*rows, *unread])
+        rows = [row for row in rows if row.path not in hidden]
         for page in pages(in_order(rows, lambda row: row.path), _FILES_AT_ONCE):
             await self._purge(page, with_secrets)
         if not self.failed:
@@ -87,6 +103,25 @@ class SecretPurge:
 
     def _rules_of(self, row: ManifestRow) -> str:
         return self.policy.rules_of(path_bytes(row.path))
+
+    async def _hide_paths(self, rows: Sequence[ManifestRow]) -> Mapping[str, str]:
+        """Files whose paths hold a secret lose their points, and are recorded under what is shown; by their paths."""
+        hidden, self._in_paths = await scan_paths(self.parts.content, [row.path for row in rows], self.policy)
+        self.masked += len(hidden)
+        for row in rows:
+            if (shown := hidden.get(row.path)) is None:
+                continue
+            if row.chunks:
+                await self.index.remove_files(self._scope(self.version.commit_sha or "", row.epoch), [row.path])
+            skipped = ManifestRow(shown, row.blob_sha, row.mode, None, 0, Skip.SECRET.value, None, row.epoch)
+            self.lease.check()
+            await self.parts.findings.record(
+                self.run, self.version.commit_sha or "", {row.path: (), shown: self._in_paths[shown]}
+            )
+            await self.parts.manifests.record(self.run, self.version.id, [skipped])
+            await self.parts.manifests.forget(self.run, self.version.id, [row.path])
+        await self.parts.runs.hide_problems(self.run, hidden)
+        return hidden
 
     async def _purge(self, rows: Sequence[ManifestRow], with_secrets: set[str]) -> None:
         """These files: their points, then what was found, then their rows."""
@@ -98,34 +133,35 @@ class SecretPurge:
         results = await self._scan(texts)
         self.scanned += len(results)
         by_path = {row.path: row for row in rows}
-        writes: list[tuple[ManifestRow, list[tuple[StoredPoint, str]]]] = []
-        hidden: set[str] = set()
+        writes: list[tuple[ManifestRow, list[_Changed]]] = []
         for (path, points), result in zip(stored.items(), results, strict=True):
             if result is None:
                 self.failed.append(path)
-            elif result.is_secret_name:
-                hidden.add(path)
-            elif changed := [
-                (point, text)
-                for point, text in zip(points, result.texts, strict=True)
-                if text != point.payload["page_content"]
-            ]:
+            elif changed := _changes(points, result.texts):
                 writes.append((by_path[path], changed))
-        await self._write(writes)
-        self.masked += len(writes) + len(hidden)
-        for path in hidden:
-            scope = self._scope(self.version.commit_sha or "", by_path[path].epoch)
-            await self.index.remove_files(scope, [path])
+        refused = await self._write(writes)
+        self.masked += len(writes)
         found = {
-            path: result.findings
+            path: (*self._in_paths.get(path, ()), *result.findings)
             for path, result in zip(stored, results, strict=True)
-            if result is not None and (result.findings or path_key(path) in with_secrets)
+            if result is not None and (result.findings or path in self._in_paths or path_key(path) in with_secrets)
         } | {row.path: () for row in rows if not self._rules_of(row) and path_key(row.path) in with_secrets}
         self.lease.check()
         await self.parts.findings.record(self.run, self.version.commit_sha or "", found)
-        done = [self._row(row, is_hidden=row.path in hidden) for row in rows if row.path not in self.failed]
+        done = [
+            row._replace(reader=reader_of(row.reader or "", self._rules_of(row)))
+            for row in rows
+            if row.path not in self.failed
+        ]
+        done = [
+            row._replace(chunks=0, skip_reason=Skip.FAILED.value, language=None) if row.path in refused else row
+            for row in done
+        ]
         self.lease.check()
         await self.parts.manifests.record(self.run, self.version.id, done)
+        unscanned = {path: _UNSCANNED for path in stored if path in self.failed}
+        problems = [RunProblem(path, Skip.FAILED, why) for path, why in {**refused, **unscanned}.items()]
+        await self.parts.runs.add_problems(self.run, problems)
 
     async def _scan(self, texts: Sequence[StoredText]) -> list[Rescanned | None]:
         """A text that ends its worker, also when it is scanned alone, has no result; the next run tries it again."""
@@ -156,18 +192,24 @@ class SecretPurge:
                         found[metadata["path"]].append(point)
         return {path: in_order(points, _number) for path, points in found.items()}
 
-    async def _write(self, writes: Sequence[tuple[ManifestRow, list[tuple[StoredPoint, str]]]]) -> None:
+    async def _write(self, writes: Sequence[tuple[ManifestRow, list[_Changed]]]) -> dict[str, str]:
         """The changed chunks, in place of those with the same ids. They keep commit and epoch: by these an audit knows
-        which run read the file."""
-        texts = [(content_hash(text), text) for _, changed in writes for _, text in changed]
-        vectors: Mapping[str, Any] = {}
+        which run read the file. A file with a text that the model refuses fails, as in each sync, but does not keep its
+        old points, which have the secret; returns the reasons by path."""
+        texts = [(content_hash(each.text), each.text) for _, changed in writes for each in changed]
+        vectors: Mapping[str, Vectors] = {}
         if self.vectors is not None and texts:
             vectors = await self.vectors.of_texts(texts)
+        refused: dict[str, str] = {}
         for row, changed in writes:
+            found = [vectors.get(content_hash(each.text)) for each in changed]
+            if reasons := [each for each in found if isinstance(each, str)]:
+                refused[row.path] = reasons[0]
+                await self.index.remove_files(self._scope(self.version.commit_sha or "", row.epoch), [row.path])
+                continue
             by_scope: defaultdict[tuple[str, int], list[PointWrite]] = defaultdict(list)
-            for point, text in changed:
-                dense = vectors.get(content_hash(text))
-                write = await asyncio.to_thread(_point, point, text, None if isinstance(dense, str) else dense)
+            for (point, text, symbols), dense in zip(changed, found, strict=True):
+                write = await asyncio.to_thread(_point, point, text, symbols, dense)
                 metadata = point.payload["metadata"]
                 by_scope[str(metadata["commit"]), int(metadata["epoch"])].append(write)
             for (commit, epoch), points in by_scope.items():
@@ -175,15 +217,10 @@ class SecretPurge:
                 await self.index.replace_files(self._scope(commit, epoch), [file])
         if self.vectors is not None:
             self.vectors.stored(hashed for hashed, _ in texts)
+        return refused
 
     def _scope(self, commit: str, epoch: int) -> WriteScope:
         return WriteScope(self.version.id, self.parts.repository.name, commit, epoch, self.lease.check)
-
-    def _row(self, row: ManifestRow, *, is_hidden: bool) -> ManifestRow:
-        reader = reader_of(row.reader or "", self._rules_of(row))
-        if is_hidden:
-            return row._replace(reader=reader, chunks=0, skip_reason=Skip.SECRET.value, language=None)
-        return row._replace(reader=reader)
 
 
 def _number(point: StoredPoint) -> int:
@@ -191,9 +228,22 @@ def _number(point: StoredPoint) -> int:
     return number
 
 
-def _point(point: StoredPoint, text: str, dense: Any) -> PointWrite:
+def _changes(points: Sequence[StoredPoint], texts: Sequence[str]) -> list[_Changed]:
+    """The chunks of a file with other texts, and those of which a definition's name is masked, wherever that is."""
+    before = [point.payload["page_content"] for point in points]
+    if list(texts) == before:
+        return []
+    changed = []
+    for point, text, old in zip(points, texts, before, strict=True):
+        named = read_symbols(point.payload["metadata"].get("symbols"))
+        symbols = [symbol for symbol in named if any(symbol.name in each for each in texts)]
+        if text != old or len(symbols) < len(named):
+            changed.append(_Changed(point, text, symbols))
+    return changed
+
+
+def _point(point: StoredPoint, text: str, symbols: Sequence[Symbol], dense: Any) -> PointWrite:
     metadata, chunk = point.payload["metadata"], stored_chunk(point)
-    symbols = read_symbols(metadata.get("symbols"))
     return PointWrite(
         metadata["chunk_index"],
         text,
@@ -203,6 +253,6 @@ def _point(point: StoredPoint, text: str, dense: Any) -> PointWrite:
         url=metadata.get("url"),
         dense=dense,
         sparse=document_vector(text, path=metadata["path"], names=[symbol.name for symbol in symbols]),
-        symbols=symbols,
+        symbols=tuple(symbols),
         start_index=chunk.start_index,
     )

@@ -1,21 +1,19 @@
-"""One run: brings the index of a repository to the head commit of its branch. And a preview of it, which writes
-nothing (`reposync sync --plan`)."""
+"""One run: brings the index of a repository to the head commit of its branch."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from reposync.embedding.port import Embedder
-from reposync.errors import ConfigError, DeletionBlocked, EmbeddingError, SourceError
+from reposync.errors import ConfigError, EmbeddingError, RepoSyncError, SourceError
 from reposync.sources.port import SAMPLE_PATH, Commit, path_bytes
 from reposync.store.run import Run, RunFigures
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import AttributeFiles, Published
 from reposync.sync.audit import IndexState, inspect_index
-from reposync.sync.brake import Brake
 from reposync.sync.index_versions import (
     Situation,
     VersionChoice,
@@ -25,10 +23,10 @@ from reposync.sync.index_versions import (
 )
 from reposync.sync.lease import Lease
 from reposync.sync.meaning import Meaning
-from reposync.sync.pipeline import DenseVectors, read_files
+from reposync.sync.pipeline import DenseVectors
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, MANY_HIDDEN, Outcome, RunProgress
 from reposync.sync.secret_purge import SecretPurge
-from reposync.sync.stored_points import own_text
+from reposync.sync.shown_texts import mask_error
 from reposync.sync.target import (
     SyncParts,
     SyncSettings,
@@ -60,7 +58,19 @@ class SyncRun:
         """What was done so far; also reported if the run fails or is cancelled."""
 
     async def execute(self) -> Outcome:
-        """Raises DeletionBlocked, DefinitionChanged, LeaseLost, and what source, embedder, index and store raise."""
+        """Raises DeletionBlocked, DefinitionChanged, LeaseLost, and what source, embedder, index and store raise, with
+        secrets masked."""
+        try:
+            return await self._execute()
+        except RepoSyncError as error:
+            await self._mask(error)
+            raise
+
+    async def _mask(self, error: RepoSyncError) -> None:
+        parts = self._parts
+        await mask_error(parts.content, error, parts.settings.secrets, known=parts.settings.location)
+
+    async def _execute(self) -> Outcome:
         parts, run = self._parts, self._run
         self._progress.enter("listing")
         try:
@@ -164,6 +174,7 @@ class SyncRun:
                     await self._update(situation, state, head, embedder, words_only=words_only)
         except (ConfigError, EmbeddingError) as error:
             name = self._parts.repository.name
+            await self._mask(error)
             log.warning("the index of %s follows no commits until its new version is live: %s", name, error)
 
     @contextlib.contextmanager
@@ -214,14 +225,14 @@ class SyncRun:
         parts, run = self._parts, self._run
         attributes = await parts.versions.attributes(situation.working.id)
         requested = run.repair or full_from_epoch is not None
-        if requested or not await _is_unchanged(parts.settings, head, situation, state, attributes):
+        if requested or not await is_unchanged(parts.settings, head, situation, state, attributes):
             self._progress.enter("planning")
             target = await self._read_target(head, attributes)
             attributes = target.attributes
             work = await make_work(parts, target, situation, state, full_from_epoch=full_from_epoch, repair=run.repair)
             if not work.plan.is_empty or state.audit.orphans or situation.builds:
                 attempt = (run, self._lease, self._progress)
-                await VersionUpdate(parts, *attempt, embedder, situation, state, target, work, words_only).apply()
+                await VersionUpdate(parts, *attempt, embedder, situation, state, work, words_only).apply()
         # After the files that changed: they are searched first.
         is_purged = await self._purge_secrets(situation, embedder, words_only=words_only)
         pending = situation.working.meaning_pending
@@ -296,7 +307,7 @@ class SyncRun:
         if failed := self.figures.files_failed:
             files = "1 file" if failed == 1 else f"{failed:,} files"
             notice = f"{files} of commit {head.sha[:10]} could not be read; the index keeps their previous version."
-            return Outcome(FILES_FAILED, notice, failed)
+            return Outcome(FILES_FAILED, " ".join([notice, *self._notices]), failed)
         rebuilt = [state.why] if state.why else []
         if strays:
             rebuilt.append(f"{strays:,} points in other collections were removed.")
@@ -306,7 +317,7 @@ class SyncRun:
         return Outcome(INDEX_REBUILT if is_rebuilt else None, " ".join(notices) or None)
 
 
-async def _is_unchanged(
+async def is_unchanged(
     settings: SyncSettings, head: Commit, situation: Situation, state: IndexState, attributes: AttributeFiles
 ) -> bool:
     version = situation.working
@@ -318,81 +329,3 @@ async def _is_unchanged(
         and version.index_identity == state.identity
         and version.fingerprint == await rules_fingerprint(settings, attributes)
     )
-
-
-@dataclass(slots=True)
-class Preview:
-    """`chunks` would be stored, or completed by their meaning; `chunks_to_embed` of them, with `characters_to_embed`,
-    would go to the embedding model, the others have vectors in the index. `blocked`: why the run would stop and wait
-    for approval, None if not."""
-
-    repository: str
-    commit: str
-    commit_before: str | None
-    files: int = 0
-    files_to_read: int = 0
-    files_to_store: int = 0
-    files_to_skip: int = 0
-    files_to_delete: int = 0
-    files_renamed: int = 0
-    files_unchanged: int = 0
-    chunks: int = 0
-    chunks_to_embed: int = 0
-    characters_to_embed: int = 0
-    index_notice: str | None = None
-    blocked: str | None = None
-
-
-async def preview(parts: SyncParts, *, full: bool, progress: RunProgress) -> Preview:
-    """Read what would be read and count it. Writes neither to the index nor to the database, and creates no
-    collection."""
-    settings, repository = parts.settings, parts.repository
-    progress.enter("planning")
-    head = await parts.source.head()
-    situation = await VersionChoice(parts, None).situation()
-    version, spec = situation.working, situation.wanted.spec
-    state = IndexState("")
-    if await parts.open_index(version.physical).spec() is not None:
-        state = await inspect_index(parts, situation)
-    attributes = await parts.versions.attributes(version.id)
-    found = Preview(repository.name, head.sha, repository.last_commit)
-    is_unchanged = not full and await _is_unchanged(settings, head, situation, state, attributes)
-    if is_unchanged and version.meaning_pending is None:
-        return found
-    target = await read_target(parts.source, settings, head, attributes)
-    work = await make_work(parts, target, situation, state, full_from_epoch=repository.epoch if full else None)
-    plan = work.plan
-    progress.files_total = found.files_to_read = len(plan.read)
-    found.files, found.files_unchanged, found.files_renamed = plan.listed, plan.unchanged, plan.renamed
-    found.files_to_skip, found.files_to_delete = len(plan.skip), len(plan.delete_points)
-    found.index_notice = state.why
-    names = {each.physical for each in (version, situation.live) if each is not None}
-    same_model = await indexes_of_model(parts, names, spec)
-    to_embed: dict[str, int] = {}
-
-    async def add(new: dict[str, int]) -> None:
-        for other in same_model:
-            for known in await other.known(sorted(new.keys() - to_embed.keys())):
-                new.pop(known, None)
-        to_embed.update(new)
-
-    if version.meaning_pending is not None and state.identity:
-        async for page in parts.open_index(version.physical).points_without_vector(version.id):
-            texts = [(point, text) for point in page if (text := own_text(point, version.id)) is not None]
-            found.chunks += len(texts)
-            await add({point.payload["metadata"]["content_hash"]: len(text) for point, text in texts})
-    batches = read_files(parts.content, parts.source, plan.read, target, settings.content, settings.secrets, progress)
-    async with contextlib.aclosing(batches):
-        async for files in batches:
-            found.files_to_store += sum(1 for file in files if file.chunks)
-            found.files_to_skip += sum(1 for file in files if file.skipped)
-            found.chunks += sum(len(file.chunks) for file in files)
-            if spec.dimension:
-                await add({chunk.content_hash: len(chunk.text) for file in files for chunk in file.chunks})
-            progress.advance(len(files))
-    found.chunks_to_embed, found.characters_to_embed = len(to_embed), sum(to_embed.values())
-    try:
-        Brake(repository.name, head.sha, plan.listed).check(work.losses)
-    except DeletionBlocked as error:
-        found.blocked = error.message
-    return found

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reposync.content.attributes import Attributes
 from reposync.content.model import Skip, Skipped
 from reposync.content.rules import CONTENT_REVISION, PathRules
 from reposync.content.secret_policy import SecretPolicy
 from reposync.embedding.port import Embedder, EmbeddingSpec
+from reposync.finding import Finding
 from reposync.sources.port import Commit, Source, Tree, TreeEntry, path_bytes, path_text
 from reposync.store.columns import path_key
 from reposync.store.manifest import ManifestRow, Manifests
@@ -76,7 +77,8 @@ class TargetTree:
     """The tree of the head commit, its `.gitattributes`, and what the path rules decide. `skipped`: by path, why it
     is not indexed; `kept`: paths that are indexed even if their content is generated (`PathRules.keeps_generated`).
     `masked`: keys (`path_key`) of files of which the index does not have the whole text, because secrets were
-    found."""
+    found. `hidden`: paths that hold a secret, with what the tree has in place of them; `in_paths`: what was found in
+    paths, by these."""
 
     head: Commit
     tree: Tree
@@ -86,6 +88,8 @@ class TargetTree:
     skipped: Mapping[bytes, Skipped]
     kept: Set[bytes]
     masked: Set[str] = frozenset()
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    in_paths: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
 
     @property
     def files(self) -> int:

@@ -31,6 +31,7 @@ from reposync.sync.plan import Work, plan_work
 from reposync.sync.point_audit import audit_ids
 from reposync.sync.prepare import PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
+from reposync.sync.shown_texts import hide_paths
 from reposync.sync.stored_points import own_text, stored_chunk
 from reposync.sync.target import SyncParts, TargetTree
 from reposync.sync.writer import Writer, pages
@@ -59,7 +60,11 @@ async def make_work(
     recorded = searched = await parts.manifests.load(situation.working.id)
     if situation.builds:
         searched = await parts.manifests.load(situation.live.id) if situation.live is not None else {}
-    target = replace(target, masked=await parts.findings.paths(parts.repository.id))
+    masked = await parts.findings.paths(parts.repository.id)
+    rules, live = target.secrets.fingerprint, situation.live
+    known = [recorded] if situation.working.secret_rules == rules else []
+    known += [searched] if live is not None and live.secret_rules == rules else []
+    target = await hide_paths(parts.content, replace(target, masked=masked), known)
     planned = partial(plan_work, damaged=state.audit.damaged, full_from_epoch=full_from_epoch, repair=repair)
     return await asyncio.to_thread(planned, target, situation, recorded, searched)
 
@@ -76,10 +81,13 @@ class VersionUpdate:
     embedder: Embedder
     situation: Situation
     state: IndexState
-    target: TargetTree
     work: Work
     words_only: bool
     """Points are stored without dense vectors, which `Meaning` adds."""
+
+    @property
+    def target(self) -> TargetTree:
+        return self.work.target
 
     async def apply(self) -> None:
         """Raises DeletionBlocked, SourceCorrupt, IndexChanged, LeaseLost, and what source, embedder, index and store
@@ -128,6 +136,8 @@ class VersionUpdate:
         await self._check_brake(await asyncio.to_thread(self._lost, stored))
         await writer.drop_deferred()
         await writer.delete(plan)
+        indexed = {path: shown for path, shown in self.target.hidden.items() if path in work.recorded}
+        await parts.runs.hide_problems(self.run, indexed)
         await writer.record(plan.skip)
         await writer.keep_unlisted(plan.doubtful)
         self.progress.enter("checking")

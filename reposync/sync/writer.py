@@ -17,6 +17,7 @@ from reposync.store.run import Run, RunProblem
 from reposync.sync.plan import Plan
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.progress import RunProgress
+from reposync.sync.shown_texts import mask_texts
 from reposync.sync.target import SyncParts, TargetTree
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import FileWrite, WriteScope
@@ -83,7 +84,9 @@ class Writer:
         points, if any."""
         for page in pages(files):
             await self._record([self.row(file) for file in page])
-            await self._record_secrets({file.path: file.secrets for file in page if not file.is_failed})
+            await self._record_secrets(
+                {file.path: (*self._in_path(file.path), *file.secrets) for file in page if not file.is_failed}
+            )
             await self._report([(file.path, file.skipped) for file in page])
 
     async def delete(self, plan: Plan) -> None:
@@ -159,9 +162,18 @@ class Writer:
             await self.parts.findings.record(self.run, self.scope.commit, changed)
             self.with_secrets |= {path_key(path) for path, secrets in changed.items() if secrets}
 
+    def _in_path(self, path: str) -> Sequence[Finding]:
+        return self.target.in_paths.get(path, ())
+
     async def _report(self, skips: Sequence[tuple[str, Skipped | None]]) -> None:
         problems = [RunProblem(path, skipped.reason.value, skipped.detail) for path, skipped in skips if skipped]
         if problems:
+            # Servers quote what they were asked for; the other details are our own words.
+            quoting = [number for number, problem in enumerate(problems) if problem.reason == Skip.FAILED]
+            details = [problems[number].detail for number in quoting]
+            shown = await mask_texts(self.parts.content, details, self.parts.settings.secrets)
+            for number, detail in zip(quoting, shown, strict=True):
+                problems[number] = replace(problems[number], detail=detail)
             await self.parts.runs.add_problems(self.run, problems)
             self.progress.figures.files_skipped += sum(1 for problem in problems if problem.reason != Skip.FAILED)
 

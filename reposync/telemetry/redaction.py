@@ -103,6 +103,18 @@ _SHAPES = (
             r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{35})"
         ),
     ),
+    # Stripe, npm, PyPI, SendGrid, DigitalOcean, Shopify, Vault, Grafana, Databricks, Docker, Twilio, Telegram, Azure,
+    # webhooks of Slack and Discord.
+    _Shape(
+        ("k_", "npm_", "pypi-", "sg.", "_v1_", "shp", "hv", "gls", "dapi", "dckr", "sk", ":aa", "accountkey", "hooks"),
+        re.compile(
+            r"(?<![A-Za-z0-9])(?:[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|npm_[A-Za-z0-9]{30,}|pypi-AgE[A-Za-z0-9_-]{50,}"
+            r"|SG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,}|do[opr]_v1_[a-f0-9]{40,}|shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{32}"
+            r"|hv[bs]\.[A-Za-z0-9_-]{24,}|glsa_[A-Za-z0-9_]{32,}|dapi[a-f0-9]{32}|dckr_pat_[A-Za-z0-9_-]{20,}"
+            r"|SK[a-f0-9]{32}|[0-9]{8,10}:AA[A-Za-z0-9_-]{33}|(?i:AccountKey)=[A-Za-z0-9+/]{40,}={0,2}"
+            r"|hooks\.slack\.com/[A-Za-z0-9/]{20,}|discord(?:app)?\.com/api/webhooks/[0-9]{10,}/[A-Za-z0-9_-]{20,})"
+        ),
+    ),
     # JSON web tokens, private keys.
     _Shape(("eyj",), re.compile(r"(?<![\w-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?")),
     _Shape(

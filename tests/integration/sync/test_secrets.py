@@ -1,10 +1,13 @@
 """What holds a secret is masked before it is hashed, embedded or stored."""
 
 import random
+import string
 
 import pytest
 
+from reposync.app.verification import Verification
 from reposync.finding import count_masks
+from reposync.store.run import Run
 from reposync.sync.content_pool import ContentPool
 from tests.fixtures.canaries import PROVIDERS
 from tests.fixtures.world import World, comparable
@@ -47,10 +50,83 @@ async def test_files_with_secrets_are_left_out_on_request(closed_world: World):
         assert TOKEN not in "".join(world.embeddings.inputs)
 
 
-async def test_a_path_with_a_secret_is_left_out(world: World):
-    world.repository.commit({f"keys/{TOKEN}.txt": b"nothing\n", "b.py": PLAIN})
-    await world.completed()
+async def shown_of(world: World, run: Run) -> str:
+    """All that the database shows of a repository and a run."""
+    row = await world.app.repositories.get("project")
+    (version,) = await world.app.versions.of(row.id)
+    shown = [
+        await world.app.manifests.load(version.id),
+        await world.app.manifests.folder(version.id, "keys", 100),
+        await world.app.history.problems(run.id, limit=100),
+        await world.app.history.get(run.id),
+        await findings(world),
+    ]
+    return repr(shown)
+
+
+def database(world: World) -> bytes:
+    return b"".join(path.read_bytes() for path in (world.folder / "state").rglob("*") if path.is_file())
+
+
+async def test_a_path_with_a_secret_is_left_out_and_shown_with_a_mask(world: World):
+    others = [PROVIDERS["stripe"](random.Random(seed)) for seed in range(2)]
+    world.repository.commit(
+        {f"keys/{TOKEN}.txt": b"nothing\n", "b.py": PLAIN, f"keys/{TOKEN}.png": b"\x89PNG\0"}
+        | {f"keys/{other}/a.py": PLAIN for other in others}
+    )
+    run = await world.completed()
     assert set(await world.indexed()) == {"b.py"}
+    problems = {problem.path for problem in await world.app.history.problems(run.id, limit=100)}
+    assert len(problems) == 4 and all("···" in path for path in problems)
+    shown = await shown_of(world, run)
+    assert "keys/[gitlab-pat" in shown and "its path holds a secret" in shown
+    assert not [secret for secret in (TOKEN, *others) if secret in shown or secret.encode() in database(world)]
+    found = [(row.line, row.action) for _, row in await findings(world)]
+    assert found == [(0, "mask")] * 4
+    run = await world.completed()
+    assert (run.files_skipped, run.files_processed) == (0, 0)
+    world.repository.commit({"b.py": None})
+    assert (await world.completed()).files_skipped == 0
+    world.repository.commit({f"keys/{TOKEN}.txt": None})
+    await world.completed()
+    assert len(await findings(world)) == 3
+
+
+async def test_a_path_with_a_secret_is_shown_if_its_files_are_allowed(closed_world: World):
+    closed_world.configure(more='secrets: {allow: ["keys/**"]}')
+    async with closed_world.opened() as world:
+        world.repository.commit({f"keys/{TOKEN}.txt": b"nothing\n"})
+        await world.completed()
+        assert set(await world.indexed()) == {f"keys/{TOKEN}.txt"}
+
+
+async def test_a_path_with_a_secret_that_is_only_reported_stays_and_is_found(closed_world: World):
+    closed_world.configure(more="secrets: {action: warn}")
+    async with closed_world.opened() as world:
+        world.repository.commit({f"{TOKEN}.py": PLAIN, "b.py": PLAIN})
+        await world.completed()
+        assert len(await world.indexed()) == 2
+        world.repository.commit({f"{TOKEN}.py": CODE})
+        await world.completed()
+        assert [(row.line, row.action) for _, row in await findings(world)] == [(0, "warn"), (2, "warn")]
+
+
+async def test_a_verdict_about_paths_with_secrets_is_exact(world: World):
+    world.repository.commit({f"{TOKEN}.py": PLAIN, "b.py": PLAIN})
+    await world.completed()
+    verdict = await Verification(world.app, against_source=True).verify("project")
+    assert verdict.exact, verdict
+
+
+async def test_a_message_of_a_source_that_quotes_a_secret_is_masked(closed_world: World):
+    # Of a kind that the redaction of logs does not know.
+    secret = f"lin_api_{''.join(random.Random(1).choices(string.ascii_letters + string.digits, k=40))}"
+    closed_world.edit_registry("{name: project, ", f'{{name: project, branch: "{secret}", ')
+    async with closed_world.opened() as world:
+        world.repository.commit({"a.py": PLAIN})
+        run = await world.sync()
+        assert run.error_code == "BRANCH_NOT_FOUND"
+        assert secret not in run.error_message and "···" in run.error_message
 
 
 @pytest.mark.parametrize("policy", ["{action: warn}", "{action: off, generic: off}", '{allow: ["*.py"]}'])
@@ -177,13 +253,57 @@ async def test_a_source_that_does_not_answer_keeps_no_secrets_in_the_index(close
         assert await world.indexed() == await world.expected()
 
 
-async def test_a_path_with_a_secret_is_removed_by_rules_that_come_later(closed_world: World):
-    closed_world.repository.commit({f"{TOKEN}.py": PLAIN, "b.py": PLAIN})
+async def test_a_masked_text_that_the_model_refuses_is_not_stored_without_its_vector(closed_world: World):
+    closed_world.repository.commit({"a.py": CODE, "b.py": PLAIN})
     closed_world.configure(more=OFF)
     async with closed_world.opened() as world:
         await world.completed()
     closed_world.configure()
+    closed_world.embeddings.refuses = "[gitlab-pat"
+    async with closed_world.opened() as world:
+        for _ in range(2):
+            run = await world.completed()
+            assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1)
+            assert [problem.path for problem in await world.app.history.problems(run.id)] == ["a.py"]
+            assert set(await world.indexed()) == {"b.py"}
+        closed_world.embeddings.refuses = None
+        await world.completed()
+        assert await world.indexed() == await world.expected()
+        assert all(point["vector"]["dense"] for point in (await world.points()).values())
+
+
+async def test_a_definition_whose_name_holds_a_secret_is_masked_by_rules_that_come_later(closed_world: World):
+    name = PROVIDERS["npm"](random.Random(1))
+    body = "".join(f"    value_{number} = {number} + 1\n" for number in range(40))
+    closed_world.repository.commit({"a.py": f"def {name}():\n{body}\n\ndef other():\n    return 1\n".encode()})
+    closed_world.configure(more=OFF)
     async with closed_world.opened() as world:
         await world.completed()
+        assert name in repr(await world.metadata())
+    closed_world.configure()
+    async with closed_world.opened() as world:
+        await world.completed()
+        assert name not in repr(await world.points())
+        assert "other" in repr(await world.metadata())
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["with its source", "without its source"])
+async def test_a_path_with_a_secret_is_masked_by_rules_that_come_later(closed_world: World, is_away: bool):
+    closed_world.repository.commit({f"{TOKEN}.py": PLAIN, f"keys/{TOKEN}.png": b"\x89PNG\0", "b.py": PLAIN})
+    closed_world.configure(more=OFF)
+    async with closed_world.opened() as world:
+        first = await world.completed()
+        assert TOKEN in await shown_of(world, first)
+    closed_world.configure()
+    path = closed_world.repository.path
+    away = path.rename(closed_world.folder / "away.git") if is_away else path
+    async with closed_world.opened() as world:
+        run = await world.sync()
+        assert run.status == ("failed" if is_away else "completed")
         assert set(await world.indexed()) == {"b.py"}
-        assert (await world.completed()).files_processed == 0
+        assert TOKEN not in await shown_of(world, first) + await shown_of(world, run)
+        assert [(row.line, row.action) for _, row in await findings(world)] == [(0, "mask")] * 2
+        away.rename(path)
+        run = await world.completed()
+        assert (run.files_processed, run.files_deleted) == (0, 0)
+        assert len(await findings(world)) == 2

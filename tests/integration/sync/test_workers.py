@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from reposync.content.secret_policy import OFF
 from reposync.store.run import Run
 from reposync.sync.content_pool import ContentPool, RunContent
 from reposync.sync.prepare import ContentSettings, RawFile
+from tests.fixtures.canaries import PROVIDERS
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.full
@@ -165,6 +167,26 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     assert await world.indexed() == await world.expected()
     verdict = await Verification(world.app, against_source=True).verify("project")
     assert verdict.exact
+
+
+async def test_a_file_that_is_slow_to_scan_for_secrets_fails_alone_and_the_run_says_why(
+    closed_world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Loading the rules takes longer than a file may here, and is not counted."""
+    monkeypatch.setattr("reposync.sync.content_pool.FILE_SECONDS", 0.2)
+    chance, make = random.Random(1), PROVIDERS["gitlab"]
+    slow = "".join(f'- "{make(chance)}"\n' for _ in range(20_000))
+    plain = make(chance).encode()
+    closed_world.repository.commit({"a.txt": plain, "b.txt": slow.encode(), "c.txt": plain})
+    closed_world.edit_registry("max_file_bytes: 100000", "max_file_bytes: 1000000")
+    async with closed_world.opened() as world:
+        run = await world.completed()
+
+        assert (run.error_code, run.files_failed, run.files_processed) == ("FILES_FAILED", 1, 2)
+        (problem,) = await world.app.history.problems(run.id)
+        assert (problem.path, problem.reason) == ("b.txt", "failed")
+        assert "it took too long" in problem.detail
+        assert set(await world.indexed()) == {"a.txt", "c.txt"}
 
 
 NONSENSE = """

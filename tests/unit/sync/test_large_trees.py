@@ -78,6 +78,7 @@ async def one_run(source: Any, url: str) -> int:
         parts: Any = SimpleNamespace(
             manifests=Manifests(database),
             findings=SecretFindings(database),
+            content=None,
             repository=SimpleNamespace(id="large"),
         )
         work = await make_work(parts, target, Situation(WANTED, [working], None, working), IndexState(""))

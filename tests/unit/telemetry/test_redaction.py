@@ -1,5 +1,6 @@
 import base64
 import json
+import random
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from reposync.telemetry.redaction import MASK, Secrets, names_secret
+from tests.fixtures.canaries import PROVIDERS, value_of
 
 SECRETS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="*"), min_size=6, max_size=60)
 AROUND = st.text(max_size=30)
@@ -94,6 +96,14 @@ def test_no_beginning_of_a_secret_is_left_where_a_text_is_cut(secret: str, limit
 )
 def test_what_looks_like_a_secret_is_masked_and_the_rest_stays(text: str, redacted: str) -> None:
     assert Secrets().redact(text) == redacted
+
+
+@pytest.mark.parametrize("kind", PROVIDERS)
+@pytest.mark.parametrize("text", ["no project {} here", "keys/{}.txt", "'{}', and"])
+def test_what_providers_issue_is_masked(kind: str, text: str) -> None:
+    for seed in range(20):
+        secret = PROVIDERS[kind](random.Random(seed))
+        assert value_of(kind, secret) not in Secrets().redact(text.format(secret))
 
 
 @pytest.mark.parametrize(
