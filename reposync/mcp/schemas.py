@@ -37,16 +37,22 @@ _TIMES: Final = {"last_commit": TEXT, "last_sync_at": TEXT}
 _INDEXED: Final = _record({"repository": TEXT, "commit": TEXT}, age=TEXT, note=TEXT, link=TEXT)
 FOUND: Final = _record(
     {
-        "files": _items(_record({**_FILE, "excerpts": _items(_EXCERPT)}, outdated=FLAG)),
+        "files": _items(_record({**_FILE, "excerpts": _items(_EXCERPT)}, outdated=FLAG, masked=NUMBER)),
         "further": _items(_record({"repository": TEXT, "places": _items(TEXT)})),
         "indexed": _items(_INDEXED),
     }
 )
 MATCHES: Final = _record(
-    {"files": _items(_record({**_FILE, "commit": TEXT, "matches": _items(_MATCH)}, url=TEXT, outdated=FLAG))},
+    {
+        "files": _items(
+            _record({**_FILE, "commit": TEXT, "matches": _items(_MATCH)}, url=TEXT, outdated=FLAG, masked=NUMBER)
+        )
+    },
     stopped=TEXT,
 )
-READ: Final = _record({**_FILE, "commit": TEXT, **_LINES, "total_lines": NUMBER, "text": TEXT}, url=TEXT, outdated=FLAG)
+READ: Final = _record(
+    {**_FILE, "commit": TEXT, **_LINES, "total_lines": NUMBER, "text": TEXT}, url=TEXT, outdated=FLAG, masked=NUMBER
+)
 _REPOSITORY: Final = _record({"name": TEXT, "state": TEXT}, **_TIMES, age=TEXT, next_sync_at=TEXT, problem=TEXT)
 REPOSITORIES: Final = _record({"repositories": _items(_REPOSITORY), "more": FLAG})
 REQUESTED: Final = _record({"run": TEXT, "status": TEXT})
@@ -58,15 +64,15 @@ Name = Annotated[PlainText, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 
 
 class SearchCode(Search):
-    """Finds code in all indexed repositories by what it does or by identifiers. Answers with excerpts, grouped by file
-    and best first, within max_tokens. `further` only names files."""
+    """Finds code in all indexed repositories by what it does or by identifiers. Excerpts by file, best first, within
+    max_tokens; `further` only names files."""
 
     limit: int = Field(8, ge=1, le=20)
     max_tokens: int = Field(2_000, ge=200, le=20_000)
 
 
 class GrepCode(Grep):
-    """Exact and regular-expression search over all indexed files. `stopped` says why there may be more."""
+    """Exact and regular-expression search over all indexed files. `stopped`: why there may be more."""
 
     limit: int = Field(50, ge=1, le=200)
 
@@ -85,13 +91,13 @@ class ListRepositories(Arguments):
 
 
 class WaitForCommit(WaitFor):
-    """Waits until the index holds a pushed commit or a descendant of it. It starts no sync."""
+    """Waits until the index holds a pushed commit or a descendant; starts no sync."""
 
     repository: Name
 
 
 class RequestSync(Arguments):
-    """Starts a sync; wait_for_commit waits for it. Schedules and pushes start most syncs."""
+    """Starts a sync; wait_for_commit waits for it. Schedules and pushes start most."""
 
     repository: Name
     full: bool = False

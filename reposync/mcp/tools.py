@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from reposync.errors import NotSearchableYet
+from reposync.finding import count_masks
 from reposync.mcp.schemas import (
     FOUND,
     MATCHES,
@@ -92,6 +93,7 @@ async def grep_code(caller: Caller, asked: GrepCode) -> Answer:
             # Once for all lines: models pay for each character.
             url=url and escape_unprintable(url.partition("#")[0]),
             outdated=file.outdated or None,
+            masked=file.masked or None,
         )
         matches = [{"line": match.line, "text": text} for match, text in shown]
         files.append({"repository": repository, "path": path, **known, "matches": matches})
@@ -130,6 +132,7 @@ async def read_code(caller: Caller, asked: ReadCode) -> Answer:
             total_lines=file.total_lines,
             url=file.url and escape_unprintable(file.url),
             outdated=file.outdated or None,
+            masked=count_masks(text) or None,
             text=shown,
         ),
     )
@@ -236,7 +239,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
         "Search code",
         SearchCode,
         {
-            "q": "What the code does, in words, or identifiers.",
+            "q": "What the code does, or identifiers.",
             **_FILTERS,
             "kind": "function, class, ...",
             "like": "REPOSITORY:PATH:LINE, instead of q: similar code.",

@@ -19,6 +19,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
+from reposync.finding import FILL, count_masks
 from reposync.search.documents import Answer, delimited, new_boundary
 from reposync.search.snippets import MatchedLines, shown_line
 from reposync.symbol import Symbol
@@ -42,6 +43,7 @@ _PATHS_SHARE: Final = 0.2
 _ABOUT_SHARE: Final = 0.15
 """Of the budget, for links to the repositories."""
 _COMMIT_CHARS: Final = 12
+_A_MASK: Final = f"[a{FILL}]"
 _OPENERS: Final = frozenset({"class", "enum", "function", "interface", "method", "module", "struct", "trait"})
 
 
@@ -81,7 +83,9 @@ def answer(
     compact JSON; at least 200 whatever is given. `indexed`: by name of the repository."""
     page = _Page(hits, query, max_files)
     boundary = boundary or new_boundary()
-    budget = max(MIN_TOKENS, max_tokens) - tokens(delimited("", boundary))
+    # Whatever is cut from the texts: the sentence about masks may be needed.
+    frame = delimited(_A_MASK if any(hit.masked for hit in hits) else "", boundary)
+    budget = max(MIN_TOKENS, max_tokens) - tokens(frame)
     about = page.about(indexed or {}, now, budget)
     budget -= _cost_of_about(about)
     page.fill(budget - min(math.floor(budget * _PATHS_SHARE), page.cost_of_names(page.files[1:])))
@@ -158,8 +162,11 @@ class _File:
         return sorted((each.excerpt for each in self.cuts if each.excerpt), key=lambda each: int(each["start_line"]))
 
     def record(self) -> dict[str, Any]:
-        outdated = {"outdated": True} if self.hit.outdated else {}
-        return {"repository": self.repository, "path": self.path, **outdated, "excerpts": self.excerpts()}
+        known: dict[str, Any] = {"outdated": True} if self.hit.outdated else {}
+        excerpts = self.excerpts()
+        if masked := sum(count_masks(each["text"]) for each in excerpts):
+            known["masked"] = masked
+        return {"repository": self.repository, "path": self.path, **known, "excerpts": excerpts}
 
     def link(self) -> str | None:
         """Where the files of its repository are shown to a person."""

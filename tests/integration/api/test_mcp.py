@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import unicodedata
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from reposync.api.auth import Access
 from reposync.search.answers import tokens
+from tests.fixtures.canaries import PROVIDERS
 from tests.fixtures.world import World
 from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, server, serving
 
@@ -111,6 +113,25 @@ async def test_lines_are_found_exactly(url: str) -> None:
     assert "\n 2:     return [s for s" in found.content[0].text
     assert none.structured_content["files"] == elsewhere.structured_content["files"] == []
     assert bad.is_error
+
+
+async def test_an_answer_says_how_many_secrets_are_masked_in_each_file(world: World) -> None:
+    token = PROVIDERS["gitlab"](random.Random(1))
+    world.repository.commit({"connect.py": f'def connect():\n    return "{token}"\n'.encode(), "plain.py": SESSIONS})
+    await world.completed()
+    async with serving(world.app) as http, agent(str(http.base_url).rstrip("/")) as client:
+        found = await called(client, "search_code", q="connect sessions")
+        lines = await called(client, "grep_code", q="return")
+        file = await called(client, "read_code", repository="project", path="connect.py")
+        none = await called(client, "read_code", repository="project", path="plain.py")
+
+    for answer in (found, lines):
+        files = {each["path"]: each.get("masked") for each in answer.structured_content["files"]}
+        assert files == {"connect.py": 1, "plain.py": None}
+    assert (file.structured_content["masked"], none.structured_content.get("masked")) == (1, None)
+    for answer in (found, lines, file):
+        assert "1 secret masked" in answer.content[0].text
+        assert token not in answer.model_dump_json()
 
 
 async def test_the_advice_of_an_error_can_be_followed_with_the_tools(world: World) -> None:
