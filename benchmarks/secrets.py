@@ -3,8 +3,9 @@
     python -m benchmarks.secrets [--canaries 1000] [--files 10000] [--megabytes 53]
 
 Canaries of the kinds in `tests/fixtures/canaries.py` are in code of ten languages, notebooks, YAML, `.env`, a
-minified line and UTF-16. A canary is seen if its bytes are in what an embedding server gets, in the files of the
-embedded engine and of the database, or in what the commands and the tools for agents print. Then the corpus of
+minified line and UTF-16, in paths, in the message of a commit, and in errors that a git server answers. A canary is
+seen if its bytes are in what an embedding server gets, in the files of the embedded engine and of the database, which
+have the history, or in what commands print and a daemon logs, traces and answers. Then the corpus of
 `benchmarks/corpus.py`: CPU time of a first sync with and without looking for secrets, by words only; and of a sync
 that applies rules to all that is indexed.
 """
@@ -19,12 +20,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from benchmarks.corpus import make_corpus
 from benchmarks.measure import machine, measure
+from benchmarks.secret_places import QUOTING, quoting_server, shown_by_daemon
 from tests.fixtures.canaries import PROVIDERS, value_of
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.repositories import GitRepository
@@ -79,29 +82,57 @@ def find_canaries(folder: Path, embeddings: EmbeddingServer, count: int) -> None
         path, content = file_of(f"{number}/{shape}", shape, secret)
         canaries.append(Canary(kind, path, value_of(kind, secret)))
         files[path] = content
+    for kind, make in PROVIDERS.items():
+        if "/" not in (secret := make(chance)) and "\n" not in secret:
+            files[f"paths/{secret}.txt"] = b"nothing\n"
+            canaries.append(Canary(kind, "path", value_of(kind, secret)))
+    told = {kind: [make(chance) for _ in range(2)] for kind, make in PROVIDERS.items()}
+    canaries += [Canary(kind, "commit", value_of(kind, secret)) for kind, (secret, _) in told.items()]
+    canaries += [Canary(kind, "error", value_of(kind, secret)) for kind, (_, secret) in told.items()]
     repository = GitRepository.create(folder / "canaries.git")
-    repository.commit(files)
+    repository.commit(files, message="\n".join(secret for secret, _ in told.values()))
+    with quoting_server([secret for _, secret in told.values()]) as url:
+        places = look_everywhere(folder, embeddings, repository.path, canaries, url)
+    report(canaries, places)
+
+
+def look_everywhere(
+    folder: Path, embeddings: EmbeddingServer, repository: Path, canaries: Sequence[Canary], refusing: str
+) -> dict[str, bytes]:
+    """What each place has. `refusing`: a git server that quotes secrets."""
+    others = {f"wrong-{number}": f"{refusing}/{number}.git" for number in range(len(PROVIDERS))}
+    paths = [each.path for each in canaries if "/" in each.path]
+    some = [*paths[:: max(1, len(paths) // 20)], "paths/unknown.txt"]
     model = f'{{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
-    environment = configured(folder, repository.path, model, "{}")
-    printed = [output(["apply"], environment), output(["sync"], environment)]
+    environment = configured(folder, repository, model, "{}", others=others)
+    printed = [output(["apply"], environment), output(["sync", "canaries"], environment)]
+    daemon = shown_by_daemon(folder, environment, some, list(others))
     for words in (["search", "--json", "setting", "--limit", "100"], ["history", "--json"], ["secrets", "--json"]):
         printed.append(output(words, environment))
-    printed += [output(["cat", "canaries", canary.path], environment) for canary in canaries[:: max(1, count // 3)]]
+    printed += [output(["cat", "canaries", path], environment) for path in some[:3]]
     printed.append(output(["grep", "--json", "--limit", "1000", "."], environment))
-    places = {
+    # Else nothing would be found, whatever is shown.
+    for place, text in (("logs", QUOTING), ("HTTP", QUOTING), ("HTTP", "paths/["), ("MCP", "[gitlab")):
+        assert text in daemon[place], f"{place}: no {text}"
+    return {
         "embedding server": "\0".join(embeddings.inputs).encode(),
         "index and database": b"\0".join(read_all(folder / "state")),
         "commands": "\0".join(printed).encode(),
+        **{place: text.encode() for place, text in daemon.items()},
     }
+
+
+def report(canaries: Sequence[Canary], places: Mapping[str, bytes]) -> None:
     seen = {place: [each for each in canaries if each.value.encode() in content] for place, content in places.items()}
-    print(f"\n{count:,} canaries of {len(PROVIDERS)} kinds; seen in: ", end="")
+    print(f"\n{len(canaries):,} canaries of {len(PROVIDERS)} kinds; seen in: ", end="")
     print(", ".join(f"{place} {len(found):,} ({len(places[place]):,} bytes)" for place, found in seen.items()))
     missed = {each for found in seen.values() for each in found}
     all_kinds, missed_kinds = (Counter(each.kind for each in group) for group in (canaries, missed))
     for kind, number in all_kinds.items():
         print(f"  {kind:24} {number - missed_kinds[kind]:4} of {number:4} masked")
     for canary in sorted(missed):
-        print(f"  missed: {canary.kind} in {canary.path}")
+        where = ", ".join(place for place, found in seen.items() if canary in found)
+        print(f"  missed: {canary.kind} in {canary.path}: {where}")
 
 
 def file_of(stem: str, shape: str, secret: str) -> tuple[str, bytes]:
@@ -132,11 +163,20 @@ def measure_corpus(folder: Path, files: int, megabytes: float) -> None:
     print(f"  found: {dict(Counter((each['rule'], each['action']) for each in found))}")
 
 
-def configured(folder: Path, repository: Path, model: str, policy: str, state: str = "state") -> dict[str, str]:
+def configured(
+    folder: Path,
+    repository: Path,
+    model: str,
+    policy: str,
+    state: str = "state",
+    others: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """`others`: repositories that a server has, by name."""
     registry = folder / "repositories.yaml"
     registry.write_text(
         f"embedding: {model}\ndefaults: {{secrets: {policy}}}\n"
         f'repositories:\n  - {{name: canaries, path: "{repository}"}}\n'
+        + "".join(f'  - {{name: {name}, git: "{url}"}}\n' for name, url in others.items())
     )
     return {
         **os.environ,
