@@ -176,6 +176,7 @@ class RunDetail(Run):
         description="What a person approved: the deletion that a blocked run stopped at, or "
         '`{"in_advance": true}`, the first mass deletion that the run meets.'
     )
+    new_secrets: int = Field(description="How many secrets in the indexed files were first seen in its commit.")
     commit_page: str | None = Field(description="On GitLab: the address of a commit's page, without the commit.")
     requests: list[RunRequest]
     attempts: list[RunAttempt]
@@ -263,6 +264,7 @@ async def detail(app: Application, run: StoredRun) -> RunDetail:
                 for key in ("handed_back", "not_before", "cancel_requested", "full", "repair", "approval")
             },
             "max_attempts": run.max_attempts - run.handed_back,
+            "new_secrets": await app.findings.first_seen(run.repository_id, run.commit_after or ""),
             "commit_page": await commit_page(app.database, run.repository_id),
             "requests": [asdict(request) for request in run.requests],
             "attempts": [attempt.model_dump() for attempt in run.all_attempts],

@@ -100,6 +100,11 @@ class SecretFindings(Stored):
             query = query.where(column.in_(sorted(repository_ids)))
         return {row[0]: row[1] for row in await self._database.rows(query)}
 
+    async def first_seen(self, repository_id: str, commit: str) -> int:
+        """How many were seen first in this commit, and are still there."""
+        mine = SECRET_FINDINGS.c.repository_id == repository_id, SECRET_FINDINGS.c.first_commit == commit
+        return int((await self._database.scalars(select(func.count()).where(*mine)))[0])
+
     async def hidden_files(self, repository_id: str) -> int:
         """How many files are masked or left out."""
         mine = SECRET_FINDINGS.c.repository_id == repository_id

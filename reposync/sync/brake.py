@@ -29,6 +29,7 @@ _WORDS = {
     "vendored": "count as vendored now",
     "generated": "count as generated now",
     "too_large": "are too large now",
+    "secret": "hold secrets now",
 }
 
 

@@ -74,7 +74,8 @@ class _Worker:
                 if isinstance(result, RulesUnavailable):
                     raise SecretRulesUnavailable(
                         f"The rules for secrets cannot be loaded: {result}. Nothing was indexed without them.",
-                        remedy="Install reposync again, or set `secrets.action: off` and `secrets.generic: off`.",
+                        remedy="Check the folder of the compiled rules, install reposync again, or set "
+                        "`secrets.action` and `secrets.generic` to `off`.",
                     )
                 results.append(result)
         except (EOFError, OSError):

@@ -139,7 +139,8 @@ def plan_work(
     # Files of a different branch or source say nothing about those of this one.
     is_same = situation.same_origin or not situation.builds
     kept = not target.tree.proven and is_same
-    losses = losses_of(searched, target.tree.entries, target.decide, count_missing=not kept)
+    shown = {target.hidden.get(path, path): row for path, row in searched.items()} if target.hidden else searched
+    losses = losses_of(shown, target.tree.entries, target.decide, count_missing=not kept)
     if kept and situation.builds:
         known = {path_text(entry.path) for entry in target.tree.entries} | recorded.keys()
         unlisted = [path for path, row in searched.items() if row.chunks and path not in known]

@@ -24,6 +24,7 @@ from reposync.store.manifest import ManifestRow
 from reposync.store.run import Run, RunProblem
 from reposync.store.tables import IndexVersion
 from reposync.symbol import Symbol, read_symbols
+from reposync.sync.brake import Brake, Losses
 from reposync.sync.content_pool import WorkerDied
 from reposync.sync.lease import Lease
 from reposync.sync.pipeline import DenseVectors, Vectors
@@ -82,7 +83,7 @@ class SecretPurge:
         return f"Secrets: rules {before} -> {after}: {files} of {self.scanned:,} masked{left}."
 
     async def apply(self) -> None:
-        """Raises LeaseLost, SecretRulesUnavailable, and what embedder, index and store raise."""
+        """Raises DeletionBlocked, LeaseLost, SecretRulesUnavailable, and what embedder, index and store raise."""
         if self.version.secret_rules == self.policy.fingerprint:
             return
         recorded = await self.parts.manifests.load(self.version.id)
@@ -94,7 +95,8 @@ class SecretPurge:
         with_secrets = await self.parts.findings.paths(self.parts.repository.id) if rows else set()
         # What the update of this run wrote passed the present rules.
         unread = [row for row in recorded.values() if row.reader is None and row.epoch <= self.version.epoch]
-        hidden = await self._hide_paths([*rows, *unread])
+        indexed = sum(1 for row in recorded.values() if row.chunks)
+        hidden = await self._hide_paths([*rows, *unread], Losses(indexed))
         rows = [row for row in rows if row.path not in hidden]
         for page in pages(in_order(rows, lambda row: row.path), _FILES_AT_ONCE):
             await self._purge(page, with_secrets)
@@ -104,20 +106,23 @@ class SecretPurge:
     def _rules_of(self, row: ManifestRow) -> str:
         return self.policy.rules_of(path_bytes(row.path))
 
-    async def _hide_paths(self, rows: Sequence[ManifestRow]) -> Mapping[str, str]:
+    async def _hide_paths(self, rows: Sequence[ManifestRow], losses: Losses) -> Mapping[str, str]:
         """Files whose paths hold a secret lose their points, and are recorded under what is shown; by their paths."""
         hidden, self._in_paths = await scan_paths(self.parts.content, [row.path for row in rows], self.policy)
+        for row in rows:
+            if row.chunks and row.path in hidden:
+                losses.add(Skip.SECRET, hidden[row.path])
+        commit = self.version.commit_sha or ""
+        Brake(self.parts.repository.name, commit, len(rows), self.run.approval).check(losses)
         self.masked += len(hidden)
         for row in rows:
             if (shown := hidden.get(row.path)) is None:
                 continue
             if row.chunks:
-                await self.index.remove_files(self._scope(self.version.commit_sha or "", row.epoch), [row.path])
+                await self.index.remove_files(self._scope(commit, row.epoch), [row.path])
             skipped = ManifestRow(shown, row.blob_sha, row.mode, None, 0, Skip.SECRET.value, None, row.epoch)
             self.lease.check()
-            await self.parts.findings.record(
-                self.run, self.version.commit_sha or "", {row.path: (), shown: self._in_paths[shown]}
-            )
+            await self.parts.findings.record(self.run, commit, {row.path: (), shown: self._in_paths[shown]})
             await self.parts.manifests.record(self.run, self.version.id, [skipped])
             await self.parts.manifests.forget(self.run, self.version.id, [row.path])
         await self.parts.runs.hide_problems(self.run, hidden)

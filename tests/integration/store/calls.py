@@ -186,6 +186,7 @@ def _runs() -> dict[str, Call]:
         "record_brake": lambda it: it.store.runs.record_brake(it.running, BRAKE),
         "add_problems": lambda it: it.store.runs.add_problems(it.running, problem),
         "forget_problems": lambda it: it.store.runs.forget_problems(it.running, "failed"),
+        "hide_problems": lambda it: it.store.runs.hide_problems(it.running, {"a.py": "[kind···].py~00000000"}),
     }
 
 
@@ -234,6 +235,7 @@ def _secret_findings() -> dict[str, Call]:
         "record": lambda it: it.store.findings.record(it.running, COMMIT, {"a.py": found, "b.py": []}),
         "page": lambda it: it.store.findings.page(None, None, 10),
         "counts": lambda it: it.store.findings.counts(),
+        "first_seen": lambda it: it.store.findings.first_seen(it.row.id, COMMIT),
         "hidden_files": lambda it: it.store.findings.hidden_files(it.row.id),
     }
 

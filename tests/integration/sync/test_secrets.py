@@ -7,6 +7,7 @@ import pytest
 
 from reposync.app.verification import Verification
 from reposync.finding import count_masks
+from reposync.operations.runs import detail
 from reposync.store.run import Run
 from reposync.sync.content_pool import ContentPool
 from tests.fixtures.canaries import PROVIDERS
@@ -118,6 +119,27 @@ async def test_a_verdict_about_paths_with_secrets_is_exact(world: World):
     assert verdict.exact, verdict
 
 
+async def test_rules_that_would_leave_out_most_files_wait_for_a_person_and_name_a_masked_path(closed_world: World):
+    closed_world.repository.commit({f"{TOKEN}/{number}.py": PLAIN for number in range(30)} | {"b.py": PLAIN})
+    closed_world.configure(more=OFF)
+    async with closed_world.opened() as world:
+        await world.completed()
+    closed_world.configure()
+    async with closed_world.opened() as world:
+        told = [str((await world.preview()).blocked), str((run := await world.sync()).error_message)]
+        assert run.status == "blocked"
+        for message in told:
+            assert "30 hold secrets now ([gitlab-pat" in message and TOKEN not in message
+        assert len(await world.indexed()) == 31
+        away = world.repository.path.rename(world.folder / "away.git")
+        run = await world.sync()
+        assert run.status == "blocked" and TOKEN not in run.error_message
+        assert len(await world.indexed()) == 31
+        away.rename(world.repository.path)
+        assert (await world.sync(approved=True)).status == "completed"
+        assert set(await world.indexed()) == {"b.py"}
+
+
 async def test_a_message_of_a_source_that_quotes_a_secret_is_masked(closed_world: World):
     # Of a kind that the redaction of logs does not know.
     secret = f"lin_api_{''.join(random.Random(1).choices(string.ascii_letters + string.digits, k=40))}"
@@ -171,10 +193,10 @@ async def test_nothing_is_indexed_without_rules(closed_world: World, tmp_path, m
 
 async def test_findings_say_where_and_since_when_and_never_what(world: World):
     world.repository.commit({"a.py": CODE})
-    await world.completed()
+    runs = [await world.completed()]
     first = world.repository.git("rev-parse", "main").decode().strip()
     world.repository.commit({"a.py": None, "moved/a.py": b"\n" + CODE, "b.py": b'api_key = "tR4nkZq81LmXw02bYc7d"\n'})
-    await world.completed()
+    runs.append(await world.completed())
     second = world.repository.git("rev-parse", "main").decode().strip()
     found = [(row.path, row.line, row.rule, row.action, row.first_commit) for _, row in await findings(world)]
     assert found == [
@@ -182,6 +204,7 @@ async def test_findings_say_where_and_since_when_and_never_what(world: World):
         ("moved/a.py", 3, "gitlab-pat", "mask", first),
     ]
     assert TOKEN not in repr(await findings(world))
+    assert [(await detail(world.app, run)).new_secrets for run in runs] == [1, 1]
     world.repository.commit({"moved/a.py": PLAIN, "b.py": None})
     await world.completed()
     assert await findings(world) == []

@@ -1,6 +1,8 @@
 import hashlib
+import pickle
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 from reposync.content.masking import masked
 from reposync.content.secret_policy import SecretAction, SecretPolicy
 from reposync.content.secrets import RulesUnavailable, SecretScanner, load_rules, may_hold_secret
+from reposync.content.secrets_in_lines import scan_lines
 from reposync.finding import count_masks
+from reposync.sync.prepare import ContentSettings, Preparation, RawFile
 from tests.fixtures.canaries import PROVIDERS, value_of
 from tests.fixtures.secret_rules import rules_folder
 
@@ -122,6 +126,19 @@ def test_masking_again_changes_nothing_and_keeps_characters_and_lines(text: str)
     assert [len(line) for line in once.splitlines()] == [len(line) for line in text.splitlines()]
 
 
+@given(texts_with_secrets())
+def test_a_file_that_is_allowed_becomes_what_it_would_be_without_rules_bit_for_bit(text: str):
+    content = text.encode()
+    file = RawFile(b"a.py", 0o100644, hashlib.sha1(content).hexdigest(), len(content), content)
+    settings = ContentSettings(400, 80, 1_000_000)
+    off = SecretPolicy(SecretAction.OFF, SecretAction.OFF)
+    former = Preparation(SCANNER).prepare(file, settings, off, 100)
+    preparation = Preparation(SCANNER)
+    preparation.prepare(file, settings, SecretPolicy(generic=SecretAction.MASK), 100)
+    allowed = preparation.prepare(file, settings, SecretPolicy(allow=["a.py"]), 100)
+    assert pickle.dumps(allowed) == pickle.dumps(former)
+
+
 @given(st.text(), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50))))
 def test_only_what_is_named_is_masked(text: str, spans: list[tuple[int, int]]):
     result = masked(text, ((min(start, len(text)), min(end, len(text)), "kind") for start, end in spans))
@@ -135,6 +152,31 @@ def test_only_what_is_named_is_masked(text: str, spans: list[tuple[int, int]]):
 def test_rules_are_loaded_for_every_text_that_holds_a_secret(make: Callable[[random.Random], str]):
     assert all(may_hold_secret(make(random.Random(seed)).encode()) for seed in range(200))
     assert not may_hold_secret(b"def add(one, two):\n    return one + two  # see docs/readme.md\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["keys/{}.txt", "keys/{}/a.py", "{}.py", "There is no project {} here.", "failed ({}). Try", "'{}', and", "{}"],
+)
+def test_a_secret_in_a_path_or_a_message_is_masked(text: str):
+    for kind, make in PROVIDERS.items():
+        secret = make(random.Random(kind))
+        if "/" in secret and "/" in text:  # it would be several names
+            continue
+        shown = text.format(secret)
+        found = scan_lines(SCANNER, ["src/main.py", shown, "docs/readme.md"], POLICY)
+        assert list(found) == [1], kind
+        assert value_of(kind, secret) not in found[1].text
+        assert len(found[1].text) == len(shown)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("damage", [lambda content: b"", lambda content: content[::-1]], ids=["empty", "garbage"])
+def test_damaged_compiled_rules_are_compiled_again(tmp_path: Path, damage: Callable[[bytes], bytes]):
+    for path in rules_folder().iterdir():
+        (tmp_path / path.name).write_bytes(damage(path.read_bytes()))
+    secret = PROVIDERS["gitlab"](random.Random(1))
+    assert secret not in SecretScanner(str(tmp_path)).scan(secret, POLICY).text
 
 
 def test_rules_that_cannot_be_loaded_are_an_error(tmp_path):
