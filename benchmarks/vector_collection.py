@@ -21,7 +21,7 @@ from benchmarks.qdrant_program import ENGINE, Server, until_green, until_ready
 from benchmarks.vector_data import Base, fill, make_chunks
 from reposync.config.sections import QdrantConfig, Quantization
 from reposync.embedding.port import EmbeddingSpec
-from reposync.embedding.settings import LOCAL_WINDOW
+from reposync.embedding.settings import LOCAL_WINDOW, STATIC_DIMENSION, STATIC_WINDOW
 from reposync.vectors.changes import new_collection
 from reposync.vectors.connection import EmbeddedTransport
 from reposync.vectors.embedded import EmbeddedEngine
@@ -29,21 +29,26 @@ from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import DENSE, IndexSettings
 
 COLLECTION = "reposync-benchmark"
-SPEC = EmbeddingSpec("local", "benchmark", 384, LOCAL_WINDOW)
+SPECS = {
+    "static": EmbeddingSpec("static", "benchmark", STATIC_DIMENSION, STATIC_WINDOW),
+    "local": EmbeddingSpec("local", "benchmark", 384, LOCAL_WINDOW),
+}
 CONCURRENT = 8
 Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a collection stores its vectors; `int8+disk`: the original ones on disk."""
+    """How a collection stores its vectors; `int8+disk`: the original ones on disk. `float16`: in half the bytes that
+    the product takes."""
 
     quantization: Quantization
     on_disk: bool
+    is_float16: bool = False
 
     @property
     def name(self) -> str:
-        return self.quantization + ("+disk" if self.on_disk else "")
+        return self.quantization + ("+disk" if self.on_disk else "") + ("+float16" if self.is_float16 else "")
 
     @property
     def ways(self) -> dict[str, Params]:
@@ -60,21 +65,30 @@ class Setting:
 
 SETTINGS = {
     each.name: each
-    for each in itertools.starmap(Setting, itertools.product(("none", "int8", "binary", "turbo"), (False, True)))
+    for each in [
+        *itertools.starmap(Setting, itertools.product(("none", "int8", "binary", "turbo"), (False, True))),
+        Setting("none", False, True),
+        Setting("none", True, True),
+    ]
 }
 
 
 class Parameters(httpx.AsyncBaseTransport):
-    """Below the product: its requests, with `params` instead of its own for the dense part of a search."""
+    """Below the product: its requests, with `params` instead of its own for the dense part of a search, and a new
+    collection as `setting` says."""
 
-    def __init__(self, beneath: httpx.AsyncBaseTransport) -> None:
+    def __init__(self, beneath: httpx.AsyncBaseTransport, setting: Setting) -> None:
         self.params: Params = {}
+        self._setting = setting
         self._beneath = beneath
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/points/query"):
+        is_new = request.method == "PUT" and request.url.path == f"/collections/{COLLECTION}"
+        if is_new or request.url.path.endswith("/points/query"):
             body = orjson.loads(await request.aread())
-            for query in body.get("prefetch") or [body]:
+            if is_new and self._setting.is_float16:
+                body["vectors"][DENSE]["datatype"] = "float16"
+            for query in [] if is_new else body.get("prefetch") or [body]:
                 if query["using"] == DENSE:
                     query["params"] = self.params
             headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
@@ -94,7 +108,7 @@ async def fill_collection(
     async with opened(url, setting, folder) as (index, _, client):
         await until_ready(client)
         await client.delete(f"/collections/{COLLECTION}")
-        await index.ensure(SPEC)
+        await index.ensure(SPECS[options.model])
         started = time.perf_counter()
         await fill(index, base, make_chunks(base, options.chunks, options.noise))
         uploaded = time.perf_counter()
@@ -104,7 +118,7 @@ async def fill_collection(
 
 
 async def convert_collection(
-    unquantized: Path, own: Server, setting: Setting, folder: Path
+    spec: EmbeddingSpec, unquantized: Path, own: Server, setting: Setting, folder: Path
 ) -> tuple[float, float, int]:
     """A copy of the kept collection without quantization, with the settings of `setting`. As `fill_collection`: seconds
     of that collection's upload, seconds until the server has changed the copy."""
@@ -115,7 +129,7 @@ async def convert_collection(
             await until_ready(client)
             await until_green(client, COLLECTION)
             started = time.perf_counter()
-            made = new_collection(SPEC, index_settings(own.url, setting, folder))
+            made = new_collection(spec, index_settings(own.url, setting, folder))
             quantization = made["quantization_config"]
             changed = {
                 "quantization_config": quantization and quantization.model_dump(exclude_none=True, mode="json"),
@@ -140,7 +154,7 @@ async def opened(
             return EmbeddedTransport(EmbeddedEngine(folder))
         return httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=CONCURRENT))
 
-    with_parameters = Parameters(transport())
+    with_parameters = Parameters(transport(), setting)
     index = QdrantIndex(settings, transport=with_parameters)
     key = os.environ.get("QDRANT_API_KEY")
     headers = {"api-key": key} if key else {}

@@ -1,10 +1,11 @@
 """Chunks, vectors and queries for `benchmarks.vector_search`: real ones, and as many as wanted that are made from them.
 
-The base is real source code, as a sync cuts and embeds it with the local model; docstrings are taken out of it, and
-their first sentences are the queries. Embedding is slow (about 50 windows a second on two cores), recall on random
-vectors says nothing: so the other chunks are made from the base. A made chunk has the windows of a real one, each moved
-a random part of the way to one of its nearest windows of other chunks, then by noise; the text of a window, for the
-sparse vector, is that of the nearer of the two. So a made chunk lies between real neighbours, not anywhere.
+The base is real source code, as a sync cuts and embeds it; docstrings are taken out of it, and their first sentences
+are the queries. With the static model all chunks may be real. The transformer is slow (about 50 windows a second on two
+cores), and recall on random vectors says nothing: so the other chunks are made from the base. A made chunk has the
+windows of a real one, each moved a random part of the way to one of its nearest windows of other chunks, then by noise;
+the text of a window, for the sparse vector, is that of the nearer of the two. So a made chunk lies between real
+neighbours, not anywhere.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ from benchmarks.corpus import source_files
 from benchmarks.retrieval import without_docstrings
 from reposync.config.sections import EmbeddingConfig
 from reposync.content.chunking import chunk_text
-from reposync.embedding.local import LocalEmbedder
-from reposync.embedding.port import Matrix
-from reposync.embedding.settings import LOCAL_WINDOW
+from reposync.embedding.factory import open_embedder
+from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.sparse import document_vector
 from reposync.embedding.windows import readable_windows
 from reposync.vectors.index import QdrantIndex
@@ -65,34 +65,35 @@ class MadeChunk:
     dense: Matrix
 
 
-async def load_base(folder: Path | None, windows: int, cache: Path) -> Base:
+async def load_base(spec: EmbeddingSpec, folder: Path | None, windows: int, cache: Path) -> Base:
     """From `cache` if that was made of the same texts, else embedded and kept there."""
-    chunks, sentences = read_sources(folder, windows)
+    chunks, sentences = read_sources(folder, windows, spec.window_chars or 0)
     texts = orjson.dumps([chunks, sentences])
     if cache.exists():
         kept = np.load(cache)
         if kept["texts"].tobytes() == texts:
             return Base(chunks, kept["rows"], sentences, kept["query_rows"])
     started = time.perf_counter()
-    embedder = LocalEmbedder(EmbeddingConfig())
+    embedder = open_embedder(EmbeddingConfig(provider=spec.provider))
     try:
         flat = [window for parts in chunks for window in parts]
         matrices: list[Matrix] = []
         for start in range(0, len(flat), _EMBEDDED_AT_ONCE):
-            # A window of many tokens is halved by the model: its first half is enough here.
+            # A window of many tokens is halved by the transformer: its first half is enough here.
             matrices += [each[:1] for each in await embedder.embed(flat[start : start + _EMBEDDED_AT_ONCE])]
-        asked = [await embedder.embed_query(sentence) for sentence in sentences]
+        asked = {sentence: await embedder.embed_query(sentence) for sentence in sentences}
     finally:
         await embedder.close()
     print(f"embedded {len(flat):,} windows in {time.perf_counter() - started:.0f} s", flush=True)
-    base = Base(chunks, np.concatenate(matrices), sentences, np.concatenate(asked))
+    sentences = [sentence for sentence in sentences if len(asked[sentence])]  # with a word that the table knows
+    base = Base(chunks, np.concatenate(matrices), sentences, np.concatenate([asked[each] for each in sentences]))
     cache.parent.mkdir(parents=True, exist_ok=True)
     with cache.open("wb") as file:
         np.savez(file, texts=np.frombuffer(texts, np.uint8), rows=base.rows, query_rows=base.query_rows)
     return base
 
 
-def read_sources(folder: Path | None, windows: int) -> tuple[list[list[str]], list[str]]:
+def read_sources(folder: Path | None, windows: int, window_chars: int) -> tuple[list[list[str]], list[str]]:
     """The windows of each chunk of whole Python files, drawn at random until there are `windows` and a sentence;
     sentences of these files that are in none of the chunks. None: the standard library and the installed packages."""
     paths = [path for path in (folder.rglob("*.py") if folder else source_files()) if path.suffix == ".py"]
@@ -109,28 +110,30 @@ def read_sources(folder: Path | None, windows: int) -> tuple[list[list[str]], li
             code, documented = without_docstrings(path.read_text("utf-8"))
         except (UnicodeDecodeError, SyntaxError):
             continue
-        chunks += [readable_windows(chunk.text, LOCAL_WINDOW) for chunk in chunk_text(code, "python")]
+        chunks += [readable_windows(chunk.text, window_chars) for chunk in chunk_text(code, "python")]
         sentences.update(sentence for sentence, _ in documented)
     return chunks, random.Random(7).sample(sorted(sentences), min(MOST_QUERIES, len(sentences)))
 
 
 def neighbours(base: Base) -> np.ndarray:
-    """For each row the numbers of its nearest rows of other chunks, the nearest first."""
+    """For each row the numbers of its nearest rows of other chunks."""
     chunk_of = np.repeat(np.arange(len(base.windows)), [len(each) for each in base.windows])
     found = []
     for start in range(0, len(base.rows), 1000):
         cosines = base.rows[start : start + 1000] @ base.rows.T
         cosines[(chunk_of[start : start + 1000, None] == chunk_of) | (cosines > _SAME)] = -1
-        found.append(np.argsort(-cosines, axis=1)[:, :NEIGHBOURS])
+        found.append(np.argpartition(-cosines, NEIGHBOURS, axis=1)[:, :NEIGHBOURS])
     return np.concatenate(found)
 
 
 def make_chunks(base: Base, count: int, noise: float) -> Iterator[MadeChunk]:
     """The real chunks first, then made ones. `noise`: its length, in parts of the distance to the neighbour."""
-    near, starts = neighbours(base), base.starts
-    generator = np.random.default_rng(5)
+    starts = base.starts
     for number, parts in enumerate(base.windows[:count]):
         yield MadeChunk(number, "".join(parts), base.rows[starts[number] :][: len(parts)])
+    if count <= len(base.windows):
+        return
+    near, generator = neighbours(base), np.random.default_rng(5)
     texts = [text for parts in base.windows for text in parts]
     for _ in range(count - len(base.windows)):
         number = int(generator.integers(len(base.windows)))

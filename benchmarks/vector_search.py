@@ -5,8 +5,8 @@
     python -m benchmarks.vector_search --embedded --settings none --ef 0
 
 The HNSW index and the choice of a quantization exist only on a server. The collection is made, filled and searched by
-reposync itself: multivectors of 384 dimensions, hybrid with sparse vectors. `benchmarks/vector_data.py` says
-what is in it.
+reposync itself: multivectors of the static model or of the transformer, hybrid with sparse vectors.
+`benchmarks/vector_data.py` says what is in it.
 
 recall@10: of the 10 best chunks by dense vectors alone, how many are among the 10 of an exact search. agreement@10: the
 same for the hybrid search, which ranks 100 candidates of each kind; chunks with the score of the exact tenth count as
@@ -42,6 +42,7 @@ from benchmarks.vector_collection import (
     COLLECTION,
     CONCURRENT,
     SETTINGS,
+    SPECS,
     Parameters,
     Setting,
     convert_collection,
@@ -177,7 +178,7 @@ async def measure(options: argparse.Namespace, base: Base, setting: Setting) -> 
         if kept is None or not kept.exists():
             unquantized = options.keep and kept_folder(options, SETTINGS["none"])
             if own is not None and unquantized and (unquantized / "filled.json").exists():
-                filled = await convert_collection(unquantized, own, setting, folder)
+                filled = await convert_collection(SPECS[options.model], unquantized, own, setting, folder)
             else:
                 with own or contextlib.nullcontext():
                     filled = await fill_collection(options, base, setting, url, folder)
@@ -200,7 +201,7 @@ async def measure(options: argparse.Namespace, base: Base, setting: Setting) -> 
 def kept_folder(options: argparse.Namespace, setting: Setting) -> Path | None:
     if options.keep is None:
         return None
-    folder: Path = options.keep / f"{setting.name}-{options.chunks}"
+    folder: Path = options.keep / f"{options.model}-{setting.name}-{options.chunks}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -243,7 +244,7 @@ def search_table(searched: Sequence[Searched]) -> Iterator[str]:
 
 
 async def run(options: argparse.Namespace) -> None:
-    base = await load_base(options.repository, options.windows, options.cache)
+    base = await load_base(SPECS[options.model], options.repository, options.windows, options.cache)
     base = replace(base, queries=base.queries[: options.queries], query_rows=base.query_rows[: options.queries])
     per_chunk = quartiles([len(each) for each in base.windows])
     real = f"{len(base.windows):,} real chunks, {len(base.rows):,} windows, per chunk {per_chunk}"
@@ -270,6 +271,7 @@ def main() -> None:
     place.add_argument("--embedded", action="store_true", help="the embedded engine")
     parser.add_argument("--pid", type=int, help="with --url: the server's process, if it is on this machine")
     parser.add_argument("--keep", type=Path, help="without --url: folder in which the storage stays")
+    parser.add_argument("--model", choices=SPECS, default="static")
     parser.add_argument("--chunks", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=100, help="at most 300")
     parser.add_argument("--windows", type=int, default=8_000, help="real windows to embed")
