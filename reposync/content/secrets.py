@@ -12,6 +12,7 @@ import hmac
 import math
 import os
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -134,11 +135,10 @@ class SecretScanner:
 
     def scan(self, text: str, policy: SecretPolicy) -> Scanned:
         """`text` with its secrets masked or reported, as `policy` says. Raises RulesUnavailable."""
-        findings: list[Finding] = []
+        findings: dict[Finding, None] = {}
         for _ in range(_ROUNDS):
             scanned = self._once(text, policy)
-            new = [each for each in scanned.findings if each not in findings]
-            findings += new
+            findings |= dict.fromkeys(scanned.findings)
             if scanned.text == text:
                 break
             text = scanned.text
@@ -146,25 +146,29 @@ class SecretScanner:
 
     def _once(self, text: str, policy: SecretPolicy) -> Scanned:
         content = text.encode("utf-8", "replace")  # as many characters
-        findings: list[Finding] = []
+        findings: dict[Finding, None] = {}
+        values: dict[bytes, str] = {}
         spans: list[tuple[int, int, str]] = []
         allowed = frozenset(policy.allow_values)
-        taken: list[tuple[int, int]] = []
+        known = bytearray(len(content))
+        line_ends: list[int] = []
         for match in self._matches(content, policy):
             action = policy.generic if match.is_generic else policy.action
             value = content[match.start : match.end]
             if action is SecretAction.OFF or (allowed and hashlib.sha256(value).hexdigest() in allowed):
                 continue
-            if any(start <= match.start and match.end <= end for start, end in taken):
+            if known.find(0, match.start, match.end) < 0:
                 continue
-            taken.append((match.start, match.end))
-            line = content.count(b"\n", 0, match.start) + 1
+            known[match.start : match.end] = b"\1" * len(value)
+            line_ends = line_ends or [end.start() for end in re.finditer(b"\n|$", content)]
             finger = hmac.new(policy.key, value, hashlib.sha256).hexdigest()[:16]
-            finding = Finding(line, match.rule, finger, str(action))
-            if finding not in findings:
-                findings.append(finding)
+            findings[Finding(bisect_left(line_ends, match.start) + 1, match.rule, finger, str(action))] = None
             if action is SecretAction.MASK:
-                spans += ((start, end, match.rule) for start, end in _places(content, match))
+                spans.append((match.start, match.end, match.rule))
+                if len(value) >= _REPEATED_BYTES:
+                    values.setdefault(value, match.rule)
+        for value, rule in values.items():
+            spans += ((start, start + len(value), rule) for start in _occurrences(content, value))
         if not spans:
             return Scanned(text, tuple(findings))
         if not content.isascii():
@@ -268,24 +272,23 @@ def _entropy(value: bytes) -> float:
     return -sum(count / size * math.log2(count / size) for count in Counter(value).values())
 
 
-def _places(content: bytes, match: _Place) -> Iterator[tuple[int, int]]:
-    """Where the value is: a rule may need words that do not stand beside each of them."""
-    yield match.start, match.end
-    value = content[match.start : match.end]
-    if len(value) >= _REPEATED_BYTES:
-        at = content.find(value)
-        while at >= 0:
-            yield at, at + len(value)
-            at = content.find(value, at + len(value))
+def _occurrences(content: bytes, value: bytes) -> Iterator[int]:
+    """A rule may need words that do not stand beside each of them."""
+    at = content.find(value)
+    while at >= 0:
+        yield at
+        at = content.find(value, at + len(value))
 
 
 def _in_characters(content: bytes, spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    def at(offset: int) -> int:
-        return len(content[:offset].decode())
-
     def whole(offset: int, step: int) -> int:
         while 0 < offset < len(content) and content[offset] & 0xC0 == 0x80:
             offset += step
         return offset
 
-    return [(at(whole(start, -1)), at(whole(end, 1)), rule) for start, end, rule in spans]
+    wholes = [(whole(start, -1), whole(end, 1), rule) for start, end, rule in spans]
+    at, before, characters = dict[int, int](), 0, 0
+    for offset in sorted({offset for start, end, _ in wholes for offset in (start, end)}):
+        characters += len(content[before:offset].decode())
+        at[offset], before = characters, offset
+    return [(at[start], at[end], rule) for start, end, rule in wholes]
