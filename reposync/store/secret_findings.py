@@ -34,10 +34,11 @@ class SecretFindings(Stored):
             found = await self._database.scalars(query)
         return bytes.fromhex(found[0])
 
-    async def paths(self, repository_id: str) -> set[str]:
-        """The keys (`path_key`) of the files with findings."""
-        query = select(SECRET_FINDINGS.c.path).where(SECRET_FINDINGS.c.repository_id == repository_id).distinct()
-        return set(await self._database.scalars(query))
+    async def first_lines(self, repository_id: str) -> dict[str, int]:
+        """The line of the first finding of each file with any, by the key (`path_key`) of its path."""
+        mine = SECRET_FINDINGS.c.repository_id == repository_id
+        query = select(SECRET_FINDINGS.c.path, func.min(SECRET_FINDINGS.c.line)).where(mine)
+        return {row[0]: row[1] for row in await self._database.rows(query.group_by(SECRET_FINDINGS.c.path))}
 
     async def record(self, run: Run, commit: str, files: Mapping[str, Sequence[Finding]]) -> None:
         """Replace the findings of these files (by path). One that was seen before, wherever in the repository, keeps

@@ -92,7 +92,7 @@ class SecretPurge:
         rows = [row for row in read if rules_in(row.reader) != self._rules_of(row)]
         if rows:
             self.progress.enter("purging secrets")
-        with_secrets = await self.parts.findings.paths(self.parts.repository.id) if rows else set()
+        with_secrets = set(await self.parts.findings.first_lines(self.parts.repository.id)) if rows else set()
         # What the update of this run wrote passed the present rules.
         unread = [row for row in recorded.values() if row.reader is None and row.epoch <= self.version.epoch]
         indexed = sum(1 for row in recorded.values() if row.chunks)

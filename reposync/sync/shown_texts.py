@@ -125,13 +125,15 @@ async def scan_paths(
 
 async def hide_paths(pool: ContentPool, target: TargetTree, known: Sequence[Collection[str]]) -> TargetTree:
     """The tree, in which a path that holds a secret is masked, and its file skipped. `known`: paths that passed the
-    same rules before; those in which something was found are scanned again. Raises SecretRulesUnavailable."""
+    same rules before; those that hold something are scanned again. Raises SecretRulesUnavailable."""
     if target.secrets.is_off:
         return target
 
     def new_paths() -> list[str]:
+        # A path with a finding is in the listing of a version only if it was not masked, but reported.
+        reported = {key for key, line in target.masked.items() if line == IN_PATH}
         paths = (path_text(entry.path) for entry in target.tree.entries)
-        return [path for path in paths if not any(path in each for each in known) or path_key(path) in target.masked]
+        return [path for path in paths if not any(path in each for each in known) or path_key(path) in reported]
 
     hidden, findings = await scan_paths(pool, await asyncio.to_thread(new_paths), target.secrets)
     if not findings:

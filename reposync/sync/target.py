@@ -76,9 +76,9 @@ class SyncParts:
 class TargetTree:
     """The tree of the head commit, its `.gitattributes`, and what the path rules decide. `skipped`: by path, why it
     is not indexed; `kept`: paths that are indexed even if their content is generated (`PathRules.keeps_generated`).
-    `masked`: keys (`path_key`) of files of which the index does not have the whole text, because secrets were
-    found. `hidden`: paths that hold a secret, with what the tree has in place of them; `in_paths`: what was found in
-    paths, by these."""
+    `masked`: keys (`path_key`) of files of which the index does not have the whole text, because secrets were found,
+    with the line of the first. `hidden`: paths that hold a secret, with what the tree has in place of them;
+    `in_paths`: what was found in paths, by these."""
 
     head: Commit
     tree: Tree
@@ -87,7 +87,7 @@ class TargetTree:
     secrets: SecretPolicy
     skipped: Mapping[bytes, Skipped]
     kept: Set[bytes]
-    masked: Set[str] = frozenset()
+    masked: Mapping[str, int] = field(default_factory=dict)
     hidden: Mapping[str, str] = field(default_factory=dict)
     in_paths: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
 

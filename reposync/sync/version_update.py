@@ -60,7 +60,7 @@ async def make_work(
     recorded = searched = await parts.manifests.load(situation.working.id)
     if situation.builds:
         searched = await parts.manifests.load(situation.live.id) if situation.live is not None else {}
-    masked = await parts.findings.paths(parts.repository.id)
+    masked = await parts.findings.first_lines(parts.repository.id)
     rules, live = target.secrets.fingerprint, situation.live
     known = [recorded] if situation.working.secret_rules == rules else []
     known += [searched] if live is not None and live.secret_rules == rules else []
@@ -107,7 +107,7 @@ class VersionUpdate:
             # A run that was killed between writing points and their rows leaves points without a row.
             orphans_possible=bool(self.state.audit.orphans),
             progress=self.progress,
-            with_secrets=await parts.findings.paths(parts.repository.id),
+            with_secrets=set(await parts.findings.first_lines(parts.repository.id)),
         )
         spec = situation.wanted.spec
         others = {version.physical for version in situation.versions} - {situation.working.physical}

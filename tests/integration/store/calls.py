@@ -231,7 +231,7 @@ def _secret_findings() -> dict[str, Call]:
     found = [Finding(3, "gitlab-pat", "0" * 16, "mask")]
     return {
         "key": lambda it: it.store.findings.key(),
-        "paths": lambda it: it.store.findings.paths(it.row.id),
+        "first_lines": lambda it: it.store.findings.first_lines(it.row.id),
         "record": lambda it: it.store.findings.record(it.running, COMMIT, {"a.py": found, "b.py": []}),
         "page": lambda it: it.store.findings.page(None, None, 10),
         "counts": lambda it: it.store.findings.counts(),
