@@ -112,4 +112,4 @@ def test_what_is_done_by_command_and_over_http_has_the_same_keys(
     claimed(person)
     released = set(person.asks("locks", "release", "two", "--force"))
     assert released == does("DELETE", "/locks/two?force=true")
-    assert set(person.asks("repos", "remove", "one", "--yes")) == does("DELETE", "/repositories/two") == asked
+    assert set(person.asks("repos", "remove", "one", "--yes")) == does("DELETE", "/repositories/two?wait=0") == asked
