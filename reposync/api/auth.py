@@ -25,7 +25,7 @@ from reposync.config.settings import ApiToken
 from reposync.errors import RepoSyncError
 from reposync.operations.core import Actor, Role
 from reposync.operations.paths import COMMAND_HEADER, USER_HEADER
-from reposync.operations.runs import RunTrigger
+from reposync.visible import EVERYTHING, NOTHING
 
 log = logging.getLogger(__name__)
 
@@ -158,18 +158,18 @@ class Access:
         key = request.headers.get(COMMAND_HEADER)
         if key is not None and self._command_key is not None and hmac.compare_digest(digest(key), self._command_key):
             name = unquote(request.headers.get(USER_HEADER, "a command"))[:200]
-            return Principal(name, Role.OPERATE, RunTrigger.COMMAND, is_local=True)
+            return Principal.at_terminal(name)
         if not self._tokens:
-            return Principal(ANONYMOUS, Role.OPERATE)
+            return Principal(ANONYMOUS, Role.OPERATE, visible=EVERYTHING, maintains=EVERYTHING)
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             token = self._verified(request, secret.strip())
-            return Principal(token.name, token.role, credential=token.key_id)
+            return _principal(token, token.name, token.key_id)
         session = self.session(self._cookie(request))
         if session is None or (self._ended is not None and await self._ended.has_ended(session.id)):
             return None
         name = f"{session.token.name}, in a browser"
-        return Principal(name, session.token.role, credential=session.id, has_session=True)
+        return _principal(session.token, name, session.id, has_session=True)
 
     def session(self, cookie: str) -> Session | None:
         """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
@@ -248,7 +248,16 @@ class Admission:
 def actor_of(request: Request) -> Actor:
     """Who sent the request, after `requires` or `page` admitted it."""
     principal = request.scope.get(_PRINCIPAL)
-    return principal if isinstance(principal, Principal) else Actor(ANONYMOUS, Role.READ)
+    if isinstance(principal, Principal):
+        return principal
+    return Actor(ANONYMOUS, Role.READ, visible=NOTHING, maintains=NOTHING)
+
+
+def _principal(token: Token, name: str, credential: str, *, has_session: bool = False) -> Principal:
+    maintains = EVERYTHING if token.role >= Role.OPERATE else NOTHING
+    return Principal(
+        name, token.role, credential=credential, has_session=has_session, visible=EVERYTHING, maintains=maintains
+    )
 
 
 def local_address(wanted: str, root: str) -> str:

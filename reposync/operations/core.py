@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from reposync.errors import RepoSyncError, UsageError
 from reposync.store.status import RunTrigger
+from reposync.visible import EVERYTHING, Visible
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
@@ -34,17 +35,21 @@ class RoleMissing(RepoSyncError, code="FORBIDDEN", status=403):
 class Actor:
     """Who asks. `name`: for the history. `credential`: identifies a token or session without revealing it; its share of
     what is limited is its own. `is_local`: a person at a terminal of this machine, who may read the state folder, and
-    so may register folders and addresses that clients over HTTP may not."""
+    so may register folders and addresses that clients over HTTP may not. `visible`: the repositories that exist for the
+    actor. `maintains`: those of which they may start and pause syncs."""
 
     name: str
     role: Role
     trigger: RunTrigger = RunTrigger.HTTP
     credential: str = ""
     is_local: bool = False
+    # Without defaults: whoever makes an actor decides what it sees.
+    visible: Visible = field(kw_only=True)
+    maintains: Visible = field(kw_only=True)
 
     @classmethod
-    def at_terminal(cls, name: str) -> Actor:
-        return cls(name, Role.OPERATE, RunTrigger.COMMAND, is_local=True)
+    def at_terminal(cls, name: str) -> Self:
+        return cls(name, Role.OPERATE, RunTrigger.COMMAND, is_local=True, visible=EVERYTHING, maintains=EVERYTHING)
 
     def require(self, role: Role) -> None:
         """Raises RoleMissing."""

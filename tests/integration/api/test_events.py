@@ -19,6 +19,7 @@ from reposync.store.endings import Fail, Finish
 from reposync.store.notifications import RowWatch
 from reposync.store.run import RUN_KEYS, Ask, Run, RunFigures
 from reposync.store.status import RunTrigger
+from reposync.visible import EVERYTHING, NOTHING
 from tests.fixtures.world import World
 from tests.integration.api.serving import Event, eventually, following, queued, running, serving
 
@@ -127,7 +128,8 @@ async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(wo
         return there
 
     world.app.followed_runs = RowWatch(fetch, look_seconds=0.01)
-    async with follow(world.app, Actor("reader", Role.READ), run.id) as follower:
+    reader = Actor("reader", Role.READ, visible=EVERYTHING, maintains=NOTHING)
+    async with follow(world.app, reader, run.id) as follower:
         stream = events.run_events(follower, asyncio.Event(), keep_alive_seconds=0.05)
         assert (await anext(stream)).startswith(b"event: progress\n")
         assert await anext(stream) == b": no change\n\n"
