@@ -179,12 +179,8 @@ _GRAMMARS: Final[Mapping[str, _Grammar]] = {
     ),
     "python": _Grammar(
         "tree_sitter_python",
-        "class_definition:class",
+        "class_definition:class function_definition:function",
         """
-(function_definition name: (_) @name
-  parameters: (parameters . [(identifier) @_first (typed_parameter (identifier) @_first)])
-  (#any-of? @_first "self" "cls")) @method
-(function_definition name: (_) @name) @function
 (type_alias_statement left: (type . (_) @name)) @type
 (module (expression_statement (assignment left: (identifier) @name)) @constant (#match? @name "^[A-Z_0-9]+$"))
 """,

@@ -51,6 +51,8 @@ _MATCH_LIMIT: Final = 1_000
 _HOLDERS: Final = frozenset({"class", "enum", "interface", "struct", "trait", "scope"})
 _NESTS_METHODS: Final = frozenset({"csharp", "kotlin", "php", "scala", "swift", "zig"})
 """Languages in which an indented function of which the text does not show the surroundings is a method."""
+# After the name of a Python method. In a query it would call back for the text of each first parameter.
+_TAKES_SELF: Final = re.compile(rb"\s*(?:\[[^\]]{0,200}\])?\s*\(\s*(?:self|cls)\s*(?::[^=,)]{0,200})?[,)]")
 _CLAUSES: Final = frozenset({"elixir", "haskell"})
 """Languages in which a function is written as several equations."""
 
@@ -192,6 +194,8 @@ def _definitions(root: Node, source: bytes, grammar: str) -> list[Definition]:
             nodes.setdefault(-node.start_byte - 1, (pattern, kind, "", node))
         elif named is not None and (name := _plain_name(source[named.start_byte : named.end_byte])):
             at = named.start_byte
+            if grammar == "python" and kind == "function" and _TAKES_SELF.match(source, named.end_byte):
+                kind = "method"
             if at not in nodes or pattern < nodes[at][0]:
                 nodes[at] = pattern, kind, name, node
     ordered = sorted(nodes.values(), key=lambda each: (each[3].start_byte, -each[3].end_byte))
