@@ -15,8 +15,11 @@ from reposync.store.columns import metadata
 from reposync.store.status import ACTIVE, RunStatus
 from reposync.store.tables import (
     CLAIM_ORDER,
+    CREDENTIALS,
     ENDED_SESSIONS,
+    GRANTS,
     HAS_LEFT,
+    OAUTH_CLIENTS,
     REPOSITORIES,
     RUNS,
     SECRET_FINDINGS,
@@ -78,4 +81,9 @@ INDEXES = (
     Index("ix_index_versions_pending", VERSIONS.c.physical, VERSIONS.c.id, **_only("meaning_pending IS NOT NULL")),
     Index("ix_secret_findings_repository_id", SECRET_FINDINGS.c.repository_id, SECRET_FINDINGS.c.path),
     Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at),
+    Index("ix_connections_user_id", GRANTS.c.user_id),
+    Index("ix_credentials_connection_id", CREDENTIALS.c.connection_id),
+    Index("ix_credentials_family", CREDENTIALS.c.family),
+    Index("ix_credentials_expires_at", CREDENTIALS.c.expires_at),
+    Index("ix_oauth_clients_address", OAUTH_CLIENTS.c.address),
 )

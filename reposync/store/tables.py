@@ -191,6 +191,64 @@ class _Workers(Worker, table=True):
     __tablename__ = "workers"
 
 
+class GitLabGrant(Record):
+    """A row of `connections`: what a person allowed this program to do at GitLab, as one sign-in. `sealed`: the tokens,
+    under a key that only the secrets of its credentials open. `refresh_claim` and `refresh_until`: which process gets
+    new tokens, and until when it has to have them."""
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    gitlab: str = Field(sa_type=SafeText)
+    user_id: int = Field(sa_type=BigInteger)
+    username: str = Field(sa_type=SafeText)
+    sealed: str = Field(sa_type=SafeText)
+    created_at: datetime = Field(sa_type=UTCDateTime)
+    refreshed_at: datetime = Field(sa_type=UTCDateTime)
+    refresh_claim: str | None = Field(default=None, sa_type=SafeText)
+    refresh_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
+
+
+class Credential(Record):
+    """A row of `credentials`: a session, a token or a code that stands for a person. `id`: the digest of its secret,
+    with which `wrapped_key` opens the grant. `family`: what ends together: all tokens of one authorization. `name`: for
+    people. `details`: what it is limited to. `used_at`: of what may be used once."""
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    kind: str = Field(sa_type=SafeText)
+    connection_id: str = Field(sa_type=SafeText, foreign_key="connections.id", ondelete="CASCADE")
+    family: str = Field(sa_type=SafeText)
+    wrapped_key: str = Field(sa_type=SafeText)
+    name: str = Field(default="", sa_type=SafeText)
+    client_id: str | None = Field(default=None, sa_type=SafeText)
+    details: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
+    created_at: datetime = Field(sa_type=UTCDateTime)
+    expires_at: datetime = Field(sa_type=UTCDateTime)
+    last_used_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    used_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+
+
+class OAuthClient(Record):
+    """A row of `oauth_clients`: a program that registered itself for /mcp. `address`: a keyed digest of where it came
+    from. `used_at`: when somebody allowed it last."""
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    document: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
+    address: str = Field(sa_type=SafeText)
+    created_at: datetime = Field(sa_type=UTCDateTime)
+    used_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+
+
+class _Grants(GitLabGrant, table=True):
+    __tablename__ = "connections"
+
+
+class _Credentials(Credential, table=True):
+    __tablename__ = "credentials"
+
+
+class _OAuthClients(OAuthClient, table=True):
+    __tablename__ = "oauth_clients"
+
+
 class SecretFinding(Record):
     """A row of `secret_findings`: a secret in an indexed file, without its value. `path` is the `path_key` of the path;
     `action`: mask, skip or warn; `first_commit`: of the run that saw it first."""
@@ -257,6 +315,9 @@ GROUPS = _table(_Groups)
 REGISTRY_DOCUMENTS = _table(_RegistryDocuments)
 ENDED_SESSIONS = _table(_EndedSessions)
 WORKERS = _table(_Workers)
+GRANTS = _table(_Grants)
+CREDENTIALS = _table(_Credentials)
+OAUTH_CLIENTS = _table(_OAuthClients)
 FILES = _table(_Files)
 SECRET_FINDINGS = _table(_SecretFindings)
 FINGERPRINT_KEYS = _table(_FingerprintKeys)

@@ -23,6 +23,7 @@ from sqlalchemy import text, update
 import reposync.store
 from reposync.finding import Finding
 from reposync.store import index_queries
+from reposync.store.credentials import CredentialKind, Credentials, OAuthClients
 from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
 from reposync.store.manifest import ManifestRow
@@ -30,7 +31,7 @@ from reposync.store.registry import ProjectGroups, RegistryDocuments, RegistryRe
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, IndexVersion, ProjectGroup, VersionState
+from reposync.store.tables import REPOSITORIES, Credential, GitLabGrant, IndexVersion, ProjectGroup, VersionState
 from reposync.store.versions import Published
 from reposync.store.workers import StoredEndedSessions, Workers
 from tests.integration.store.conftest import COMMIT, TICK, Store, registration
@@ -50,6 +51,9 @@ class Installation:
     groups: ProjectGroups
     workers: Workers
     sessions: StoredEndedSessions
+    credentials: Credentials
+    clients: OAuthClients
+    grant: GitLabGrant
     row: Repository
     other: Repository
     running: Run
@@ -69,6 +73,12 @@ class Installation:
         )
         await workers.beat("worker-1", host="node-1", version="0.2.0")
         await store.put_groups("gitlab.example.com/due", "gitlab.example.com/team")
+        credentials, clients = Credentials(database), OAuthClients(database)
+        grant = grant_of(database)
+        await credentials.begin(grant, credential_of(grant, "session-1"))
+        await credentials.add([credential_of(grant, "expired", lasts_seconds=-1.0), credential_of(grant, "session-2")])
+        await credentials.claim_refresh(grant, "claim-1", LEASE_SECONDS)
+        await clients.register("client-1", {"client_name": "An agent"}, "address-1", most=10, most_an_hour=10)
         async with database.write() as connection:
             first = {"embedding": {"model": "first"}}
             await documents.replace(connection, FILE, DIGEST, first, by="worker-1", instead_of=None)
@@ -99,6 +109,9 @@ class Installation:
             groups,
             workers,
             StoredEndedSessions(lambda: database),
+            credentials,
+            clients,
+            grant,
             await store.repositories.get("payments"),
             await store.repositories.by_id(lost.repository_id),
             *(running, blocked, failed, live, retired, building),
@@ -123,6 +136,26 @@ class Installation:
 
 def row_of(path: str) -> ManifestRow:
     return ManifestRow(path, "a" * 40, 0o100644, 10, 1, None, "python", 1)
+
+
+def grant_of(database: Database, grant_id: str = "grant-1") -> GitLabGrant:
+    now = database.clock.now()
+    person = {"gitlab": "https://gitlab.example.com", "user_id": 41, "username": "ann"}
+    return GitLabGrant(id=grant_id, **person, sealed="c2VhbGVk", created_at=now, refreshed_at=now)
+
+
+def credential_of(
+    grant: GitLabGrant, credential_id: str, kind: CredentialKind = CredentialKind.SESSION, lasts_seconds: float = 3600.0
+) -> Credential:
+    return Credential(
+        id=credential_id,
+        kind=kind,
+        connection_id=grant.id,
+        family=f"family of {credential_id}",
+        wrapped_key="d3JhcHBlZA==",
+        created_at=grant.created_at,
+        expires_at=grant.created_at + timedelta(seconds=lasts_seconds),
+    )
 
 
 Call: TypeAlias = Callable[[Installation], Awaitable[object]]
@@ -281,6 +314,38 @@ def _registry() -> dict[str, Call]:
     }
 
 
+def _credentials() -> dict[str, Call]:
+    ann = ("https://gitlab.example.com", 41)
+    new = "grant-2"
+    return {
+        "begin": lambda it: it.credentials.begin(
+            grant_of(it.database, new), credential_of(grant_of(it.database, new), "session-3")
+        ),
+        "add": lambda it: it.credentials.add([credential_of(it.grant, "token-1", CredentialKind.PERSONAL)]),
+        "find": lambda it: it.credentials.find("session-1"),
+        "touch": lambda it: it.credentials.touch("session-1"),
+        "use_once": lambda it: it.credentials.use_once("session-1"),
+        "end": lambda it: it.credentials.end("session-1"),
+        "end_family": lambda it: it.credentials.end_family("family of session-1"),
+        "end_own": lambda it: it.credentials.end_own("family of session-1", *ann),
+        "own": lambda it: it.credentials.own(*ann, [CredentialKind.SESSION]),
+        "grant": lambda it: it.credentials.grant(it.grant.id),
+        "claim_refresh": lambda it: it.credentials.claim_refresh(it.grant, "claim-2", LEASE_SECONDS),
+        "write_tokens": lambda it: it.credentials.write_tokens(it.grant.id, "claim-1", "bmV3"),
+        "give_up_refresh": lambda it: it.credentials.give_up_refresh(it.grant.id, "claim-1"),
+        "end_grant": lambda it: it.credentials.end_grant(it.grant.id),
+        "purge": lambda it: it.credentials.purge(),
+    }
+
+
+def _clients() -> dict[str, Call]:
+    return {
+        "get": lambda it: it.clients.get("client-1"),
+        "register": lambda it: it.clients.register("client-2", {}, "address-1", most=10, most_an_hour=10),
+        "touch": lambda it: it.clients.touch("client-1"),
+    }
+
+
 def _rest() -> dict[str, Call]:
     one = text("SELECT 1")
     due = {"grace_seconds": 1e10, "max_attempts": 3}
@@ -321,6 +386,8 @@ CALLS: Mapping[str, Call] = {
     **_of("Versions", _versions()),
     **_of("Manifests", _manifests()),
     **_of("SecretFindings", _secret_findings()),
+    **_of("Credentials", _credentials()),
+    **_of("OAuthClients", _clients()),
     **_of("Repositories", _repositories()),
     **_registry(),
     **_rest(),

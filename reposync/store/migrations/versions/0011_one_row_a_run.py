@@ -1,7 +1,7 @@
 """A run is one row, which lists who asked for it, and its attempts; one registry document instead of several files; a
 group of GitLab projects is a row with its definition, whether it comes from that document or a request; and the moment
-at which a repository, or the listing of a group, is due, with the ticks that a repository missed. Programs of 0.2
-cannot work beside it."""
+at which a repository, or the listing of a group, is due, with the ticks that a repository missed; and the people who
+sign in at GitLab, with what stands for them. Programs of 0.2 cannot work beside it."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ def upgrade() -> None:
     op.execute("""
         CREATE TABLE fingerprint_keys (
             id TEXT NOT NULL, key TEXT NOT NULL, CONSTRAINT pk_fingerprint_keys PRIMARY KEY (id))""")
+    _make_credentials(moment)
     _keep_versions_of_words()
     op.execute(
         "CREATE INDEX ix_index_versions_pending ON index_versions (physical, id) WHERE meaning_pending IS NOT NULL"
@@ -101,6 +102,36 @@ def upgrade() -> None:
         op.execute(f"DROP INDEX {name}")
         op.execute(f"CREATE INDEX {name} ON sync_runs {definition} ('queued', 'retrying', 'running')")
     _refuse_programs_of_0_2(op.get_bind())
+
+
+def _make_credentials(moment: str) -> None:
+    op.execute(f"""
+        CREATE TABLE connections (
+            id TEXT NOT NULL, gitlab TEXT NOT NULL, user_id BIGINT NOT NULL, username TEXT NOT NULL,
+            sealed TEXT NOT NULL, created_at {moment} NOT NULL, refreshed_at {moment} NOT NULL,
+            refresh_claim TEXT, refresh_until {moment},
+            CONSTRAINT pk_connections PRIMARY KEY (id))""")
+    op.execute(f"""
+        CREATE TABLE credentials (
+            id TEXT NOT NULL, kind TEXT NOT NULL, connection_id TEXT NOT NULL, family TEXT NOT NULL,
+            wrapped_key TEXT NOT NULL, name TEXT NOT NULL, client_id TEXT, details JSON NOT NULL,
+            created_at {moment} NOT NULL, expires_at {moment} NOT NULL, last_used_at {moment}, used_at {moment},
+            CONSTRAINT pk_credentials PRIMARY KEY (id),
+            CONSTRAINT fk_credentials_connection_id FOREIGN KEY(connection_id)
+                REFERENCES connections (id) ON DELETE CASCADE)""")
+    op.execute(f"""
+        CREATE TABLE oauth_clients (
+            id TEXT NOT NULL, document JSON NOT NULL, address TEXT NOT NULL, created_at {moment} NOT NULL,
+            used_at {moment},
+            CONSTRAINT pk_oauth_clients PRIMARY KEY (id))""")
+    for table, column in (
+        ("connections", "user_id"),
+        ("credentials", "connection_id"),
+        ("credentials", "family"),
+        ("credentials", "expires_at"),
+        ("oauth_clients", "address"),
+    ):
+        op.execute(f"CREATE INDEX ix_{table}_{column} ON {table} ({column})")
 
 
 def _keep_versions_of_words() -> None:
