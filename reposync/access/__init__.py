@@ -1,0 +1,1 @@
+"""Who asks, and what GitLab lets them see."""
