@@ -46,6 +46,7 @@ from reposync.vectors.port import IndexSettings
 if TYPE_CHECKING:
     import httpx
 
+    from reposync.app.audit import AuditWriter
     from reposync.app.commit_wait import SearchableCommits
     from reposync.runs.endings import ExecutionPolicy
     from reposync.runs.execution import Execution
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from reposync.runs.removal import RemovalRun
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
+    from reposync.store.audit import AuditLog
     from reposync.store.secret_findings import SecretFindings
     from reposync.sync.content_pool import ContentPool
     from reposync.sync.preview import Preview
@@ -263,6 +265,18 @@ class Application:
         from reposync.store.secret_findings import SecretFindings
 
         return SecretFindings(self.database)
+
+    @cached_property
+    def audit_log(self) -> AuditLog:
+        from reposync.store.audit import AuditLog
+
+        return AuditLog(self.database)
+
+    @cached_property
+    def audit(self) -> AuditWriter:
+        from reposync.app.audit import AuditWriter
+
+        return AuditWriter(self.audit_log, self.observer.audit_lost)
 
     @cached_property
     def workers(self) -> Workers:

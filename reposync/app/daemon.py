@@ -163,6 +163,7 @@ class Daemon:
             "health": HealthChecks(app, self._health, self._secrets).run,
             "lag": lambda: watch_loop(self._metrics),
             "retention": lambda: _every(_PURGE_SECONDS, lambda: self._purge(app)),
+            "audit": app.audit.run,
         }
         if app.database.connect is not None:
             tasks["news"] = lambda: listen(app.database)
@@ -206,6 +207,9 @@ class Daemon:
         days = self._config().history_days
         if days is not None and (gone := await app.history.purge(app.history.now() - timedelta(days=days))):
             log.info("history shortened", runs=gone, older_than_days=days)
+        kept = app.configuration.registry.audit.keep_days
+        if kept is not None and (gone := await app.audit_log.purge(app.now() - timedelta(days=kept))):
+            log.info("audit shortened", entries=gone, older_than_days=kept)
 
     async def refresh_metrics(self) -> None:
         """Gauges that are read from the database for each scrape. Raises StoreUnavailable."""

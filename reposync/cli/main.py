@@ -42,6 +42,7 @@ COMMANDS = {
     "index": ("index", "index", "The versions of each repository's index, and the progress of a change."),
     "verify": ("verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
     "secrets": ("secrets", "secrets", "Secrets in the indexed code, without their values."),
+    "audit": ("audit", "audit", "Who searched and read what, and when."),
     "locks": ("index", "locks", "The locks of running syncs: list them, or release one."),
     "mcp": ("mcp", "mcp", "Let agents search: a server of the Model Context Protocol, and its set-up."),
     "serve": ("serve", "serve", "Keep all repositories in sync until it is stopped."),

@@ -16,7 +16,15 @@ from reposync.config.document import Loc
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
 from reposync.config.references import Interpolated, has_clear_credentials, split_credentials
 from reposync.config.schedule import NEVER, Schedule
-from reposync.config.sections import DaemonConfig, EmbeddingConfig, HttpConfig, IndexConfig, QdrantConfig, SearchConfig
+from reposync.config.sections import (
+    AuditConfig,
+    DaemonConfig,
+    EmbeddingConfig,
+    HttpConfig,
+    IndexConfig,
+    QdrantConfig,
+    SearchConfig,
+)
 from reposync.errors import ConfigError
 from reposync.words import suggestion
 
@@ -300,6 +308,7 @@ class Registry(ConfigModel):
     search: fields.OrDefaults[SearchConfig] = SearchConfig()
     daemon: fields.OrDefaults[DaemonConfig] = DaemonConfig()
     http: fields.OrDefaults[HttpConfig] = HttpConfig()
+    audit: fields.OrDefaults[AuditConfig] = AuditConfig()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Registry:
@@ -344,6 +353,11 @@ class Registry(ConfigModel):
     def searches(self) -> int:
         """Searches at a time in one daemon. Eight share its connections to the database with the runs."""
         return self.http.searches or (2 if self.embedding.provider == "local" else 8)
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether searches and reads are recorded."""
+        return bool(self.audit.enabled)
 
     def resolved(self) -> tuple[ResolvedRepository, ...]:
         """The repositories that are listed by name, in the order of the file, without the projects of `groups`."""

@@ -200,6 +200,16 @@ class DaemonConfig(ConfigModel):
         return longest
 
 
+class AuditConfig(ConfigModel):
+    """Which searches and reads are recorded, and for how long. Changes take effect without a restart."""
+
+    enabled: fields.Flag | None = key(None, "Record who searched and read what; null: if `http.access` is gitlab.")
+    queries: fields.Flag = key(False, "Also record the words of queries and patterns.")
+    keep_days: Annotated[float, Field(strict=True, gt=0, le=36_500), fields.TYPED] | None = key(
+        365.0, "Entries of longer ago are deleted; null: never."
+    )
+
+
 def root_path(value: str) -> str:
     """Without the trailing slash; empty for the top. Raises InvalidValue."""
     path = value.rstrip("/")

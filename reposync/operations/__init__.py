@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from reposync.operations import audit as audit
     from reposync.operations import core as core
     from reposync.operations import fields as fields
     from reposync.operations import following as following
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from reposync.operations import syncs as syncs
 
 _MODULES = (
+    "audit",
     "core",
     "fields",
     "following",

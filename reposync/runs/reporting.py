@@ -46,6 +46,10 @@ class Observer:
         if self.health is not None:
             self.health.report("database", "down", reason)
 
+    def audit_lost(self, entries: int) -> None:
+        """The database did not answer for so long that entries of the audit could not be kept."""
+        self.count("audit_entries_lost", by=entries)
+
     def request(self, kind: str) -> None:
         """A request is sent to a source."""
         self.count("source_requests", kind)

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Index, func, text
 from reposync.store.columns import metadata
 from reposync.store.status import ACTIVE, RunStatus
 from reposync.store.tables import (
+    AUDIT,
     CLAIM_ORDER,
     CREDENTIALS,
     ENDED_SESSIONS,
@@ -71,6 +72,9 @@ INDEXES = (
     # For pushes.
     Index("ix_repositories_project_id", REPOSITORIES.c.project_id, **_only("project_id IS NOT NULL")),
     Index("ix_repositories_location", func.lower(REPOSITORIES.c.location), **_only("project_id IS NULL")),
+    # The pages of the audit, and of one person.
+    Index("ix_audit_entries_at", AUDIT.c.at.desc(), AUDIT.c.id.desc()),
+    Index("ix_audit_entries_actor", AUDIT.c.actor, AUDIT.c.at.desc(), AUDIT.c.id.desc()),
     # These enforce that one version of a repository is searched, and at most one is being built.
     Index("uq_index_versions_live", VERSIONS.c.repository_id, unique=True, **_only("state = 'live'")),
     Index("uq_index_versions_building", VERSIONS.c.repository_id, unique=True, **_only("state = 'building'")),

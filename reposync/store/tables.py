@@ -249,6 +249,28 @@ class _OAuthClients(OAuthClient, table=True):
     __tablename__ = "oauth_clients"
 
 
+class AuditEntry(Record):
+    """A row of `audit_entries`: an operation that showed code or names. `actor`: who, as in the history; `via`: http,
+    page, mcp or command; `address`: of the client. `repositories`: names of those in the answer, or that were asked
+    for. `hits`: how many were shown; None if the answer is one document. `outcome`: ok, or the code of the error.
+    `query`: only if the operator keeps the words of queries."""
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    at: datetime = Field(sa_type=UTCDateTime)
+    actor: str = Field(sa_type=SafeText)
+    via: str = Field(sa_type=SafeText)
+    address: str = Field(sa_type=SafeText)
+    operation: str = Field(sa_type=SafeText)
+    repositories: list[str] = Field(default_factory=list, sa_type=JsonText)
+    hits: int | None = None
+    outcome: str = Field(sa_type=SafeText)
+    query: str | None = Field(default=None, sa_type=SafeText)
+
+
+class _AuditEntries(AuditEntry, table=True):
+    __tablename__ = "audit_entries"
+
+
 class SecretFinding(Record):
     """A row of `secret_findings`: a secret in an indexed file, without its value. `path` is the `path_key` of the path;
     `action`: mask, skip or warn; `first_commit`: of the run that saw it first."""
@@ -318,6 +340,7 @@ WORKERS = _table(_Workers)
 GRANTS = _table(_Grants)
 CREDENTIALS = _table(_Credentials)
 OAUTH_CLIENTS = _table(_OAuthClients)
+AUDIT = _table(_AuditEntries)
 FILES = _table(_Files)
 SECRET_FINDINGS = _table(_SecretFindings)
 FINGERPRINT_KEYS = _table(_FingerprintKeys)

@@ -38,6 +38,7 @@ LAG_SAMPLES = 1_200
 _AHEAD = timedelta(seconds=60)
 
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "audit_entries_lost": ("Entries of the audit that were lost because the database did not answer for long.", ()),
     "runs": (
         "Attempts at runs that ended, by how and by what started them; `lost`: the worker died or froze.",
         ("status", "trigger"),

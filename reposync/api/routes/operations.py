@@ -12,7 +12,7 @@ from reposync.api.etags import ETAG_ANSWERS, conditional, conditional_body, vers
 from reposync.api.operating import add_operation, with_etag
 from reposync.api.routing import ApiParts, Router
 from reposync.api.server import stopping_of
-from reposync.operations import groups, index, repositories, runs, search, secrets, syncs
+from reposync.operations import audit, groups, index, repositories, runs, search, secrets, syncs
 from reposync.operations.core import Operation
 from reposync.operations.paths import PREFIX
 
@@ -63,6 +63,7 @@ _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
         syncs.sync_target,
     ),
     "secrets": (secrets.found_secrets,),
+    "audit": (audit.audit,),
     "locks": (index.locks, index.release),
 }
 _WITH_ETAG = (

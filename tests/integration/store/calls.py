@@ -23,6 +23,7 @@ from sqlalchemy import text, update
 import reposync.store
 from reposync.finding import Finding
 from reposync.store import index_queries
+from reposync.store.audit import AuditLog
 from reposync.store.credentials import CredentialKind, Credentials, OAuthClients
 from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
@@ -31,7 +32,15 @@ from reposync.store.registry import ProjectGroups, RegistryDocuments, RegistryRe
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, Credential, GitLabGrant, IndexVersion, ProjectGroup, VersionState
+from reposync.store.tables import (
+    REPOSITORIES,
+    AuditEntry,
+    Credential,
+    GitLabGrant,
+    IndexVersion,
+    ProjectGroup,
+    VersionState,
+)
 from reposync.store.versions import Published
 from reposync.store.workers import StoredEndedSessions, Workers
 from tests.integration.store.conftest import COMMIT, TICK, Store, registration
@@ -53,6 +62,7 @@ class Installation:
     sessions: StoredEndedSessions
     credentials: Credentials
     clients: OAuthClients
+    audit: AuditLog
     grant: GitLabGrant
     row: Repository
     other: Repository
@@ -111,6 +121,7 @@ class Installation:
             StoredEndedSessions(lambda: database),
             credentials,
             clients,
+            AuditLog(database),
             grant,
             await store.repositories.get("payments"),
             await store.repositories.by_id(lost.repository_id),
@@ -346,6 +357,18 @@ def _clients() -> dict[str, Call]:
     }
 
 
+def _audit() -> dict[str, Call]:
+    def entry(it: Installation) -> AuditEntry:
+        words = {"actor": "@ann", "via": "http", "address": "192.0.2.7", "operation": "search", "outcome": "ok"}
+        return AuditEntry(id="entry-2", at=it.database.clock.now(), **words)
+
+    return {
+        "add": lambda it: it.audit.add([entry(it)]),
+        "page": lambda it: it.audit.page(10, actor="@ann", repository="payments"),
+        "purge": lambda it: it.audit.purge(it.database.clock.now()),
+    }
+
+
 def _rest() -> dict[str, Call]:
     one = text("SELECT 1")
     due = {"grace_seconds": 1e10, "max_attempts": 3}
@@ -388,6 +411,7 @@ CALLS: Mapping[str, Call] = {
     **_of("SecretFindings", _secret_findings()),
     **_of("Credentials", _credentials()),
     **_of("OAuthClients", _clients()),
+    **_of("AuditLog", _audit()),
     **_of("Repositories", _repositories()),
     **_registry(),
     **_rest(),

@@ -1,7 +1,7 @@
 """A run is one row, which lists who asked for it, and its attempts; one registry document instead of several files; a
 group of GitLab projects is a row with its definition, whether it comes from that document or a request; and the moment
 at which a repository, or the listing of a group, is due, with the ticks that a repository missed; and the people who
-sign in at GitLab, with what stands for them. Programs of 0.2 cannot work beside it."""
+sign in at GitLab, with what stands for them, and what they did. Programs of 0.2 cannot work beside it."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ def upgrade() -> None:
         CREATE TABLE fingerprint_keys (
             id TEXT NOT NULL, key TEXT NOT NULL, CONSTRAINT pk_fingerprint_keys PRIMARY KEY (id))""")
     _make_credentials(moment)
+    _make_audit(moment)
     _keep_versions_of_words()
     op.execute(
         "CREATE INDEX ix_index_versions_pending ON index_versions (physical, id) WHERE meaning_pending IS NOT NULL"
@@ -132,6 +133,16 @@ def _make_credentials(moment: str) -> None:
         ("oauth_clients", "address"),
     ):
         op.execute(f"CREATE INDEX ix_{table}_{column} ON {table} ({column})")
+
+
+def _make_audit(moment: str) -> None:
+    op.execute(f"""
+        CREATE TABLE audit_entries (
+            id TEXT NOT NULL, at {moment} NOT NULL, actor TEXT NOT NULL, via TEXT NOT NULL, address TEXT NOT NULL,
+            operation TEXT NOT NULL, repositories JSON NOT NULL, hits INTEGER, outcome TEXT NOT NULL, query TEXT,
+            CONSTRAINT pk_audit_entries PRIMARY KEY (id))""")
+    op.execute("CREATE INDEX ix_audit_entries_at ON audit_entries (at DESC, id DESC)")
+    op.execute("CREATE INDEX ix_audit_entries_actor ON audit_entries (actor, at DESC, id DESC)")
 
 
 def _keep_versions_of_words() -> None:

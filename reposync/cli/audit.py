@@ -1,0 +1,46 @@
+"""`reposync audit`: who searched and read what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from reposync import operations
+from reposync.cli.output import Result, table
+from reposync.cli.performing import Performer, performs
+from reposync.words import ago
+
+
+@click.command()
+@click.option("--actor", metavar="NAME", help="Only what this one did, such as @ann.")
+@click.option("--repository", metavar="NAME", help="Only what touched this repository.")
+@click.option("--operation", metavar="NAME", help="Only this operation, such as search, grep or read.")
+@click.option("--since", type=click.DateTime(), help="Then or later, in UTC.")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Maximum of entries.")
+@click.option("--lines", is_flag=True, help="Print one JSON object a line, for other programs.")
+@performs
+def audit(
+    perform: Performer,
+    actor: str | None,
+    repository: str | None,
+    operation: str | None,
+    since: datetime | None,
+    limit: int,
+    lines: bool,
+) -> Result:
+    """Who searched and read what, newest first. Empty unless the registry file has `audit: {enabled: true}`."""
+    begin = None if since is None else since.replace(tzinfo=UTC).isoformat()
+    filters = {"actor": actor, "repository": repository, "operation": operation, "since": begin}
+    page = perform.all_pages(operations.audit.audit, filters, limit=limit)
+    if lines:
+        return Result(page, [each.model_dump_json() for each in page.items])
+    rows = [
+        {
+            **{"when": ago(each.at), "who": each.actor, "via": each.via, "from": each.address},
+            **{"what": each.operation, "repositories": ", ".join(each.repositories[:3]), "hits": each.hits},
+            **{"outcome": each.outcome},
+        }
+        for each in page.items
+    ]
+    return Result(page, [table(rows, fold=("who", "repositories"))] if rows else ["Nothing was recorded."])
