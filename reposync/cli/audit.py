@@ -16,7 +16,7 @@ from reposync.words import ago
 @click.option("--actor", metavar="NAME", help="Only what this one did, such as @ann.")
 @click.option("--repository", metavar="NAME", help="Only what touched this repository.")
 @click.option("--operation", metavar="NAME", help="Only this operation, such as search, grep or read.")
-@click.option("--since", type=click.DateTime(), help="Then or later, in UTC.")
+@click.option("--since", type=click.DateTime(), metavar="TIME", help="Then or later, in UTC.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Maximum of entries.")
 @click.option("--lines", is_flag=True, help="Print one JSON object a line, for other programs.")
 @performs

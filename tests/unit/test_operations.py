@@ -57,6 +57,7 @@ TABLE = {
     "found_secrets": Cells("secrets", PEOPLE),
     "repository_secrets": Cells("secrets", PEOPLE),
     "purge": Cells("secrets", PEOPLE),
+    "audit": Cells("audit", PEOPLE),
     "sync": Cells("sync", "request_sync"),
     "sync_target": Cells("sync", "request_sync"),
     "discover": Cells("sync", PEOPLE),
@@ -72,7 +73,7 @@ TABLE = {
     "locks": Cells("locks list", PEOPLE),
     "release": Cells("locks release", PEOPLE),
 }
-EXPENSIVE = {"plan", "targets", "verify", "leftovers", "found_secrets", "repository_secrets"}
+EXPENSIVE = {"plan", "targets", "verify", "leftovers", "found_secrets", "repository_secrets", "audit"}
 """They read a whole repository or index, or ask its source: not for everybody who may read."""
 BY_ANOTHER = {"put_repository", "retry_failed", "outline", "sync", "wait"}
 """Their commands do it by a different operation, or leave it to the tools."""
