@@ -327,6 +327,9 @@ class Registry(ConfigModel):
         yield from _repeated("gitlab", "name", self.gitlab, [server.name for server in self.gitlab])
         yield from _repeated("repositories", "name", self.repositories, [each.name for each in self.repositories])
         yield from _repeated("groups", "group", self.groups, places)
+        if self.http.gitlab is not None and self.http.gitlab not in urls:
+            message = f"no server in the top-level `gitlab` has the name {self.http.gitlab!r}"
+            yield ("http", "gitlab"), message + suggestion(self.http.gitlab, list(urls))
         for section in ("repositories", "groups"):
             for index, entry in enumerate(getattr(self, section)):
                 for loc, message in self._entry_contradictions(entry):

@@ -6,8 +6,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from reposync.config import fields, secret_fields
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
@@ -237,8 +238,47 @@ HostName = Annotated[
 ]
 
 
+class SignInConfig(ConfigModel):
+    """The application that is registered in GitLab for people who sign in: confidential, with the scope read_api."""
+
+    client_id: fields.Text = Field(description="Its application id.")
+    client_secret: secret_fields.SignInSecret = key(None, "Its secret.")
+
+    @field_validator("client_secret")
+    @classmethod
+    def _is_given(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if secret is None and not isinstance(info.context, fields.AppliedDocument):
+            raise InvalidValue("is required")
+        return secret or secret_fields.lacking_secret(info, "its variable is empty", {})
+
+
+def _public_url(value: str) -> str:
+    from reposync.outgoing import is_loopback  # imports asyncio and ssl
+
+    split = urlsplit(value)
+    if split.scheme != "https" and not is_loopback(split.hostname or ""):
+        raise InvalidValue("must start with https://, except on loopback")
+    return value
+
+
+PublicUrl = Annotated[fields.BaseUrl, AfterValidator(_public_url)]
+
+
 class HttpConfig(ConfigModel):
     """How `reposync serve` is reached over HTTP. `allow_local_sources` takes effect at once, the rest on restart."""
+
+    access: fields.Words[Literal["tokens", "gitlab"]] = key(
+        "tokens",
+        "tokens: REPOSYNC_API_TOKEN admits, and a token sees every repository. gitlab: people, their tokens and agents "
+        "see what GitLab lets them read.",
+    )
+    gitlab: fields.Name | None = key(None, "With `access: gitlab`: the server in `gitlab` whose people these are.")
+    public_url: PublicUrl | None = key(
+        None, "Its address for browsers and agents, with `root_path`: https://reposync.example.com."
+    )
+    sign_in: SignInConfig | None = key(
+        None, "With `access: gitlab`: let people sign in at GitLab, and agents on their behalf."
+    )
 
     allow_local_sources: fields.Flag = key(
         False, "Allow folders, and addresses that are not public, to be registered over HTTP."
@@ -260,6 +300,22 @@ class HttpConfig(ConfigModel):
     metrics: fields.Words[Literal["open", "token", "off"]] | None = key(
         None, "Who may read /metrics: everybody, holders of a token, nobody; null: `token` if there are tokens."
     )
+
+    @field_validator("gitlab")
+    @classmethod
+    def _belongs_to_access(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if (info.data.get("access") == "gitlab") != (name is not None):
+            raise InvalidValue("is required with `access: gitlab`, and has no meaning without it")
+        return name
+
+    @field_validator("sign_in")
+    @classmethod
+    def _has_an_address(cls, application: SignInConfig | None, info: ValidationInfo) -> SignInConfig | None:
+        if application is not None and info.data.get("access") != "gitlab":
+            raise InvalidValue("has no meaning without `access: gitlab`")
+        if application is not None and info.data.get("public_url", "") is None:
+            raise InvalidValue("needs `public_url`: GitLab and agents lead browsers there")
+        return application
 
 
 class ModelPrefixes(NamedTuple):

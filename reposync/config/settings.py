@@ -114,6 +114,7 @@ class Configuration:
         for server in registry.gitlab:
             held += [server.token, server.webhook_secret, server.webhook_signing]
         held += [each.password for each in registry.repositories]
+        held += [registry.http.sign_in.client_secret] if registry.http.sign_in is not None else []
         yield from filter(None, map(known_text, held))
         for url in (settings.database_url, settings.redis_url):
             if url and (password := urlsplit(url).password):

@@ -150,9 +150,12 @@ class Credentials(Stored):
         own = update(GRANTS).where(GRANTS.c.id == grant_id, GRANTS.c.refresh_claim == claim)
         await self._database.change(own.values(refresh_claim=None, refresh_until=None))
 
-    async def end_grant(self, grant_id: str) -> None:
-        """With everything that stands for it."""
-        await self._database.change(delete(GRANTS).where(GRANTS.c.id == grant_id))
+    async def end_grant(self, grant_id: str, *, claim: str | None = None) -> bool:
+        """With everything that stands for it; whether it was there, and with a `claim`, whether that is the present
+        one: whoever has lost it does not know which tokens are valid."""
+        own = GRANTS.c.id == grant_id
+        own = own if claim is None else own & (GRANTS.c.refresh_claim == claim)
+        return await self._database.change(delete(GRANTS).where(own)) == 1
 
     async def purge(self) -> None:
         """Delete what has expired."""

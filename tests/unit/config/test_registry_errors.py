@@ -284,3 +284,25 @@ def test_every_error_has_a_place(load: Load, content: bytes) -> None:
         load(content)
     except RegistryErrors as error:
         assert all(problem.line >= 1 and problem.column >= 1 for problem in error.problems)
+
+
+@pytest.mark.parametrize(
+    ("http", "problem"),
+    [
+        ("access: gitlab", "is required with `access: gitlab`"),
+        ("gitlab: main", "is required with `access: gitlab`, and has no meaning without it"),
+        ("access: gitlab, gitlab: mian", "no server in the top-level `gitlab` has the name 'mian'"),
+        ("sign_in: {client_id: a, client_secret: '${SECRET}'}", "has no meaning without `access: gitlab`"),
+        (
+            "access: gitlab, gitlab: main, sign_in: {client_id: a, client_secret: '${SECRET}'}",
+            "needs `public_url`: GitLab and agents lead browsers there",
+        ),
+        ("access: gitlab, gitlab: main, public_url: 'https://x', sign_in: {client_id: a}", "is required"),
+        ("public_url: 'http://reposync.example.com'", "must start with https://, except on loopback"),
+    ],
+)
+def test_a_sign_in_needs_its_server_and_its_own_address(complaints: Complaints, http: str, problem: str) -> None:
+    found = complaints(
+        f"gitlab: [{{name: main, url: 'https://gitlab.example.com'}}]\nhttp: {{{http}}}\n", SECRET="gloas"
+    )
+    assert [problem in each for each in found] == [True], found
