@@ -221,6 +221,21 @@ class SourceCorrupt(SourceError, code="SOURCE_CORRUPT", retryable=True):
     """Content that does not hash to its blob sha, a contradictory listing, or a truncated answer."""
 
 
+# Access by GitLab's rights
+
+
+class RightsUnavailable(RepoSyncError, code="RIGHTS_UNAVAILABLE", status=503, retryable=True):
+    """GitLab did not say what the reader may see, and its last answer is too old."""
+
+
+class ReaderRefused(RepoSyncError, code="UNAUTHENTICATED", status=401):
+    """GitLab does not accept the token."""
+
+
+class TooManyUnknownTokens(RepoSyncError, code="TOO_MANY_UNKNOWN_TOKENS", status=429, retryable=True):
+    """Too many tokens that nobody knows yet were sent, by this client or by all."""
+
+
 # Embedding
 
 
