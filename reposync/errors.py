@@ -229,7 +229,7 @@ class RightsUnavailable(RepoSyncError, code="RIGHTS_UNAVAILABLE", status=503, re
 
 
 class ReaderRefused(RepoSyncError, code="UNAUTHENTICATED", status=401):
-    """GitLab does not accept the token."""
+    """No valid credential: none was sent, it is unknown, or GitLab does not accept it."""
 
 
 class TooManyUnknownTokens(RepoSyncError, code="TOO_MANY_UNKNOWN_TOKENS", status=429, retryable=True):

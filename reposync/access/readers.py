@@ -111,9 +111,9 @@ class Readers:
         self._running: set[asyncio.Task[Reader]] = set()
         self._strangers = Strangers(elapsed, refused_seconds=fresh_seconds)
 
-    async def reader(self, token: str, wanted: Wanted, *, address: str = "") -> Reader:
+    async def reader(self, token: str, wanted: Wanted, *, address: str | None = None) -> Reader:
         """The owner of the token, with an answer about at least what is `wanted`, unless GitLab is away. `address`: of
-        the client, whose unknown tokens are limited.
+        the client, whose unknown tokens are limited; None for a token that GitLab gave us for a sign-in.
 
         Raises ReaderRefused, TooManyUnknownTokens, and RightsUnavailable."""
         identity = hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), sha256)
@@ -157,14 +157,14 @@ class Readers:
             return known.reader if age <= self._away_seconds else None
         return known.reader if age < self._fresh_seconds and wanted <= known.asked else None
 
-    async def _ask(self, identity: bytes, question: _Question, token: str, address: str) -> Reader:
+    async def _ask(self, identity: bytes, question: _Question, token: str, address: str | None) -> Reader:
         known, began, now = self._known.get(identity), self._elapsed(), self._clock.now()
         reader = known.reader if known is not None else None
         is_fresh = known is not None and began - known.asked_at < self._fresh_seconds
         # Only what is new, such as a repository that was registered a moment ago.
         wanted = question.wanted - known.asked if known is not None and is_fresh else question.wanted
         try:
-            if known is None:
+            if known is None and address is not None:
                 async with self._strangers.asking(address):
                     answer = await self._rights.ask(token, wanted.projects, wanted.groups)
             else:

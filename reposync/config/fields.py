@@ -307,6 +307,10 @@ Name = Annotated[str, *matching(rf"(?!{_EMPTY_OR_DOTS}$){_NAME}", _NAME_WORDS)]
 Collection = Annotated[str, *matching(_COLLECTION, _COLLECTION_WORDS)]
 Project = Annotated[str, *matching(rf"(?!.*\.(?:git|atom)$){_PROJECT}", _PROJECT_WORDS)]
 Group = Annotated[str, *matching(_GROUP, "must be the path of a group: group, or group/subgroup")]
+_READER = rf"everybody|(?:project:)?(?:{_GROUP})"
+Reader = Annotated[
+    str, *matching(_READER, "must be the path of a group, everybody, or project: with the path of a project")
+]
 Branch = Annotated[
     str,
     *matching(_BRANCH, "is not a branch name in git; write it without refs/heads/"),

@@ -185,6 +185,11 @@ class Repository(ConfigModel):
     include: fields.Globs | None = key(None, "Replaces the patterns of the defaults.")
     exclude: fields.Globs | None = key(None, "Replaces the patterns of the defaults.")
     secrets: SecretsOverride | None = None
+    readers: tuple[fields.Reader, ...] | None = key(
+        None,
+        "With `http.access: gitlab`, who else sees it: `project:` and a path, for the jobs of that project; and, of a "
+        "repository that is no project of a GitLab server, paths of groups, for their members, or everybody.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -221,6 +226,18 @@ class Repository(ConfigModel):
             found = f"not {' and '.join(f'`{key}`' for key in given)}" if given else "none is given"
             raise InvalidValue(f"exactly one of `gitlab`, `git` and `path` is required: {found}", is_sentence=True)
         return path
+
+    @field_validator("readers")
+    @classmethod
+    def _adds_no_readers_to_those_of_gitlab(
+        cls, readers: tuple[str, ...] | None, info: ValidationInfo
+    ) -> tuple[str, ...] | None:
+        others = [each for each in readers or () if not each.startswith("project:")]
+        if others and info.data.get("gitlab"):
+            raise InvalidValue(
+                f"cannot name {others[0]!r}: GitLab decides who reads its projects; only `project:` may be added"
+            )
+        return readers
 
     @field_validator("username", "password")
     @classmethod
@@ -351,6 +368,11 @@ class Registry(ConfigModel):
         if chunk.overlap is not None and chunk.overlap >= size:
             message = f"overlap must be below size: {chunk.overlap} is not below {size}"
             yield ("chunk", "overlap"), message + (" (which comes from the defaults)" if chunk.size is None else "")
+
+    @property
+    def access_server(self) -> GitLabInstance | None:
+        """The server that decides who sees what; None with tokens alone."""
+        return next((server for server in self.gitlab if server.name == self.http.gitlab), None)
 
     @property
     def searches(self) -> int:

@@ -264,6 +264,17 @@ def _public_url(value: str) -> str:
 PublicUrl = Annotated[fields.BaseUrl, AfterValidator(_public_url)]
 
 
+class RightsConfig(ConfigModel):
+    """With `access: gitlab`: for how long an answer of GitLab counts."""
+
+    fresh_seconds: Annotated[float, Field(strict=True, gt=0, le=60), fields.TYPED] = key(
+        60.0, "Whoever loses a right in GitLab keeps it for this long at most; system hooks make it sooner."
+    )
+    away_seconds: Annotated[float, Field(strict=True, ge=0, le=3600), fields.TYPED] = key(
+        300.0, "While GitLab does not answer, its last answer counts until it is this old."
+    )
+
+
 class HttpConfig(ConfigModel):
     """How `reposync serve` is reached over HTTP. `allow_local_sources` takes effect at once, the rest on restart."""
 
@@ -273,6 +284,7 @@ class HttpConfig(ConfigModel):
         "see what GitLab lets them read.",
     )
     gitlab: fields.Name | None = key(None, "With `access: gitlab`: the server in `gitlab` whose people these are.")
+    rights: fields.OrDefaults[RightsConfig] = RightsConfig()
     public_url: PublicUrl | None = key(
         None, "Its address for browsers and agents, with `root_path`: https://reposync.example.com."
     )

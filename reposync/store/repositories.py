@@ -42,7 +42,7 @@ from reposync.store.tables import (
 _REGISTERED = set(Registration.model_fields) - {"name"}
 _ELSEWHERE = frozenset({"location", "source", "branch", "collection"})
 _STATE_COLUMNS = tuple(column for column in REPOSITORY_COLUMNS if column.name not in ("definition", "resolved"))
-_NOT_INDEXED = frozenset({"name", "schedule", "timezone", "username", "password"})
+_NOT_INDEXED = frozenset({"name", "schedule", "timezone", "username", "password", "readers"})
 
 
 class Repositories(Stored):

@@ -159,6 +159,15 @@ MISTAKES = [
     (EMBEDDING % "provider: openai, model: m", "1:12: embedding.api_key is required for provider openai without"),
     (EMBEDDING % "provider: tei", "1:12: embedding.url is required for provider tei", SEEN),
     (EMBEDDING % "provider: tei, url: 'http://x', query_task: q", "query_task has no meaning for provider tei"),
+    # Access
+    ("http: {access: everybody}\n", "1:16: http.access must be 'tokens' or 'gitlab'"),
+    ("http: {rights: {fresh_seconds: 61}}\n", "1:32: http.rights.fresh_seconds must be at most 60"),
+    (ONE % "readers: [a//b]", "repositories[0].readers[0] must be the path of a group, everybody, or project: with"),
+    (ONE % "readers: everybody", "repositories[0].readers must be a list"),
+    (
+        ON_SERVER % "gitlab: m, project: g/p, readers: [everybody]",
+        "repositories[0].readers cannot name 'everybody': GitLab decides who reads its projects",
+    ),
     (EMBEDDING % "query_prefix: ''", "1:27: embedding.query_prefix has no meaning for provider static"),
     (ON_OLLAMA % 'query_prefix: "a\\x07"', "embedding.query_prefix must not contain a line break or another control"),
     (
