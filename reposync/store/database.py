@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -23,9 +24,11 @@ from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse
 from reposync.errors import StoreUnavailable
 from reposync.store.database_clock import DatabaseClock
 from reposync.store.database_errors import is_locked, translated
+from reposync.store.limiting import StatementRefused, VisibleSets, limited_engine
 from reposync.store.schema import WAIT_SECONDS, Schema, migrate_once, read_schema, upgrade_schema
 from reposync.store.sqlite import LOCK_SECONDS, make_private, sqlite_engine, turn_on_wal
 from reposync.supervision import in_thread, to_the_end
+from reposync.visible import EVERYTHING, Visible
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SyncConnection
@@ -108,9 +111,12 @@ class Database:
         self.connect: Callable[[], Awaitable[Any]] | None = None
         """Opens a connection of asyncpg outside the pool; None on SQLite."""
         self._connections: Iterable[Any] = ()
+        self.visible = EVERYTHING
+        self._visible_sets = VisibleSets()
         if isinstance(address, SqliteAddress):
             engine = partial(sqlite_engine, address.path)
             self._reader = engine(lock_seconds, **POOL)
+            self._visible_sets.teach(self._reader)
             # Writers queue for one connection: under load some of those that poll never get SQLite's lock.
             self._writer = engine(_TRY_SECONDS, writes=True, pool_size=1, max_overflow=0, pool_timeout=lock_seconds)
             self._migrator = self._writer
@@ -127,6 +133,7 @@ class Database:
             self._prober = self._reader
             self._migrator = connector.engine(statement_seconds=None, poolclass=NullPool)
             self.connect, self._connections = connector.connect, connector.connections
+        self._whole_reader = self._reader
         self._lock_seconds = lock_seconds
         self._commits = 0
         self._subscribers: list[Callable[[], None]] = []
@@ -168,6 +175,16 @@ class Database:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def limited(self, visible: Visible) -> Database:
+        """The same database, which shares the connections, as if nothing of other repositories were in it. It can only
+        be read, and is not to be closed. Raises StatementRefused for everything else."""
+        if visible.is_everything:
+            return self
+        view = copy.copy(self)
+        view.visible = self.visible & visible
+        view._reader = limited_engine(self._whole_reader, view.visible, self._visible_sets, view)
+        return view
 
     @property
     def is_postgresql(self) -> bool:
@@ -220,6 +237,8 @@ class Database:
     async def write(self, guard: Guard | None = None) -> AsyncGenerator[Connection, None]:
         """A transaction, committed at the end; `guard` is called at its beginning. On SQLite it has the write lock from
         then on."""
+        if not self.visible.is_everything:
+            raise StatementRefused("a limited database is not written to")
         with translated(self.where):
             async with self._connected(self._writer) as begun:
                 await self._begin(begun)
