@@ -23,7 +23,7 @@ from reposync.api.errors import AccessDenied, LoginNeeded
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
 from reposync.errors import RepoSyncError
-from reposync.operations.core import Actor, Role
+from reposync.operations.core import Actor, Role, Rule
 from reposync.operations.paths import COMMAND_HEADER, USER_HEADER
 from reposync.visible import EVERYTHING, NOTHING
 
@@ -121,21 +121,20 @@ class Access:
     def has_tokens(self) -> bool:
         return bool(self._tokens)
 
-    def requires(self, role: Role) -> Any:
-        """A dependency of routes that require the role; its value is the Principal. Raises AccessDenied,
-        RoleMissing."""
-        return Depends(Admission(self, role))
+    def requires(self, rule: Rule) -> Any:
+        """A dependency of routes with this rule; its value is the Principal. Raises AccessDenied, RoleMissing."""
+        return Depends(Admission(self, rule))
 
-    def page(self, role: Role = Role.READ) -> Any:
+    def page(self, rule: Rule = Rule.READ) -> Any:
         """As `requires`, for pages: unknown clients are sent to the login."""
-        return Depends(Admission(self, role, is_page=True))
+        return Depends(Admission(self, rule, is_page=True))
 
-    async def admit(self, request: Request, role: Role) -> Principal:
+    async def admit(self, request: Request, rule: Rule) -> Principal:
         """Decides by the head of the request. Raises AccessDenied, RoleMissing, StoreUnavailable."""
         principal = await self.principal(request)
         if principal is None:
             raise AccessDenied("This needs a token.", remedy="Send `Authorization: Bearer TOKEN`.")
-        principal.require(role)
+        principal.require(rule)
         return principal
 
     async def principal(self, request: Request) -> Principal | None:
@@ -226,12 +225,12 @@ class Admission:
     calls any dependency."""
 
     access: Access
-    role: Role
+    rule: Rule
     is_page: bool = False
 
     async def admit(self, request: Request) -> Principal:
         try:
-            return await self.access.admit(request, self.role)
+            return await self.access.admit(request, self.rule)
         except AccessDenied as error:
             if not self.is_page:
                 raise

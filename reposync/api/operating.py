@@ -137,7 +137,7 @@ def add_operation(
         handle,
         methods=[operation.method],
         response_model=operation.answer,
-        dependencies=[parts.access.requires(operation.role)],
+        dependencies=[parts.access.requires(operation.rule)],
         **{**_described(operation), **options},
     )
 

@@ -23,7 +23,7 @@ from starlette.types import Message, Scope
 from reposync.api.auth import Access, Admission
 from reposync.api.errors import ERROR_ANSWERS, BodyTooLarge, BodyTooSlow, BodyUnreadable, MediaTypeUnsupported
 from reposync.app.application import Application
-from reposync.operations.core import Role
+from reposync.operations.core import Rule
 from reposync.operations.fields import MAX_NAME_CHARS
 from reposync.operations.paths import ACTIONS, PREFIX
 from reposync.telemetry.health import Health
@@ -64,8 +64,8 @@ class ApiParts:
 
     @property
     def readers(self) -> list[Any]:
-        """Dependencies of routes that require the role READ."""
-        return [self.access.requires(Role.READ)]
+        """Dependencies of routes for all who may read something."""
+        return [self.access.requires(Rule.READ)]
 
 
 # Bodies ---------------------------------------------------------------------------------------------------------------

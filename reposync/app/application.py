@@ -41,6 +41,7 @@ from reposync.sync.lease import Lease
 from reposync.sync.progress import RunProgress, Watch
 from reposync.telemetry.redaction import Secrets
 from reposync.vectors.port import IndexSettings
+from reposync.visible import Visible
 
 # A search or a list needs neither the sources nor the sync, so these are imported where they are used.
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from reposync.runs.execution import Execution
     from reposync.runs.redis_locks import RedisLocks
     from reposync.runs.removal import RemovalRun
+    from reposync.search.scope import LiveVersions
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
     from reposync.store.audit import AuditLog
@@ -64,6 +66,10 @@ if TYPE_CHECKING:
 
 # Timeout of a search for a former model.
 _IMPATIENT_SECONDS = 3.0
+# Applications of actors that are kept: of those who have asked lately.
+_MOST_LIMITED = 64
+# What all actors share: the limits of what is done at once, and the query over runs that are followed.
+_SHARED = ("searches", "greps", "followed_runs", "workers", "live")
 
 
 @dataclass
@@ -89,6 +95,37 @@ class Application:
     indexes: dict[str, QdrantIndex] = field(default_factory=dict)
     index_transport: httpx.AsyncBaseTransport | None = None
     """Replaces the connections to Qdrant, in tests."""
+    _limited: dict[Visible, Application] = field(default_factory=dict)
+
+    def limited(self, visible: Visible) -> Application:
+        """This application as if no other repositories were registered. It shares with this one what is dear and what
+        is bounded, and changes nothing in the database."""
+        if visible.is_everything or visible is self.database.visible:
+            return self
+        if (kept := self._limited.pop(visible, None)) is None:
+            kept = self._limited_to(visible)
+        self._limited[visible] = kept
+        if len(self._limited) > _MOST_LIMITED:
+            del self._limited[next(iter(self._limited))]
+        return kept
+
+    def _limited_to(self, visible: Visible) -> Application:
+        database = self.database.limited(visible)
+        repositories = Repositories(database)
+        view = replace(
+            self,
+            database=database,
+            repositories=repositories,
+            manifests=Manifests(database),
+            versions=Versions(database),
+            runs=Runs(database),
+            history=RunHistory(database),
+            catalog=replace(self.catalog, repositories=repositories),
+            _limited={},
+        )
+        shared = {name: getattr(self, name) for name in _SHARED}
+        vars(view).update(shared, searching=self.searching.of(view), commits=self.commits.of(view))
+        return view
 
     def now(self) -> datetime:
         """By the database's clock."""
@@ -128,6 +165,7 @@ class Application:
         self.configuration = replace(self.configuration, registry=registry)
         self.secrets.know(self.configuration.secrets())
         self.catalog = Catalog(registry, self.repositories)
+        self._limited.clear()
 
     @contextlib.asynccontextmanager
     async def parts(self, target: SyncTarget, *, repair: bool = False) -> AsyncGenerator[SyncParts, None]:
@@ -300,6 +338,12 @@ class Application:
         from reposync.app.commit_wait import SearchableCommits
 
         return SearchableCommits(self)
+
+    @cached_property
+    def live(self) -> LiveVersions:
+        from reposync.search.scope import LiveVersions
+
+        return LiveVersions(self.database)
 
     @cached_property
     def searching(self) -> Searching:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
@@ -97,6 +98,13 @@ class SearchableCommits:
         self._answers: dict[tuple[str, str, str | None], Ancestry] = {}
         # One question at a time about a repository.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def of(self, app: CommitParts) -> SearchableCommits:
+        """The same for a part of the repositories. It shares the queries, the answers and the number of those who
+        wait."""
+        limited = copy.copy(self)
+        limited._app = app
+        return limited
 
     async def _states(self, ids: Collection[str]) -> dict[str, Repository]:
         return {state.id: state for state in await self._app.repositories.states(ids)}

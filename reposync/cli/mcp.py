@@ -133,7 +133,7 @@ async def _serve(environment: Settings, secrets: Secrets) -> None:
     from reposync.mcp.server import make_server
 
     tools = _Tools(environment, secrets)
-    server = make_server(__version__, tools.call, tools.actor.role, on_list=tools.prepare)
+    server = make_server(__version__, tools.call, tools.actor, on_list=tools.prepare)
     collect_as_usual()
 
     async def serve() -> None:

@@ -23,7 +23,7 @@ from reposync.errors import RepoSyncError, UsageError
 from reposync.mcp import advice
 from reposync.mcp.schemas import schema_of
 from reposync.mcp.tools import TOOLS, Caller
-from reposync.operations.core import Role, read_arguments
+from reposync.operations.core import Actor, Rule, read_arguments
 from reposync.search.documents import delimited
 from reposync.words import escape_unprintable
 
@@ -44,13 +44,13 @@ Call = Callable[[str, Mapping[str, Any]], Awaitable[CallToolResult]]
 """Name and arguments of a tool."""
 
 
-def make_server(version: str, call: Call, role: Role, *, on_list: Callable[[], None] = lambda: None) -> Server[Any]:
-    """Lists the tools that `role` may call. `on_list`: called if a client lists the tools, and so is about to use
+def make_server(version: str, call: Call, actor: Actor, *, on_list: Callable[[], None] = lambda: None) -> Server[Any]:
+    """Lists the tools that `actor` may call. `on_list`: called if a client lists the tools, and so is about to use
     them."""
 
     async def list_tools(context: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
         on_list()
-        return ListToolsResult(tools=[DEFINITIONS[name] for name, tool in TOOLS.items() if tool.role <= role])
+        return ListToolsResult(tools=[DEFINITIONS[name] for name, tool in TOOLS.items() if actor.may(tool.rule)])
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         return await call(params.name, params.arguments or {})
@@ -67,8 +67,8 @@ def make_server(version: str, call: Call, role: Role, *, on_list: Callable[[], N
     )
 
 
-def _annotations(role: Role) -> ToolAnnotations:
-    if role is Role.READ:
+def _annotations(rule: Rule) -> ToolAnnotations:
+    if rule is Rule.READ:
         return ToolAnnotations(read_only_hint=True, open_world_hint=False)
     return ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 
@@ -80,7 +80,7 @@ DEFINITIONS: Final = {
         description=tool.description,
         input_schema=schema_of(tool.arguments, tool.words),
         output_schema=tool.result,
-        annotations=_annotations(tool.role),
+        annotations=_annotations(tool.rule),
     )
     for name, tool in TOOLS.items()
 }
@@ -97,7 +97,7 @@ async def answered(
         tool = TOOLS[name]
         found = await tool.act(caller, read_arguments(tool.arguments, arguments))
     except RepoSyncError as error:
-        text = advice.message(error, may_operate=caller.actor.role >= Role.OPERATE)
+        text = advice.message(error, may_operate=caller.actor.may(Rule.MAINTAIN))
         text = escape_unprintable(redact(text))
         # An error of a server behind this one quotes it.
         return failed(f"{error.code}: {text if error.status < 500 else delimited(text)}")

@@ -29,7 +29,7 @@ from reposync.mcp.schemas import (
     SearchCode,
     WaitForCommit,
 )
-from reposync.operations.core import Actor, Arguments, Role
+from reposync.operations.core import Actor, Arguments, Rule
 from reposync.operations.search import excerpts, grep, read
 from reposync.operations.syncs import SyncOptions, sync, wait_while_wanted
 from reposync.search.documents import Answer, delimited
@@ -56,7 +56,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """`words`: descriptions of arguments. `result`: the JSON schema of the structure of an answer. `role`: who may
+    """`words`: descriptions of arguments. `result`: the JSON schema of the structure of an answer. `rule`: who may
     call it; others do not see it."""
 
     title: str
@@ -64,7 +64,7 @@ class Tool:
     words: Mapping[str, str]
     result: dict[str, Any]
     act: Callable[[Caller, Any], Awaitable[Answer]]
-    role: Role = Role.READ
+    rule: Rule = Rule.READ
 
     @property
     def description(self) -> str:
@@ -194,7 +194,7 @@ def _problem(row: Overview) -> str | None:
 async def wait_for_commit(caller: Caller, asked: WaitForCommit) -> Answer:
     app = await caller.application()
     try:
-        state = await wait_while_wanted(app, caller.actor, asked, asked.repository, caller.is_wanted)
+        state = await wait_while_wanted(app, caller.actor, asked, name=asked.repository, is_wanted=caller.is_wanted)
     except NotSearchableYet as error:
         # It may quote what another server says.
         why, held = (
@@ -267,6 +267,6 @@ TOOLS: Final[Mapping[str, Tool]] = {
         wait_for_commit,
     ),
     "request_sync": Tool(
-        "Request sync", RequestSync, {"full": "Read every file again."}, REQUESTED, request_sync, Role.OPERATE
+        "Request sync", RequestSync, {"full": "Read every file again."}, REQUESTED, request_sync, Rule.MAINTAIN
     ),
 }

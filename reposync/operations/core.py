@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
+from enum import Enum, IntEnum
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from reposync.errors import RepoSyncError, UsageError
 from reposync.store.status import RunTrigger
 from reposync.visible import EVERYTHING, Visible
+from reposync.visible import NOTHING as NOTHING_VISIBLE
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
@@ -28,7 +30,43 @@ class Role(IntEnum):
 
 
 class RoleMissing(RepoSyncError, code="FORBIDDEN", status=403):
-    """The actor is known, but its role does not allow this."""
+    """The actor is known, but its role, or what it sees, does not allow this."""
+
+
+class Rule(Enum):
+    """Who may perform an operation, and of which repositories. Nobody gets to know by an operation that a repository
+    exists which they may not see."""
+
+    READ = "read"
+    """Everybody; the repositories that they see."""
+    READ_EVERYTHING = "read everything"
+    """Those who see all repositories."""
+    MAINTAIN = "maintain"
+    """Those who maintain the repository, or that of the run, which the path names. Without one: of all, those that they
+    maintain."""
+    OPERATE = "operate"
+    """Operators who see all repositories."""
+
+    async def application(self, app: Application, actor: Actor, named: Mapping[str, Any]) -> Application:
+        """The application as the actor may use it. `named`: what the path of the operation names. Raises RoleMissing,
+        and RepositoryNotFound and RunNotFound for what does not exist for the actor."""
+        actor.require(self)
+        if self is not Rule.MAINTAIN:
+            return app.limited(actor.visible)
+        maintained = actor.visible & actor.maintains
+        if maintained.is_everything:
+            return app
+        seen = app.limited(actor.visible)
+        if "name" in named:
+            identity = (await seen.repositories.get(named["name"])).id
+        elif "run_id" in named:
+            identity = (await seen.history.get(named["run_id"])).repository_id
+        else:
+            return app.limited(maintained)
+        if identity not in maintained:
+            raise RoleMissing("You may read this repository, but not operate it.")
+        # It changes rows, which a limited application cannot.
+        return app
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +89,25 @@ class Actor:
     def at_terminal(cls, name: str) -> Self:
         return cls(name, Role.OPERATE, RunTrigger.COMMAND, is_local=True, visible=EVERYTHING, maintains=EVERYTHING)
 
-    def require(self, role: Role) -> None:
+    def may(self, rule: Rule) -> bool:
+        """Whether there may be something for which the rule allows it."""
+        match rule:
+            case Rule.READ:
+                return True
+            case Rule.READ_EVERYTHING:
+                return self.visible.is_everything
+            case Rule.MAINTAIN:
+                return self.visible & self.maintains != NOTHING_VISIBLE
+            case Rule.OPERATE:
+                return self.role >= Role.OPERATE and self.visible.is_everything
+
+    def require(self, rule: Rule) -> None:
         """Raises RoleMissing."""
-        if self.role < role:
-            raise RoleMissing(f"This token may {self.role.name.lower()}, but not {role.name.lower()}.")
+        if self.may(rule):
+            return
+        if rule is Rule.READ_EVERYTHING or self.role >= Role.OPERATE:
+            raise RoleMissing("This is for those who may see all repositories.")
+        raise RoleMissing("This token may read, but not operate.")
 
 
 class Arguments(BaseModel):
@@ -74,6 +127,7 @@ A_contra = TypeVar("A_contra", bound=BaseModel, contravariant=True)
 A = TypeVar("A", bound=BaseModel)
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def read_arguments(kind: type[A], given: Mapping[str, Any]) -> A:
@@ -88,7 +142,8 @@ def read_arguments(kind: type[A], given: Mapping[str, Any]) -> A:
 
 
 class Act(Protocol[A_contra, T_co]):
-    """The function of an operation. `named`: what its path names, such as `name` or `run_id`."""
+    """The function of an operation. `app`: as the rule gives it. `named`: what its path names, such as `name` or
+    `run_id`."""
 
     def __call__(self, app: Application, actor: Actor, arguments: A_contra, /, **named: str) -> Awaitable[T_co]: ...
 
@@ -105,7 +160,7 @@ class Operation(Generic[A, T]):
     path: str
     arguments: type[A]
     answer: Any
-    role: Role
+    rule: Rule
     uses_index: bool = False
     executes: bool = False
     is_slow: bool = False
@@ -115,19 +170,38 @@ class Operation(Generic[A, T]):
         return str(getattr(self.act, "__name__", ""))
 
     async def __call__(self, app: Application, actor: Actor, arguments: A, /, **named: str) -> T:
-        """Raises RoleMissing, and what the operation does."""
-        actor.require(self.role)
-        return await self.act(app, actor, arguments, **named)
+        """Raises what the rule and the operation do."""
+        return await self.act(await self.rule.application(app, actor, named), actor, arguments, **named)
 
 
 def operation(
-    method: Method, path: str, arguments: type[A], answer: Any, *, role: Role | None = None, **properties: bool
+    method: Method, path: str, arguments: type[A], answer: Any, *, rule: Rule, **properties: bool
 ) -> Callable[[Callable[..., Awaitable[T]]], Operation[A, T]]:
-    """Make an operation of a function. `role`: by default that of readers for GET, else that of operators.
-    `properties`: the last fields of `Operation`."""
-    needed = role or (Role.READ if method == "GET" else Role.OPERATE)
+    """Make an operation of a function. `properties`: the last fields of `Operation`."""
 
     def decorate(act: Callable[..., Awaitable[T]]) -> Operation[A, T]:
-        return Operation(act, method, path, arguments, answer, needed, **properties)
+        return Operation(act, method, path, arguments, answer, rule, **properties)
+
+    return decorate
+
+
+def ruled(
+    rule: Rule,
+) -> Callable[
+    [Callable[Concatenate[Application, Actor, P], Awaitable[T]]],
+    Callable[Concatenate[Application, Actor, P], Awaitable[T]],
+]:
+    """For what front ends call beside operations: the function gets the application as the rule gives it. What it names
+    is among its keyword arguments."""
+
+    def decorate(
+        act: Callable[Concatenate[Application, Actor, P], Awaitable[T]],
+    ) -> Callable[Concatenate[Application, Actor, P], Awaitable[T]]:
+        @wraps(act)
+        async def call(app: Application, actor: Actor, /, *arguments: P.args, **named: P.kwargs) -> T:
+            return await act(await rule.application(app, actor, named), actor, *arguments, **named)
+
+        vars(call)["rule"] = rule
+        return call
 
     return decorate

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from reposync.operations.core import Actor, Role
+from reposync.operations.core import Actor, Rule
 from reposync.operations.runs import Run, RunDetail, shown
 from reposync.store.status import RunStatus
 from reposync.words import next_attempt
@@ -47,9 +47,9 @@ class Follower:
 @contextlib.asynccontextmanager
 async def following(app: Application, actor: Actor, run_id: str) -> AsyncIterator[Follower]:
     """Raises RunNotFound, and TooManyWatchers if this process, or the actor, follows too many already."""
-    actor.require(Role.READ)
-    run = await app.history.get(run_id)
-    rows = app.followed_runs
+    seen = await Rule.READ.application(app, actor, {})
+    run = await seen.history.get(run_id)
+    rows = seen.followed_runs
     try:
         with rows.watching(run.id, actor.credential):
             yield Follower(app, rows, run)

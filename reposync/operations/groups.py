@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 
 from reposync.config.registry import Group as Definition
 from reposync.errors import ConfigError
-from reposync.operations.core import Actor, Arguments, NoArguments, operation
+from reposync.operations.core import Actor, Arguments, NoArguments, Rule, operation
 from reposync.operations.fields import MAX_NAME_CHARS, PlainText
 from reposync.operations.repositories import COMMAND, HTTP, entry_schema
 from reposync.store.status import RunTrigger
@@ -38,7 +38,7 @@ class GroupList(BaseModel):
     items: list[GroupDetail]
 
 
-@operation("GET", "/groups", NoArguments, GroupList)
+@operation("GET", "/groups", NoArguments, GroupList, rule=Rule.READ_EVERYTHING)
 async def list_groups(app: Application, actor: Actor, asked: NoArguments) -> GroupList:
     """The registered groups, by server and path."""
     from reposync.store.registry import ProjectGroups
@@ -73,7 +73,7 @@ class NewGroup(RootModel[dict[str, Any]]):
         return entry_schema(cls, Definition, handler) | {"required": ["gitlab"]}
 
 
-@operation("PUT", "/groups/{group}", NewGroup, GroupDetail)
+@operation("PUT", "/groups/{group}", NewGroup, GroupDetail, rule=Rule.OPERATE)
 async def put_group(app: Application, actor: Actor, asked: NewGroup, *, group: str) -> GroupDetail:
     """Register all projects of a GitLab group, or give a group that was registered over HTTP or by command exactly this
     definition. Its projects are listed within seconds. Repeating the request changes nothing. A group of the registry
@@ -102,7 +102,7 @@ class RemovedGroup(BaseModel):
     deactivated: list[str]
 
 
-@operation("DELETE", "/groups/{group}", ServerOfGroup, RemovedGroup)
+@operation("DELETE", "/groups/{group}", ServerOfGroup, RemovedGroup, rule=Rule.OPERATE)
 async def remove_group(app: Application, actor: Actor, asked: ServerOfGroup, *, group: str) -> RemovedGroup:
     """Remove a group that was registered over HTTP or by command. Its repositories are deactivated; their indexes and
     history stay. They become active again if the group is registered again."""

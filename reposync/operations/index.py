@@ -17,7 +17,7 @@ from reposync.app.index_overview import (
     index_overviews,
 )
 from reposync.errors import RedisUnavailable
-from reposync.operations.core import Actor, Arguments, NoArguments, operation
+from reposync.operations.core import Actor, Arguments, NoArguments, Rule, operation
 from reposync.operations.fields import NamesArguments as NamesArguments
 from reposync.operations.fields import Page, page_of_names
 from reposync.runs.locks import Lock as Lock
@@ -37,7 +37,7 @@ class IndexPage(Page[IndexOverview]):
     collections: list[CollectionChange]
 
 
-@operation("GET", "/index", NamesArguments, IndexPage)
+@operation("GET", "/index", NamesArguments, IndexPage, rule=Rule.READ)
 async def indexes(app: Application, actor: Actor, asked: NamesArguments) -> IndexPage:
     """The versions of all indexes, and the progress of a change of the embedding model."""
     names, next_cursor = page_of_names([row.name for row in await app.repositories.states()], asked)
@@ -46,7 +46,7 @@ async def indexes(app: Application, actor: Actor, asked: NamesArguments) -> Inde
     return IndexPage(items=items, collections=collections, next_cursor=next_cursor)
 
 
-@operation("GET", "/repositories/{name}/index", NoArguments, IndexOverview)
+@operation("GET", "/repositories/{name}/index", NoArguments, IndexOverview, rule=Rule.READ)
 async def repository_index(app: Application, actor: Actor, asked: NoArguments, *, name: str) -> IndexOverview:
     """The versions of a repository's index."""
     return await index_overview(app, name)
@@ -58,7 +58,7 @@ class Locks(BaseModel):
     items: list[Lock]
 
 
-@operation("GET", "/locks", NoArguments, Locks)
+@operation("GET", "/locks", NoArguments, Locks, rule=Rule.READ)
 async def locks(app: Application, actor: Actor, asked: NoArguments) -> Locks:
     """The locks of running syncs: the locks in Redis, and the running syncs without one."""
     async with _timeout():
@@ -69,7 +69,7 @@ class ReleaseOptions(Arguments):
     force: bool = Field(False, description="Whoever holds it.")
 
 
-@operation("DELETE", "/locks/{repository}", ReleaseOptions, Release)
+@operation("DELETE", "/locks/{repository}", ReleaseOptions, Release, rule=Rule.OPERATE)
 async def release(app: Application, actor: Actor, asked: ReleaseOptions, *, repository: str) -> Release:
     """Release a lock whose holder is no longer valid. This is seldom needed: the next run replaces such a lock. With
     `force`, of any holder, and its run is cancelled. `repository`: its name, or its id if it has no name."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from reposync.app.index_overview import CollectionChange, collection_changes
 from reposync.catalog.overview import Overview, late_repositories, overviews
 from reposync.config.schedule import Schedule, ScheduleError
-from reposync.operations.core import Actor, Role
+from reposync.operations.core import Actor, Rule, ruled
 from reposync.operations.fields import NamesArguments, page_of_names
 from reposync.operations.runs import Run, RunStatus, shown
 from reposync.store.index_queries import commit_page, version_summaries
@@ -72,9 +72,9 @@ class AllRepositories:
     day: Day | None
 
 
+@ruled(Rule.READ)
 async def all_repositories(app: Application, actor: Actor, asked: Choices) -> AllRepositories:
     """A page of the repositories of a choice, by name, with what they have in common."""
-    actor.require(Role.READ)
     states = await app.repositories.states()
     latest = await app.history.latest_statuses(_BAD | ACTIVE)
     versions = await version_summaries(app.database)
@@ -156,9 +156,9 @@ class RepositoryFacts:
         return self.hidden_files > self.files * MANY_HIDDEN
 
 
+@ruled(Rule.READ)
 async def repository_facts(app: Application, actor: Actor, *, name: str, folder: str) -> RepositoryFacts:
     """Raises RepositoryNotFound."""
-    actor.require(Role.READ)
     row = await app.repositories.get(name)
     version = row.live_version or row.id
     entries = await app.manifests.folder(version, folder, MAX_ENTRIES + 1)
@@ -173,15 +173,15 @@ async def repository_facts(app: Application, actor: Actor, *, name: str, folder:
         skipped=await app.manifests.skip_counts(version),
         commit_page=await commit_page(app.database, row.id),
         hidden_files=await app.findings.hidden_files(row.id),
-        findings=await _findings(app, actor, row.name),
+        findings=await _findings(app, actor, row),
     )
 
 
-async def _findings(app: Application, actor: Actor, name: str) -> Sequence[SecretFinding]:
+async def _findings(app: Application, actor: Actor, row: Repository) -> Sequence[SecretFinding]:
     """The first ones, for those who may see where secrets are."""
-    if actor.role < Role.OPERATE:
+    if row.id not in actor.maintains:
         return ()
-    return [found for _, found in await app.findings.page(name, None, SHOWN_FINDINGS)]
+    return [found for _, found in await app.findings.page(row.name, None, SHOWN_FINDINGS)]
 
 
 def _ticks(row: Repository, now: datetime) -> list[datetime]:

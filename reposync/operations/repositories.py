@@ -15,7 +15,7 @@ from reposync.catalog.targets import add_repository, change_repository, changeab
 from reposync.config.loading import checked_repository
 from reposync.config.registry import Repository as Definition
 from reposync.errors import ConfigError, RepositoryChanged, RepositoryExists, RepositoryNotFound, UsageError
-from reposync.operations.core import Actor, NoArguments, Role, operation
+from reposync.operations.core import Actor, NoArguments, Rule, operation, ruled
 from reposync.operations.fields import NamesArguments, Page, PlainText, page_of_names
 from reposync.operations.hosts import check_source
 from reposync.operations.runs import Run, ask, shown
@@ -43,7 +43,7 @@ class RepositoryFilters(NamesArguments):
     state: Literal["active", "paused", "inactive"] | None = None
 
 
-@operation("GET", "/repositories", RepositoryFilters, RepositoryPage)
+@operation("GET", "/repositories", RepositoryFilters, RepositoryPage, rule=Rule.READ)
 async def list_repositories(app: Application, actor: Actor, asked: RepositoryFilters) -> RepositoryPage:
     """The registered repositories, by name."""
     states = {row.name: row.state for row in await app.repositories.states()}
@@ -53,7 +53,7 @@ async def list_repositories(app: Application, actor: Actor, asked: RepositoryFil
     return RepositoryPage(items=items, next_cursor=next_cursor)
 
 
-@operation("GET", "/repositories/{name}", NoArguments, RepositoryDetail)
+@operation("GET", "/repositories/{name}", NoArguments, RepositoryDetail, rule=Rule.READ)
 async def get_repository(app: Application, actor: Actor, asked: NoArguments, *, name: str) -> RepositoryDetail:
     """One repository."""
     return await _detail(app, name)
@@ -85,7 +85,7 @@ def entry_schema(
     return {**kept, "properties": properties, "title": kind.__name__, "description": kind.__doc__}
 
 
-@operation("POST", "/repositories", NewRepository, RepositoryDetail)
+@operation("POST", "/repositories", NewRepository, RepositoryDetail, rule=Rule.OPERATE)
 async def register(app: Application, actor: Actor, asked: NewRepository) -> RepositoryDetail:
     """Register a repository. It is synced within seconds, unless its schedule is never. Folders of the server, and
     addresses outside the public internet, are refused over HTTP unless the operator allows them."""
@@ -99,7 +99,7 @@ async def register(app: Application, actor: Actor, asked: NewRepository) -> Repo
     return await _detail(app, (await add_repository(app.catalog, definition, origin=origin)).name)
 
 
-@operation("PUT", "/repositories/{name}", NewRepository, RepositoryDetail)
+@operation("PUT", "/repositories/{name}", NewRepository, RepositoryDetail, rule=Rule.OPERATE)
 async def put_repository(app: Application, actor: Actor, asked: NewRepository, *, name: str) -> RepositoryDetail:
     """Register a repository, or give one that was registered over HTTP or by command exactly this definition; its
     source cannot be changed. Repeating the request changes nothing."""
@@ -146,21 +146,23 @@ class Change(RootModel[dict[str, Any]]):
         return {**kept, "properties": entry["properties"] | pause["properties"]}
 
 
-@operation("PATCH", "/repositories/{name}", Change, RepositoryDetail)
+@operation("PATCH", "/repositories/{name}", Change, RepositoryDetail, rule=Rule.MAINTAIN)
 async def change(app: Application, actor: Actor, asked: Change, *, name: str) -> RepositoryDetail:
     """Pause or resume a repository, or change its definition. Omitted keys stay unchanged; null restores the default. A
     repository of the registry file or of a group can be paused and resumed here; everything else is changed in the
     file. Concurrent changes of different keys do not undo each other."""
-    return await change_if(app, actor, asked, name, None)
+    return await change_if(app, actor, asked, name=name, versions=None)
 
 
+@ruled(Rule.MAINTAIN)
 async def change_if(
-    app: Application, actor: Actor, asked: Change, name: str, versions: Collection[str] | None
+    app: Application, actor: Actor, asked: Change, *, name: str, versions: Collection[str] | None
 ) -> RepositoryDetail:
     """As `change`, if the repository has one of the `versions`, as the client knows it. Raises RepositoryChanged if it
     was changed since."""
-    actor.require(Role.OPERATE)
     pause, definition = _split(asked.root)
+    if definition:
+        actor.require(Rule.OPERATE)
     expected = None if versions is None else await app.repositories.get(name)
     if versions is not None and expected is not None and expected.version not in versions:
         raise RepositoryChanged(
@@ -196,7 +198,7 @@ def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:
     return pause, {key: value for key, value in changes.items() if key in CHANGEABLE}
 
 
-@operation("DELETE", "/repositories/{name}", NoArguments, Run, executes=True, uses_index=True)
+@operation("DELETE", "/repositories/{name}", NoArguments, Run, rule=Rule.OPERATE, executes=True, uses_index=True)
 async def remove(app: Application, actor: Actor, asked: NoArguments, *, name: str) -> Run:
     """Remove a repository with its index. A run does it, after the current one has ended. Its history stays."""
     run = await request_removal(app.repositories, app.runs, name, ask(app, actor, removal=True))
@@ -210,7 +212,7 @@ class Adoption(BaseModel):
     repository: RepositoryDetail
 
 
-@operation("POST", "/repositories/{name}/adopt", NoArguments, Adoption)
+@operation("POST", "/repositories/{name}/adopt", NoArguments, Adoption, rule=Rule.OPERATE)
 async def adopt(app: Application, actor: Actor, asked: NoArguments, *, name: str) -> Adoption:
     """Sync the project that was created again at the path of the repository. The index stays until its first sync has
     ended."""

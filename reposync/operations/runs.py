@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from reposync.content.model import Skip as Skip
 from reposync.errors import RunNotFound, RunStateConflict
 from reposync.next_steps import ShowRun
-from reposync.operations.core import NOTHING, Actor, Arguments, NoArguments, operation
+from reposync.operations.core import NOTHING, Actor, Arguments, NoArguments, Rule, operation
 from reposync.operations.fields import (
     MAX_NAME_CHARS,
     MAX_PAGE_ITEMS,
@@ -275,7 +275,7 @@ async def detail(app: Application, run: StoredRun) -> RunDetail:
     )
 
 
-@operation("GET", "/runs", RunFilters, RunPage)
+@operation("GET", "/runs", RunFilters, RunPage, rule=Rule.READ)
 async def history(app: Application, actor: Actor, asked: RunFilters) -> RunPage:
     """The execution history, newest first. All filters must match. Pages do not shift while runs are added:
     `next_cursor` is a position in the history, not a page number."""
@@ -291,13 +291,13 @@ async def history(app: Application, actor: Actor, asked: RunFilters) -> RunPage:
     return RunPage(items=[shown(stored, run) for run in page], next_cursor=next_cursor)
 
 
-@operation("GET", "/runs/{run_id}", NoArguments, RunDetail)
+@operation("GET", "/runs/{run_id}", NoArguments, RunDetail, rule=Rule.READ)
 async def get_run(app: Application, actor: Actor, asked: NoArguments, *, run_id: str) -> RunDetail:
     """One run, with its attempts and its first problems. `run_id`: its id, or a unique prefix of it."""
     return await detail(app, await app.history.get(run_id))
 
 
-@operation("GET", "/runs/{run_id}/problems", ProblemFilters, ProblemPage)
+@operation("GET", "/runs/{run_id}/problems", ProblemFilters, ProblemPage, rule=Rule.READ)
 async def problems(app: Application, actor: Actor, asked: ProblemFilters, *, run_id: str) -> ProblemPage:
     """The files that a run skipped or failed on, with the reason, by path."""
     after = None if asked.cursor is None else key_before(asked.cursor)
@@ -312,7 +312,7 @@ class Cancellation(Arguments):
     if_unshared: StrictBool = Field(False, description="Only if nobody else has requested the run, too.")
 
 
-@operation("POST", "/runs/{run_id}/cancel", Cancellation, RunDetail)
+@operation("POST", "/runs/{run_id}/cancel", Cancellation, RunDetail, rule=Rule.MAINTAIN)
 async def cancel(app: Application, actor: Actor, asked: Cancellation, *, run_id: str) -> RunDetail:
     """Cancel a run. A waiting or blocked run ends at once. A running one ends at the next heartbeat of its worker. One
     that has ended stays unchanged. What was stored stays, and the next run continues from it."""
@@ -323,14 +323,14 @@ async def cancel(app: Application, actor: Actor, asked: Cancellation, *, run_id:
     return await detail(app, await app.runs.cancel(run_id, by=actor.name))
 
 
-@operation("POST", "/runs/{run_id}/approve", NoArguments, RunDetail)
+@operation("POST", "/runs/{run_id}/approve", NoArguments, RunDetail, rule=Rule.OPERATE)
 async def approve(app: Application, actor: Actor, asked: NoArguments, *, run_id: str) -> RunDetail:
     """Approve what a blocked run stopped at, and queue it again."""
     _require_whole(run_id)
     return await detail(app, await app.runs.approve(run_id, ask(app, actor)))
 
 
-@operation("POST", "/runs/{run_id}/retry", NoArguments, RunDetail)
+@operation("POST", "/runs/{run_id}/retry", NoArguments, RunDetail, rule=Rule.MAINTAIN)
 async def retry(app: Application, actor: Actor, asked: NoArguments, *, run_id: str) -> RunDetail:
     """Queue a failed or cancelled run again."""
     _require_whole(run_id)
@@ -341,7 +341,7 @@ class Runs(BaseModel):
     items: list[Run]
 
 
-@operation("POST", "/runs/retry-failed", NoArguments, Runs)
+@operation("POST", "/runs/retry-failed", NoArguments, Runs, rule=Rule.OPERATE)
 async def retry_failed(app: Application, actor: Actor, asked: NoArguments) -> Runs:
     """Queue the last run of each repository again, if it failed."""
     from reposync.catalog.overview import overviews

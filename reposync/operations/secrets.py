@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from reposync.errors import UsageError
-from reposync.operations.core import Actor, NoArguments, Role, operation
+from reposync.operations.core import Actor, NoArguments, Rule, operation
 from reposync.operations.fields import Page, PageArguments, cursor_after, key_before
 from reposync.operations.runs import Run
 from reposync.operations.syncs import SyncOptions, sync
@@ -40,19 +40,21 @@ class SecretsPage(Page[FoundSecret]):
 
 
 # Where secrets are is a map for an attacker: not for everybody who may read.
-@operation("GET", "/secrets", PageArguments, SecretsPage, role=Role.OPERATE)
+@operation("GET", "/secrets", PageArguments, SecretsPage, rule=Rule.MAINTAIN)
 async def found_secrets(app: Application, actor: Actor, asked: PageArguments) -> SecretsPage:
     """The secrets in the indexed files of all repositories, without their values."""
     return await _page(app, asked, None)
 
 
-@operation("GET", "/repositories/{name}/secrets", PageArguments, SecretsPage, role=Role.OPERATE)
+@operation("GET", "/repositories/{name}/secrets", PageArguments, SecretsPage, rule=Rule.MAINTAIN)
 async def repository_secrets(app: Application, actor: Actor, asked: PageArguments, *, name: str) -> SecretsPage:
     """The secrets in the indexed files of a repository, without their values."""
     return await _page(app, asked, (await app.repositories.get(name)).name)
 
 
-@operation("POST", "/repositories/{name}/secrets/purge", NoArguments, Run, executes=True, uses_index=True)
+@operation(
+    "POST", "/repositories/{name}/secrets/purge", NoArguments, Run, rule=Rule.MAINTAIN, executes=True, uses_index=True
+)
 async def purge(app: Application, actor: Actor, asked: NoArguments, *, name: str) -> Run:
     """Request a sync now, which applies the present rules for secrets to all that is indexed, as each sync does. It
     does not replace rotating a secret."""

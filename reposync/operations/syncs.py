@@ -21,7 +21,7 @@ from reposync.errors import (
     UsageError,
 )
 from reposync.next_steps import ApplyRegistry
-from reposync.operations.core import Actor, Arguments, NoArguments, Role, operation
+from reposync.operations.core import Actor, Arguments, NoArguments, Rule, operation, ruled
 from reposync.operations.runs import Run, ask, shown
 
 if TYPE_CHECKING:
@@ -39,10 +39,13 @@ class SyncOptions(Arguments):
     allow_mass_delete: StrictBool = Field(False, description="Let it delete more than half of the indexed files.")
 
 
-@operation("POST", "/repositories/{name}/sync", SyncOptions, Run, executes=True, uses_index=True)
+@operation("POST", "/repositories/{name}/sync", SyncOptions, Run, rule=Rule.MAINTAIN, executes=True, uses_index=True)
 async def sync(app: Application, actor: Actor, asked: SyncOptions, *, name: str) -> Run:
     """Request a sync. Answers at once with the run that does it. A run that is already queued is returned, and no
     second one is queued; a running one is followed by a new one."""
+    if asked.allow_mass_delete:
+        # As an approval.
+        actor.require(Rule.OPERATE)
     return await enqueue(app, actor, await _syncable(app, name), asked)
 
 
@@ -67,7 +70,7 @@ class Target(SyncOptions):
     )
 
 
-@operation("POST", "/sync", Target, Run, executes=True, uses_index=True, is_slow=True)
+@operation("POST", "/sync", Target, Run, rule=Rule.OPERATE, executes=True, uses_index=True, is_slow=True)
 async def sync_target(app: Application, actor: Actor, asked: Target) -> Run:
     """Request a sync of a repository by its name, address or folder. What is not registered is registered for syncs on
     request, once its source answers; over HTTP, only names are taken."""
@@ -117,7 +120,7 @@ class Discovery(Arguments):
     allow_mass_delete: StrictBool = Field(False, description="Believe a listing that lost more than half of a group.")
 
 
-@operation("POST", "/discover", Discovery, Names, is_slow=True)
+@operation("POST", "/discover", Discovery, Names, rule=Rule.OPERATE, is_slow=True)
 async def discover(app: Application, actor: Actor, asked: Discovery) -> Names:
     """List the projects of the registered groups, register new ones, and name all repositories that are synced. A group
     that fails does not stop the others."""
@@ -157,7 +160,7 @@ class TargetWords(Arguments):
     )
 
 
-@operation("GET", "/targets", TargetWords, Names, role=Role.OPERATE)
+@operation("GET", "/targets", TargetWords, Names, rule=Rule.OPERATE)
 async def targets(app: Application, actor: Actor, asked: TargetWords) -> Names:
     """The names of repositories, also of those that a sync would register, and without a target of all that are
     synced."""
@@ -220,7 +223,7 @@ class Plan(BaseModel):
     blocked: str | None
 
 
-@operation("GET", "/plan", PlanOptions, Plan, role=Role.OPERATE, uses_index=True, is_slow=True)
+@operation("GET", "/plan", PlanOptions, Plan, rule=Rule.OPERATE, uses_index=True, is_slow=True)
 async def plan(app: Application, actor: Actor, asked: PlanOptions) -> Plan:
     """What a sync would do, without any write. It reads the files that it would sync."""
     from reposync.sync.progress import RunProgress
@@ -244,7 +247,7 @@ class VerifyOptions(Arguments):
 
 # It reads the whole index, and with `source` the repository: not for everybody who may read.
 @operation(
-    "GET", "/repositories/{name}/verify", VerifyOptions, Verdict, role=Role.OPERATE, uses_index=True, is_slow=True
+    "GET", "/repositories/{name}/verify", VerifyOptions, Verdict, rule=Rule.MAINTAIN, uses_index=True, is_slow=True
 )
 async def verify(app: Application, actor: Actor, asked: VerifyOptions, *, name: str) -> Verdict:
     """Prove that the index holds precisely the indexed files of the recorded commit. Every point is read and compared
@@ -260,7 +263,9 @@ class RepairOptions(Arguments):
     full: StrictBool = Field(False, description="Read every file again, which repairs what only their content shows.")
 
 
-@operation("POST", "/repositories/{name}/repair", RepairOptions, Run, executes=True, uses_index=True)
+@operation(
+    "POST", "/repositories/{name}/repair", RepairOptions, Run, rule=Rule.MAINTAIN, executes=True, uses_index=True
+)
 async def repair(app: Application, actor: Actor, asked: RepairOptions, *, name: str) -> Run:
     """Request a run that compares every point with the manifest, and repairs differences."""
     row = await _syncable(app, name)
@@ -271,7 +276,7 @@ class Leftovers(BaseModel):
     items: list[Leftover]
 
 
-@operation("GET", "/leftovers", NoArguments, Leftovers, role=Role.OPERATE, uses_index=True, is_slow=True)
+@operation("GET", "/leftovers", NoArguments, Leftovers, rule=Rule.OPERATE, uses_index=True, is_slow=True)
 async def leftovers(app: Application, actor: Actor, asked: NoArguments) -> Leftovers:
     """Points of no registered repository, by collection and name."""
     from reposync.app.verification import find_orphaned_points
@@ -293,7 +298,9 @@ class Removed(BaseModel):
     run: Run | None
 
 
-@operation("DELETE", "/leftovers/{repository_id}", RemovalOptions, Removed, uses_index=True, is_slow=True)
+@operation(
+    "DELETE", "/leftovers/{repository_id}", RemovalOptions, Removed, rule=Rule.OPERATE, uses_index=True, is_slow=True
+)
 async def remove_leftovers(app: Application, actor: Actor, asked: RemovalOptions, *, repository_id: str) -> Removed:
     """Remove the points of a repository that is not registered from all collections, in a run of their own."""
     from reposync.app.verification import find_orphaned_points, remove_orphaned_points
@@ -328,19 +335,19 @@ async def _always() -> bool:
     return True
 
 
-@operation("GET", "/repositories/{name}/wait", WaitFor, CommitState)
+@operation("GET", "/repositories/{name}/wait", WaitFor, CommitState, rule=Rule.READ)
 async def wait(app: Application, actor: Actor, asked: WaitFor, *, name: str) -> CommitState:
     """Wait until a commit can be searched. Answers as soon as the index holds exactly `commit`, or a descendant of it;
     a commit counts from the end of its sync. It triggers nothing: a sync does. **Plain git servers cannot compare
     commits**: the indexed commit itself counts, and a run that began after the request (`relation` is then `later`)."""
-    return await wait_while_wanted(app, actor, asked, name, _always)
+    return await wait_while_wanted(app, actor, asked, name=name, is_wanted=_always)
 
 
+@ruled(Rule.READ)
 async def wait_while_wanted(
-    app: Application, actor: Actor, asked: WaitFor, name: str, is_wanted: Callable[[], Awaitable[bool]]
+    app: Application, actor: Actor, asked: WaitFor, *, name: str, is_wanted: Callable[[], Awaitable[bool]]
 ) -> CommitState:
     """As `wait`, as long as somebody wants it."""
-    actor.require(Role.READ)
     found = await app.commits.wait(
         name, asked.commit.lower(), asked.timeout, is_wanted=is_wanted, client=actor.credential
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -52,6 +53,12 @@ class Searching:
         self._ask_again: dict[EmbeddingSpec, float] = {}
         # Of collections, which do not change what they were made for. Read again after an error.
         self._specs: dict[str, EmbeddingSpec] = {}
+
+    def of(self, parts: SearchParts) -> Searching:
+        """The same over a part of the repositories. It shares what is known of models and collections."""
+        limited = copy.copy(self)
+        limited._parts = parts
+        return limited
 
     async def words(
         self,
@@ -122,7 +129,8 @@ class Searching:
             found = []
             if scope.served is not None:
                 # A scope of all repositories: no search uses the other collections any more.
-                self._specs = {each: spec for each, spec in self._specs.items() if each in scope.collections}
+                for gone in self._specs.keys() - scope.collections:
+                    del self._specs[gone]
             for physical in sorted(scope.collections):
                 index = self._parts.index(physical)
                 spec = self._specs.get(physical) or await index.spec()
@@ -161,7 +169,7 @@ class Searching:
                 hit, outdated=(hit.version, hit.path) in outdated, repository=names.get(hit.version, hit.repository)
             )
             for hit in hits
-            if hit.version not in met.unwanted
+            if hit.version not in met.unwanted and scope.has(hit.version)
         ], scope
 
     async def _excerpt(self, place: Place, searched: str | Sequence[str] | None) -> Excerpt:

@@ -142,6 +142,20 @@ async def searched_version(database: Database, name: str, *, inactive: bool = Fa
     return None if row.id is None else SearchedVersion(row.physical, row.id, row.by_words)
 
 
+class VersionOwner(NamedTuple):
+    """A live version, the repository that it belongs to, and its collection."""
+
+    id: str
+    repository_id: str
+    physical: str
+
+
+async def version_owners(database: Database) -> list[VersionOwner]:
+    """Of all live versions."""
+    query = select(VERSIONS.c.id, VERSIONS.c.repository_id, VERSIONS.c.physical).where(VERSIONS.c.state == _LIVE)
+    return [VersionOwner(*row) for row in await database.rows(query)]
+
+
 async def repository_names(database: Database, ids: Collection[str]) -> dict[str, str]:
     """Id of a version -> name of its repository."""
     joined = VERSIONS.join(REPOSITORIES, VERSIONS.c.repository_id == REPOSITORIES.c.id)

@@ -122,7 +122,7 @@ class Search:
         words, meaning = None, None
         if len(sparse.indices):
             words = {"query": {"indices": sparse.indices, "values": sparse.values}, "using": SPARSE}
-        if dense is not None and not (query.versions and set(query.versions) <= set(query.by_words)):
+        if dense is not None and not (query.by_words and query.versions and {*query.versions} <= {*query.by_words}):
             # One row is one vector, also for a collection of multivectors.
             meaning = {"query": dense[0] if len(dense) == 1 else dense, "using": DENSE} | self._dense_params
         of_meaning = _without(self._filter, query.by_words)

@@ -7,17 +7,19 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import pytest
 from fastapi.routing import APIRoute
 
+import reposync
 from reposync import operations
 from reposync.api.app import create_app
 from reposync.cli.main import cli
 from reposync.mcp.tools import TOOLS
-from reposync.operations.core import Operation, Role
+from reposync.operations.core import NoArguments, Operation, Rule, operation
 from reposync.operations.paths import PREFIX
 from tests.integration.api.serving import parts_of
 
@@ -101,7 +103,7 @@ def test_each_has_a_route_of_its_own(name: str) -> None:
 
     assert route.methods == {operation.method}
     assert route.path.replace(":path}", "}") == PREFIX + operation.path
-    assert (operation.method == "GET") <= (operation.role is Role.READ or name in EXPENSIVE)
+    assert (operation.method == "GET") <= (operation.rule in (Rule.READ, Rule.READ_EVERYTHING) or name in EXPENSIVE)
 
 
 @EACH
@@ -124,3 +126,33 @@ def test_each_has_a_command_that_performs_it(name: str) -> None:
 def test_each_has_a_tool_or_a_reason_why_not(name: str) -> None:
     tool = TABLE[name].tool
     assert " " in tool or tool in TOOLS
+
+
+# Rules ---------------------------------------------------------------------------------------------------------------
+
+WITHOUT_RULE = {"ask", "detail", "enqueue", "registered", "following"}
+"""Steps of operations, which front ends do not call, and the context of a run that `following` finds by a rule."""
+
+
+def test_nothing_can_be_made_an_operation_without_a_rule() -> None:
+    with pytest.raises(TypeError, match="rule"):
+        operation("GET", "/all", NoArguments, None)  # type: ignore[call-arg]
+
+
+def test_everything_that_front_ends_call_has_a_rule() -> None:
+    """A function of the application that reads as it is given would show everything to everybody."""
+    for module in pkgutil.iter_modules(operations.__path__):
+        for name, value in vars(importlib.import_module(f"{operations.__name__}.{module.name}")).items():
+            if not inspect.isfunction(value) or value.__module__ != f"{operations.__name__}.{module.name}":
+                continue
+            takes_application = "app" in inspect.signature(value).parameters
+            if takes_application and not name.startswith("_") and name not in WITHOUT_RULE:
+                assert isinstance(getattr(value, "rule", None), Rule), f"{module.name}.{name}"
+
+
+def test_front_ends_call_no_step_of_an_operation() -> None:
+    for package in ("api", "mcp", "cli"):
+        for path in (Path(reposync.__file__).parent / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("reposync.operations."):
+                    assert not {each.name for each in node.names} & WITHOUT_RULE - {"following"}, path

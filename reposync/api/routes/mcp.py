@@ -66,7 +66,7 @@ class _Exchange(Response):
                 measurement.outcome = "failed" if result.is_error else "ok"
             return result
 
-        server = make_server(parts.version, call, caller.actor.role)
+        server = make_server(parts.version, call, caller.actor)
         # Made for this request alone: with `stateless` it would keep none either, but it starts only once.
         manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
         async with manager.run():

@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from reposync.api.routing import ApiParts, Router
-from reposync.operations.core import Role
+from reposync.operations.core import Rule
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ class Alive(BaseModel):
 
 
 class ComponentHealth(BaseModel):
-    """`since`: when the status last changed. Clients without a token get the status only: reasons quote addresses, and
-    lines of the registry file."""
+    """`since`: when the status last changed. Clients without a token for all repositories get the status only: reasons
+    quote addresses, and lines of the registry file."""
 
     status: Status
     reason: str | None = None
@@ -67,7 +67,8 @@ def probe_routes(parts: ApiParts) -> APIRouter:
     async def readyz(request: Request, response: Response) -> Readiness:
         found = parts.health.snapshot()
         # A wrong token does not make the daemon unready.
-        is_known = await parts.access.principal_or_none(request) is not None
+        principal = await parts.access.principal_or_none(request)
+        is_known = principal is not None and principal.may(Rule.READ_EVERYTHING)
         response.status_code = 503 if found.status in ("starting", "down") else 200
         components = {
             name: ComponentHealth.model_validate(each) if is_known else ComponentHealth(status=each.status)
@@ -86,7 +87,7 @@ def probe_routes(parts: ApiParts) -> APIRouter:
             raise HTTPException(404)
         # Without tokens everybody is admitted.
         if parts.access.config.metrics != "open":
-            await parts.access.admit(request, Role.READ)
+            await parts.access.admit(request, Rule.READ_EVERYTHING)
         await figures.refresh()
         body, content_type = parts.metrics.render()
         return Response(body, headers={"Content-Type": content_type})

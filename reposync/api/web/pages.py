@@ -20,7 +20,7 @@ from reposync.api.web.repository_pages import show_repositories, show_repository
 from reposync.api.web.runs_page import show_run, show_runs
 from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
 from reposync.operations import runs
-from reposync.operations.core import NOTHING, Operation, Role
+from reposync.operations.core import NOTHING, Operation, Rule
 from reposync.operations.index import Locks, ReleaseOptions, locks, release
 from reposync.operations.repositories import Change, change
 from reposync.operations.syncs import RepairOptions, SyncOptions, repair, sync
@@ -31,7 +31,7 @@ FORM = BodyLimits(max_bytes=16_384, seconds=3.0)
 
 def page_routes(parts: ApiParts) -> APIRouter:
     routes = Router(include_in_schema=False)
-    reader, root = parts.access.page(Role.READ), parts.access.config.root_path
+    reader, root = parts.access.page(Rule.READ), parts.access.config.root_path
 
     def add(path: str, show: Callable[[Page], Awaitable[Response]]) -> None:
         @routes.get(path)
@@ -56,7 +56,7 @@ def page_routes(parts: ApiParts) -> APIRouter:
         ]
         return page.show("api_docs.html", operations=operations)
 
-    @routes.post("/actions/{action}", dependencies=[parts.access.page(Role.OPERATE)])
+    @routes.post("/actions/{action}", dependencies=[parts.access.page(Rule.MAINTAIN)])
     async def act(request: Request, action: str) -> Response:
         """Redirects, so that reloading does not repeat the action: to `back`, the page of the button, if given."""
         form, actor = _fields(await request.form()), actor_of(request)

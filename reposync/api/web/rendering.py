@@ -28,7 +28,7 @@ from reposync.api.routing import ApiParts
 from reposync.api.web.figures import progress
 from reposync.app.application import Application
 from reposync.errors import RepoSyncError
-from reposync.operations.core import Actor, Role
+from reposync.operations.core import Actor, Rule
 from reposync.operations.search import Hit
 from reposync.telemetry.health import Health
 from reposync.words import ago, duration, escape_unprintable, file_address, until, url_of_lines
@@ -76,10 +76,11 @@ class Page:
             "here": self.request.scope["path"].removeprefix(self.root) or "/",
             "signed_in": principal is not None,
             "has_login": principal is not None and principal.has_session,
-            "may_operate": principal is not None and principal.role >= Role.OPERATE,
+            "may": lambda rule: principal is not None and principal.may(Rule(rule)),
+            "maintains": lambda identity: principal is not None and identity in principal.maintains,
             "done": self.query.get("done") if principal is not None else None,
             "refresh_seconds": IDLE_REFRESH_SECONDS,
-            "troubles": _troubles(self.parts.health) if principal is not None else [],
+            "troubles": _troubles(self.parts.health) if principal and principal.may(Rule.READ_EVERYTHING) else [],
         }
         html = environment().get_template(template).render({**common, **values})
         content = html.encode("utf-8", "replace")

@@ -20,7 +20,7 @@ from reposync.api.auth import Access, Principal
 from reposync.api.server import serve_http
 from reposync.app.application import Application
 from reposync.errors import StoreUnavailable
-from reposync.operations.core import Role
+from reposync.operations.core import Rule
 from reposync.store.repository import Registration
 from reposync.store.run import Ask, Run
 from reposync.store.status import RunTrigger
@@ -98,11 +98,11 @@ async def server(access: Access, *, health: Health | None = None, **options: Any
     shows = access.page()
     app = create_app(replace(parts_of(access=access), health=health or Health()))
 
-    @app.get("/test/read", dependencies=[access.requires(Role.READ)])
+    @app.get("/test/read", dependencies=[access.requires(Rule.READ)])
     async def read() -> str:
         return "read"
 
-    @app.post("/test/operate", dependencies=[access.requires(Role.OPERATE)])
+    @app.post("/test/operate", dependencies=[access.requires(Rule.OPERATE)])
     async def operate(request: Request) -> dict[str, list[str]]:
         return {"fields": sorted((await request.form()).keys())}
 

@@ -16,7 +16,7 @@ from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.api.server import HttpAddress, HttpLimits, serve_http
 from reposync.config.sections import HttpConfig
-from reposync.operations.core import Role
+from reposync.operations.core import Rule
 from tests.integration.api.conftest import Daemon
 from tests.integration.api.serving import READER, TOKENS, bearer, eventually
 
@@ -31,7 +31,7 @@ async def serving(daemon: Daemon, idle_seconds: float = 600, **config: object) -
     access = Access(TOKENS, HttpConfig.model_validate(config))
     app = create_app(replace(daemon.parts, access=access))
 
-    @app.get("/test/read", dependencies=[access.requires(Role.READ)])
+    @app.get("/test/read", dependencies=[access.requires(Rule.READ)])
     async def read() -> str:
         return "read"
 

@@ -390,6 +390,7 @@ def _rest() -> dict[str, Call]:
         "DatabaseClock.measure": lambda it: it.database.clock.measure(),
         "index_queries.search_scope": lambda it: index_queries.search_scope(it.database, [it.live.id]),
         "index_queries.searched_version": lambda it: index_queries.searched_version(it.database, "payments"),
+        "index_queries.version_owners": lambda it: index_queries.version_owners(it.database),
         "index_queries.repository_names": lambda it: index_queries.repository_names(it.database, [it.live.id]),
         "index_queries.live_versions": lambda it: index_queries.live_versions(it.database, path="a.py"),
         "index_queries.stored_files": lambda it: index_queries.stored_files(it.database, it.live.id),
