@@ -69,7 +69,7 @@ _IMPATIENT_SECONDS = 3.0
 # Applications of actors that are kept: of those who have asked lately.
 _MOST_LIMITED = 64
 # What all actors share: the limits of what is done at once, and the query over runs that are followed.
-_SHARED = ("searches", "greps", "followed_runs", "workers", "live")
+_SHARED = ("searches", "greps", "followed_runs", "workers", "live", "audit")
 
 
 @dataclass

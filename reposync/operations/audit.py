@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field
 
 from reposync.errors import UsageError
-from reposync.operations.core import Actor, Role, operation
+from reposync.operations.core import Actor, Rule, operation
 from reposync.operations.fields import MAX_NAME_CHARS, Moment, Page, PageArguments, PlainText, cursor_after, key_before
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class AuditFilters(PageArguments):
     until: Moment | None = Field(None, description="Before then.")
 
 
-@operation("GET", "/audit", AuditFilters, AuditPage, role=Role.OPERATE)
+@operation("GET", "/audit", AuditFilters, AuditPage, rule=Rule.OPERATE)
 async def audit(app: Application, actor: Actor, asked: AuditFilters) -> AuditPage:
     """Who searched and read what. Entries are written within a second. Empty unless `audit.enabled` is set."""
     before = None if asked.cursor is None else _place(key_before(asked.cursor))

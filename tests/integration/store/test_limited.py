@@ -12,6 +12,7 @@ from sqlalchemy import Table, delete, select, text
 
 from reposync.errors import RepoSyncError
 from reposync.finding import Finding
+from reposync.store.audit import AuditLog
 from reposync.store.credentials import Credentials, OAuthClients
 from reposync.store.database import Database
 from reposync.store.endings import Finish
@@ -26,6 +27,7 @@ from tests.integration.store.calls import CALLS, Installation, row_of
 from tests.integration.store.conftest import COMMIT, Store
 
 ONLY_FOR_ALL = {
+    "AuditLog.page",
     "Credentials.end_own",
     "Credentials.find",
     "Credentials.grant",
@@ -68,6 +70,7 @@ def on(it: Installation, database: Database) -> Installation:
         sessions=StoredEndedSessions(lambda: database),
         credentials=Credentials(database),
         clients=OAuthClients(database),
+        audit=AuditLog(database),
     )
 
 
