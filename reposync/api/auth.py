@@ -19,10 +19,12 @@ from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
 from itsdangerous import BadSignature, TimestampSigner
 
+from reposync.access.changes import RightsChange
 from reposync.api.errors import AccessDenied, LoginNeeded
+from reposync.app.gitlab_access import Sight
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
-from reposync.errors import RepoSyncError
+from reposync.errors import ReaderRefused, RepoSyncError
 from reposync.operations.core import Actor, Role, Rule
 from reposync.operations.paths import COMMAND_HEADER, USER_HEADER
 from reposync.visible import EVERYTHING, NOTHING
@@ -43,7 +45,14 @@ _MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
 # Clocks of pods differ: a session may have begun on another pod a moment from now.
 _SKEW_SECONDS = 60.0
 
-_documented = HTTPBearer(auto_error=False, description="One of the tokens in REPOSYNC_API_TOKEN.")
+GITLAB_HEADER = "PRIVATE-TOKEN"
+"""In which scripts send a token of GitLab."""
+
+_documented = HTTPBearer(
+    auto_error=False,
+    description="One of the tokens in REPOSYNC_API_TOKEN; with `access: gitlab` also an access token of GitLab, which "
+    "may be sent as `PRIVATE-TOKEN`, too.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,17 @@ class EndedSessions(Protocol):
     async def has_ended(self, session_id: str) -> bool: ...
 
 
+class ReaderSights(Protocol):
+    """What owners of GitLab's tokens see: `GitLabAccess`."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def sight(self, token: str, *, address: str | None = None) -> Sight: ...
+
+    async def change(self, change: RightsChange) -> None: ...
+
+
 class Access:
     """`tokens`: each is `read:SECRET`, `operate:SECRET`, or a bare secret, which may operate. Without any, every client
     may do everything; the server then listens on loopback only."""
@@ -109,17 +129,20 @@ class Access:
         *,
         ended: EndedSessions | None = None,
         command_key: str = "",
+        readers: ReaderSights | None = None,
     ) -> None:
-        """`command_key`: what commands of this machine send; empty: none does."""
+        """`command_key`: what commands of this machine send; empty: none does. `readers`: with `access: gitlab`."""
         parsed = (ApiToken.parse(token) if isinstance(token, str) else token for token in tokens)
         self._tokens = {each.key_id: each for each in (Token(token, number) for number, token in enumerate(parsed, 1))}
         self._ended = ended
+        self.readers = readers
         self._command_key = digest(command_key) if command_key else None
         self.config = config or HttpConfig()
 
     @property
     def has_tokens(self) -> bool:
-        return bool(self._tokens)
+        """Whether a credential is needed."""
+        return bool(self._tokens) or self.readers is not None
 
     def requires(self, rule: Rule) -> Any:
         """A dependency of routes with this rule; its value is the Principal. Raises AccessDenied, RoleMissing."""
@@ -158,11 +181,17 @@ class Access:
         if key is not None and self._command_key is not None and hmac.compare_digest(digest(key), self._command_key):
             name = unquote(request.headers.get(USER_HEADER, "a command"))[:200]
             return Principal.at_terminal(name)
-        if not self._tokens:
+        if not self.has_tokens:
             return Principal(ANONYMOUS, Role.OPERATE, visible=EVERYTHING, maintains=EVERYTHING)
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" and self.readers is not None:
+            secret = request.headers.get(GITLAB_HEADER, "")
+            scheme = "bearer" if secret else scheme
         if scheme.lower() == "bearer":
-            token = self._verified(request, secret.strip())
+            token = self._known(secret.strip())
+            if token is None and self.readers is not None:
+                return await self._reader(request, self.readers, secret.strip())
+            token = self._verified(request, token)
             return _principal(token, token.name, token.key_id)
         session = self.session(self._cookie(request))
         if session is None or (self._ended is not None and await self._ended.has_ended(session.id)):
@@ -181,7 +210,8 @@ class Access:
 
     def log_in(self, request: Request, response: Response, secret: str) -> None:
         """Begin a session with the browser that gets `response`. Raises AccessDenied."""
-        self._set_cookie(request, response, self._verified(request, secret).begin(), SESSION_SECONDS)
+        token = self._verified(request, self._known(secret))
+        self._set_cookie(request, response, token.begin(), SESSION_SECONDS)
 
     async def log_out(self, request: Request, response: Response) -> None:
         """End the session of this browser, on every pod. Raises StoreUnavailable."""
@@ -196,16 +226,35 @@ class Access:
         name = self._cookie_name(request)
         response.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="lax")
 
-    def _verified(self, request: Request, secret: str) -> Token:
+    async def _reader(self, request: Request, readers: ReaderSights, secret: str) -> Principal:
+        """Whoever GitLab knows by this token. Raises AccessDenied, TooManyUnknownTokens, RightsUnavailable."""
+        address = request.client.host if request.client else ""
+        try:
+            sight = await readers.sight(secret, address=address)
+        except ReaderRefused as error:
+            log.warning("a token was refused", extra={"address": address})
+            raise AccessDenied(error.message, remedy="Make an access token with the scope read_api.") from None
+        return Principal(
+            f"@{sight.reader.username}",
+            Role.READ,
+            credential=f"gitlab user {sight.reader.user_id}",
+            visible=sight.visible,
+            maintains=sight.maintains,
+        )
+
+    def _known(self, secret: str) -> Token | None:
         given, found = digest(secret), None
         # In a time that does not depend on the token.
         for each in self._tokens.values():
             if hmac.compare_digest(each.digest, given):
                 found = each
-        if found is None:
+        return found
+
+    def _verified(self, request: Request, token: Token | None) -> Token:
+        if token is None:
             log.warning("a token was refused", extra={"address": request.client.host if request.client else ""})
             raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
-        return found
+        return token
 
     def _cookie_name(self, request: Request) -> str:
         """With the prefixes that make browsers reject the cookie from other hosts and over plain http."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 from urllib.parse import quote
 
@@ -231,6 +232,8 @@ async def error_response(scope: Scope, error: RepoSyncError) -> Response:
         response = Response(body, error.status, media_type="application/json")
     if error.status == 503:
         response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if error.status == 429:
+        response.headers["Retry-After"] = str(ceil(error.retry_after_seconds or RETRY_AFTER_SECONDS))
     if isinstance(error, ApiError):
         response.headers.update(error.headers)
     return response

@@ -16,6 +16,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from reposync.access.changes import RightsChange, read_change
 from reposync.app.application import Application
 from reposync.catalog.targets import server_at
 from reposync.config.registry import GitLabInstance, signing_key
@@ -208,17 +209,33 @@ def read_event(kind: str, body: bytes | bytearray) -> Push | Reason:
             return Reason.OTHER_EVENT
 
 
+def read_rights_change(kind: str, body: bytes | bytearray) -> RightsChange | None:
+    """Of a system hook; None for an event that changes no rights. Raises WebhookInvalid."""
+    if kind != "System Hook":
+        raise WebhookInvalid(
+            "This is not an event of a system hook.", remedy="Add the hook in the Admin area of GitLab."
+        )
+    try:
+        return read_change(body)
+    except ValidationError as error:
+        raise _invalid(error) from None
+
+
 def _parsed(model: type[M], body: bytes | bytearray) -> M:
     try:
         # 25 MB take 20 ms: unused fields never become Python objects. Nesting over 200 levels is refused.
         return model.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise WebhookInvalid(
-            f"This is not an event as GitLab sends it: {where}: {first['msg']}.",
-            remedy="If the hook has a custom template, remove it.",
-        ) from None
+        raise _invalid(error) from None
+
+
+def _invalid(error: ValidationError) -> WebhookInvalid:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(map(str, first["loc"])) or "the body"
+    return WebhookInvalid(
+        f"This is not an event as GitLab sends it: {where}: {first['msg']}.",
+        remedy="If the hook has a custom template, remove it.",
+    )
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------

@@ -104,13 +104,14 @@ async def serve_until_stopped(
     from reposync.api.auth import Access
     from reposync.api.server import check_exposure, serve_http
     from reposync.app.daemon import Daemon
+    from reposync.app.gitlab_access import GitLabAccess
     from reposync.errors import first_error
     from reposync.store.status import LOST, RunStatus, RunTrigger
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
 
-    check_exposure(host, has_tokens=bool(environment.api_tokens))
-    http = loaded.registry.http
+    http, server = loaded.registry.http, loaded.registry.access_server
+    check_exposure(host, has_tokens=bool(environment.api_tokens) or server is not None)
     if root_path is not None:
         http = http.model_copy(update={"root_path": root_path})
     triggers = [each.value for each in RunTrigger]
@@ -124,7 +125,8 @@ async def serve_until_stopped(
     daemon = Daemon(environment, loaded, roles, metrics, health, secrets, clock)
     _on_signals(daemon.stop, daemon.read_registry)
     command_key = token_urlsafe()
-    access = Access(environment.api_tokens, http, ended=daemon.ended_sessions, command_key=command_key)
+    readers = None if server is None else GitLabAccess(server, http.rights, daemon.application)
+    access = Access(environment.api_tokens, http, ended=daemon.ended_sessions, command_key=command_key, readers=readers)
     parts = ApiParts(
         health=health,
         metrics=metrics,
@@ -140,6 +142,8 @@ async def serve_until_stopped(
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine has full access over HTTP")
+            if readers is not None:
+                resources.push_async_callback(readers.close)
             if metrics.traces is not None:
                 resources.push_async_callback(asyncio.to_thread, metrics.traces.close)
             with announced(environment, address.url, key=command_key, has_workers=roles.workers):

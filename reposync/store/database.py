@@ -51,6 +51,8 @@ PROBE = """
     END $$"""
 # The channel of LISTEN and NOTIFY that says: a worker may have something to do.
 QUEUE = "reposync_queue"
+# The one that says whose rights in GitLab have changed.
+RIGHTS = "reposync_rights"
 # How long a writer's connection waits inside SQLite, which delays cancellation.
 _TRY_SECONDS = 0.02
 POOL: dict[str, Any] = {"pool_size": 8, "max_overflow": 7, "pool_timeout": 30.0}
@@ -137,6 +139,7 @@ class Database:
         self._lock_seconds = lock_seconds
         self._commits = 0
         self._subscribers: list[Callable[[], None]] = []
+        self._hearers: list[Callable[[str], None]] = []
         self.where = address.where  # for people, without user and password
         self.clock = DatabaseClock(clock, self._ask_time if self.is_postgresql else None)
 
@@ -283,6 +286,22 @@ class Database:
     def notify(self) -> None:
         for subscriber in self._subscribers:
             subscriber()
+
+    def hear(self, hearer: Callable[[str], None]) -> None:
+        """`hearer` is called with what `tell` tells in any process, and with an empty text if something may have been
+        missed. On SQLite processes do not hear each other."""
+        self._hearers.append(hearer)
+
+    async def tell(self, text: str) -> None:
+        """Tell a short text to those who `hear`, in this process at once."""
+        self.heard(text)
+        if self.is_postgresql:
+            async with self.write() as connection:
+                await connection.execute(select(func.pg_notify(RIGHTS, text)))
+
+    def heard(self, text: str) -> None:
+        for hearer in self._hearers:
+            hearer(text)
 
     def moment(self, after_seconds: float = 0.0) -> ColumnElement[datetime]:
         """The database's time (plus so many seconds) in SQL: the one clock that all its users share."""

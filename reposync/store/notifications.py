@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from reposync.errors import StoreUnavailable, TooManyWatchers
 from reposync.next_steps import NextStep
-from reposync.store.database import PROBE, QUEUE, Database
+from reposync.store.database import PROBE, QUEUE, RIGHTS, Database
 from reposync.supervision import Backoff
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,9 @@ async def _listen_on(connection: Any, database: Database) -> None:
     connection.add_termination_listener(lambda _: closed.set())
     try:
         await connection.add_listener(QUEUE, lambda *_: database.notify())
+        await connection.add_listener(RIGHTS, lambda *said: database.heard(said[-1]))
         database.notify()  # something may have been announced before
+        database.heard("")
         while not closed.is_set():
             try:
                 async with asyncio.timeout(_PROBE_SECONDS):

@@ -6,10 +6,11 @@ import difflib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, Text, and_, case, cast, delete, func, null, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from reposync.config.schedule import Schedule, ScheduleError
@@ -43,6 +44,17 @@ _REGISTERED = set(Registration.model_fields) - {"name"}
 _ELSEWHERE = frozenset({"location", "source", "branch", "collection"})
 _STATE_COLUMNS = tuple(column for column in REPOSITORY_COLUMNS if column.name not in ("definition", "resolved"))
 _NOT_INDEXED = frozenset({"name", "schedule", "timezone", "username", "password", "readers"})
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryPlace:
+    """`readers`: as in its definition."""
+
+    id: str
+    source: str
+    location: str
+    project_id: int | None
+    readers: frozenset[str]
 
 
 class Repositories(Stored):
@@ -80,6 +92,18 @@ class Repositories(Stored):
         """All repositories, or these, by name, without their definitions: cheap to read."""
         which = [] if identities is None else [REPOSITORIES.c.id.in_(sorted(identities))]
         return [Repository.of(row) for row in await self._rows(select(*_STATE_COLUMNS).where(*which))]
+
+    async def places(self) -> Sequence[RepositoryPlace]:
+        """Of all repositories: what decides who may read them."""
+        columns = REPOSITORIES.c
+        # Few definitions name readers, and parsing a thousand of them takes longer than the query.
+        named = case((cast(columns.resolved, Text).like('%"readers"%'), columns.resolved), else_=null()).label("named")
+        query = select(columns.id, columns.source, columns.location, columns.project_id, named)
+        rows = await self._rows(query)
+        return [
+            RepositoryPlace(row.id, row.source, row.location, row.project_id, frozenset(_readers(row.named)))
+            for row in rows
+        ]
 
     async def names(self) -> Sequence[str]:
         """All names, sorted."""
@@ -358,6 +382,10 @@ def scheduled(definition: Registration, now: datetime, last_sync_at: datetime | 
 async def outdate_links(connection: Connection, identity: str) -> None:
     """The name or the address has changed: the next run writes it to the points."""
     await connection.execute(update(VERSIONS).where(VERSIONS.c.repository_id == identity).values(links=""))
+
+
+def _readers(resolved: Mapping[str, Any] | None) -> Sequence[str]:
+    return (resolved or {}).get("readers") or ()
 
 
 def _indexed(resolved: Mapping[str, Any] | None) -> dict[str, Any]:

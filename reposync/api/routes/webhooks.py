@@ -1,10 +1,11 @@
-"""`POST /api/v1/webhooks/gitlab`: push events of GitLab."""
+"""`POST /api/v1/webhooks/gitlab`: push events of GitLab. `.../gitlab-system`: what changes rights there."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import time
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Request, Response
@@ -25,13 +26,16 @@ from reposync.app.webhooks import (
     listening,
     may_have_sent,
     read_event,
+    read_rights_change,
     receive_push,
 )
+from reposync.config.registry import GitLabInstance
 from reposync.operations.paths import PREFIX
 
 log = logging.getLogger(__name__)
 
 PATH = f"{PREFIX}/webhooks/gitlab"
+SYSTEM_PATH = f"{PREFIX}/webhooks/gitlab-system"
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
 """The limit of GitLab itself."""
@@ -46,6 +50,12 @@ class DeliveryAnswer(BaseModel):
     status: Literal["queued", "ignored"]
     runs: list[TriggeredRun]
     ignored: list[Ignored]
+
+
+class SystemEventAnswer(BaseModel):
+    """`forgotten`: answers of GitLab that the event outdates are not used any more, on every pod."""
+
+    status: Literal["forgotten", "ignored"]
 
 
 _ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -95,6 +105,30 @@ def webhook_routes(parts: ApiParts) -> APIRouter:
         response.status_code = 202 if runs else 200
         return DeliveryAnswer(status="queued" if runs else "ignored", runs=runs, ignored=ignored)
 
+    @routes.post(
+        SYSTEM_PATH,
+        summary="Receive an event of a system hook of GitLab",
+        description="For a system hook of the server that decides who sees what (`http.gitlab`). Authenticated by its "
+        "secret token or signature. Events that change no rights get 200.",
+        openapi_extra={"requestBody": {**_BODY["requestBody"], "description": "An event of a system hook."}},
+    )
+    async def gitlab_system_hook(
+        request: Request,
+        x_gitlab_event: Annotated[str, Header()] = "",
+        x_gitlab_token: Annotated[str, Header()] = "",
+        webhook_id: Annotated[str, Header()] = "",
+        webhook_timestamp: Annotated[str, Header()] = "",
+        webhook_signature: Annotated[str, Header()] = "",
+    ) -> SystemEventAnswer:
+        given = Credentials(x_gitlab_token, webhook_id, webhook_timestamp, webhook_signature)
+        readers = parts.access.readers
+        async with receiver.delivery(request, given) as (body, senders):
+            change = read_rights_change(x_gitlab_event, body)
+        if change is None or readers is None or readers.url not in [server.url for server in senders]:
+            return SystemEventAnswer(status="ignored")
+        await readers.change(change)
+        return SystemEventAnswer(status="forgotten")
+
     return routes
 
 
@@ -106,8 +140,21 @@ class WebhookReceiver:
         self._free_bytes = MAX_BODIES_BYTES
 
     async def receive(self, request: Request, given: Credentials, kind: str, delivery: str) -> list[Outcome]:
-        app = self._parts.application()
-        servers = listening(app.configuration.registry.gitlab)
+        async with self.delivery(request, given) as (body, senders):
+            event = read_event(kind, body)
+        # The memory of the body is free again: the event has what is needed of it.
+        if isinstance(event, Reason):
+            return [ignored_push(event)]
+        # Without a time limit: GitLab waits for ten seconds, does not send every push again, and the run is queued
+        # although it has given up.
+        return await receive_push(self._parts.application(), event, senders, delivery)
+
+    @contextlib.asynccontextmanager
+    async def delivery(
+        self, request: Request, given: Credentials
+    ) -> AsyncGenerator[tuple[bytearray, list[GitLabInstance]], None]:
+        """The body of an authenticated delivery, and the servers that may have sent it."""
+        servers = listening(self._parts.application().configuration.registry.gitlab)
         candidates = [server for server in servers if may_have_sent(server, given)]
         with contextlib.ExitStack() as held:
             body = await self._body(request, held) if candidates else bytearray()
@@ -119,13 +166,7 @@ class WebhookReceiver:
                 address = request.client.host if request.client else ""
                 log.warning("a webhook was refused", extra={"address": address, "error": str(error)})
                 raise
-            event = read_event(kind, body)
-        # The memory of the body is free again: the event has what is needed of it.
-        if isinstance(event, Reason):
-            return [ignored_push(event)]
-        # Without a time limit: GitLab waits for ten seconds, does not send every push again, and the run is queued
-        # although it has given up.
-        return await receive_push(app, event, senders, delivery)
+            yield body, senders
 
     async def _body(self, request: Request, held: contextlib.ExitStack) -> bytearray:
         """The body, whose memory is taken until `held` closes. All of them together have a limit."""
