@@ -9,9 +9,11 @@ from reposync.access.gitlab import GitLabRights
 from reposync.access.readers import Reader, Readers, Wanted
 from reposync.config.registry import GitLabInstance
 from reposync.outgoing import RetryPolicy
-from tests.fixtures.databases import database_url, postgresql, upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.databases import database_kind, database_url, postgresql, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.gitlab_server import GitLabServer, Project, User
 from tests.fixtures.repositories import GitRepository
+from tests.fixtures.rights_world import Seconds
+from tests.integration.sync.conftest import qdrant  # noqa: F401
 
 TOKEN = "glpat-of-ada"
 ONE_ATTEMPT = RetryPolicy(attempts=1, longest_wait_seconds=0.0, within_seconds=15.0)
@@ -46,16 +48,6 @@ class People:
 
     def forget(self) -> None:
         self.gitlab.log.forget()
-
-
-class Seconds:
-    """A clock that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from reposync.access.readers import Readers, Wanted
 from reposync.access.strangers import MAX_QUESTIONS, REFUSED_PER_MINUTE
 from reposync.errors import ReaderRefused, RightsUnavailable, TooManyUnknownTokens
 from tests.fixtures.pods import until
-from tests.integration.access.conftest import TOKEN, People, Seconds, read
+from tests.fixtures.rights_world import Seconds
+from tests.integration.access.conftest import TOKEN, People, read
 
 
 async def test_an_active_reader_costs_one_question_a_minute_and_an_inactive_one_none(

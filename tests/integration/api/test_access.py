@@ -113,6 +113,7 @@ async def test_no_body_is_read_before_the_client_is_admitted(root: str) -> None:
     assert refused == {
         # There is no database behind this server, and so no secret of a webhook.
         ("POST", "/api/v1/webhooks/gitlab"): 503,
+        ("POST", "/api/v1/webhooks/gitlab-system"): 503,
         ("POST", "/logout"): 303,
         ("POST", "/actions/sync"): 303,
         ("POST", "/no/such/page"): 404,
