@@ -81,7 +81,7 @@ class GitLabRights:
     ) -> None:
         """Opens no connection."""
         self.url = server.url
-        self._http = HttpClient(
+        self.http = HttpClient(
             server.url,
             _ERRORS,
             ca_file=server.ca_file,
@@ -128,7 +128,7 @@ class GitLabRights:
         )
 
     async def close(self) -> None:
-        await self._http.close()
+        await self.http.close()
 
     async def _code(self, token: str, batch: Sequence[int]) -> Answer:
         ids = [f"gid://gitlab/Project/{number}" for number in batch]
@@ -165,18 +165,18 @@ class GitLabRights:
 
         async def attempt() -> dict[str, Any]:
             # A redirect is not followed, not even on the same server: it leads to a login page.
-            exchange = self._http.stream(
+            exchange = self.http.stream(
                 method, f"{self.url}{path}", kind=kind, headers=headers, content=content, follow_redirects=False
             )
             async with exchange as response:
-                body = await self._http.read(response, MAX_ANSWER_BYTES)
+                body = await self.http.read(response, MAX_ANSWER_BYTES)
             document = _json(body)
             if not isinstance(document, dict):
                 raise TransientFailure("the answer is no JSON object", corrupt=True)
             return document
 
         try:
-            return await self._http.retry(
+            return await self.http.retry(
                 attempt, doing=f"Asking {self.url} what a reader may see", remedy="Try again in a moment."
             )
         except HttpRefused as refused:

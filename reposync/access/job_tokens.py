@@ -18,6 +18,7 @@ import jwt
 import orjson
 
 from reposync.clock import elapsed_seconds
+from reposync.errors import ReaderRefused, RightsUnavailable
 from reposync.http_client import HttpClient, HttpRefused, TransientFailure
 from reposync.outgoing import OtherServer
 
@@ -36,14 +37,6 @@ _ALGORITHM: Final = "RS256"
 _CLAIMS: Final = ("iss", "aud", "exp", "nbf", "iat", "sub", "job_project_id")
 
 
-class JobTokenRefused(Exception):
-    """The text says why, without any part of the token."""
-
-
-class KeysUnavailable(Exception):
-    """GitLab's keys cannot be read now: the token may be valid."""
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """`project_id`: of the project that runs the job. In the pipeline of a fork's merge request that is not the project
@@ -52,12 +45,6 @@ class Job:
     project_id: int
     project_path: str
     name: str
-
-
-def is_job_token(token: str) -> bool:
-    """Whether it has the form of a signed token: three parts, of which the first is a JSON object in base64. GitLab's
-    own tokens never begin so."""
-    return token.startswith("eyJ") and token.count(".") == 2
 
 
 class JobTokens:
@@ -83,15 +70,16 @@ class JobTokens:
         self._reading = asyncio.Lock()
 
     async def verify(self, token: str) -> Job:
-        """Raises JobTokenRefused, KeysUnavailable."""
+        """Raises ReaderRefused, which quotes no part of the token, and RightsUnavailable if GitLab's keys cannot be
+        read now: the token may be valid."""
         if len(token) > MAX_TOKEN_CHARS:
-            raise JobTokenRefused(f"The token is longer than {MAX_TOKEN_CHARS:,} characters.")
+            raise ReaderRefused(f"The token is longer than {MAX_TOKEN_CHARS:,} characters.")
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
-            raise JobTokenRefused("It is not a signed token.") from None
+            raise ReaderRefused("It is not a signed token.") from None
         if header.get("alg") != _ALGORITHM:
-            raise JobTokenRefused(f"It is not signed by {_ALGORITHM}, as GitLab's tokens are.")
+            raise ReaderRefused(f"It is not signed by {_ALGORITHM}, as GitLab's tokens are.")
         key = await self._key(header.get("kid"))
         options: Any = {"require": list(_CLAIMS), "verify_exp": False, "verify_nbf": False, "verify_iat": False}
         try:
@@ -99,13 +87,13 @@ class JobTokens:
                 token, key, algorithms=[_ALGORITHM], audience=self._audience, issuer=self._issuer, options=options
             )
         except jwt.InvalidAudienceError:
-            raise JobTokenRefused(f"It is for a different audience: `aud` has to be {self._audience}.") from None
+            raise ReaderRefused(f"It is for a different audience: `aud` has to be {self._audience}.") from None
         except jwt.InvalidIssuerError:
-            raise JobTokenRefused(f"It is of a different issuer than {self._issuer}.") from None
+            raise ReaderRefused(f"It is of a different issuer than {self._issuer}.") from None
         except jwt.MissingRequiredClaimError as error:
-            raise JobTokenRefused(f"It lacks `{error.claim}`: it needs GitLab 18.4 or later.") from None
+            raise ReaderRefused(f"It lacks `{error.claim}`: it needs GitLab 18.4 or later.") from None
         except jwt.PyJWTError:
-            raise JobTokenRefused("Its signature is not valid.") from None
+            raise ReaderRefused("Its signature is not valid.") from None
         self._check_times(claims)
         return _job(claims)
 
@@ -114,27 +102,27 @@ class JobTokens:
         now = self._now().timestamp()
         times = [claims[name] for name in ("exp", "nbf", "iat")]
         if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in times):
-            raise JobTokenRefused("Its times are not numbers.")
+            raise ReaderRefused("Its times are not numbers.")
         until, since, made_at = times
         if now >= until:
-            raise JobTokenRefused("It has expired. A token is valid as long as its job may run.")
+            raise ReaderRefused("It has expired. A token is valid as long as its job may run.")
         if now + _SKEW_SECONDS < max(since, made_at):
-            raise JobTokenRefused("It is not valid yet.")
+            raise ReaderRefused("It is not valid yet.")
 
     async def _key(self, name: object) -> jwt.PyJWK:
         if not isinstance(name, str):
-            raise JobTokenRefused("It names no key.")
+            raise ReaderRefused("It names no key.")
         async with self._reading:
             now = self._elapsed()
             is_old = now - self._read_at > KEEP_KEYS_SECONDS
             if is_old or (name not in self._keys and now - self._asked_at > ASK_AGAIN_SECONDS):
                 if now - self._asked_at < PAUSE_SECONDS:
-                    raise KeysUnavailable("GitLab's keys could not be read a moment ago.")
+                    raise RightsUnavailable("GitLab's keys could not be read a moment ago.")
                 self._asked_at = now
                 self._keys = await self._read()
                 self._read_at = now
             if name not in self._keys:
-                raise JobTokenRefused("It is signed by a key that GitLab does not list.")
+                raise ReaderRefused("It is signed by a key that GitLab does not list.")
             return self._keys[name]
 
     async def _read(self) -> dict[str, jwt.PyJWK]:
@@ -145,13 +133,13 @@ class JobTokens:
             listed = jwt.PyJWKSet.from_dict(orjson.loads(body))
             keys = {key.key_id: key for key in listed if key.key_id and key.key_type == "RSA"}
         except HttpRefused as error:
-            raise KeysUnavailable(f"{self._http.name} answered {error.status} instead of its keys.") from None
+            raise RightsUnavailable(f"{self._http.name} answered {error.status} instead of its keys.") from None
         except (TransientFailure, OtherServer) as error:
-            raise KeysUnavailable(f"The keys of {self._http.name} cannot be read: {error}") from None
+            raise RightsUnavailable(f"The keys of {self._http.name} cannot be read: {error}") from None
         except (ValueError, AttributeError, jwt.PyJWTError):
-            raise KeysUnavailable(f"{self._http.name} sent no list of keys.") from None
+            raise RightsUnavailable(f"{self._http.name} sent no list of keys.") from None
         if not keys:
-            raise KeysUnavailable(f"{self._http.name} lists no key that signs tokens.")
+            raise RightsUnavailable(f"{self._http.name} lists no key that signs tokens.")
         return keys
 
 
@@ -159,7 +147,7 @@ def _job(claims: dict[str, Any]) -> Job:
     """Ids are texts of digits: a number, or a text with anything else, is not GitLab's."""
     project = claims["job_project_id"]
     if not (isinstance(project, str) and project.isascii() and project.isdigit() and len(project) <= 19):
-        raise JobTokenRefused("`job_project_id` is not an id as GitLab writes it.")
+        raise ReaderRefused("`job_project_id` is not an id as GitLab writes it.")
     path = claims.get("job_project_path")
     job = claims.get("job_id")
     path = path if isinstance(path, str) else ""

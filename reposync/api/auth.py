@@ -21,7 +21,7 @@ from itsdangerous import BadSignature, TimestampSigner
 
 from reposync.access.changes import RightsChange
 from reposync.api.errors import AccessDenied, LoginNeeded
-from reposync.app.gitlab_access import Sight
+from reposync.app.gitlab_access import JobSight, Sight, is_job_token
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
 from reposync.errors import ReaderRefused, RepoSyncError
@@ -114,6 +114,8 @@ class ReaderSights(Protocol):
     def url(self) -> str: ...
 
     async def sight(self, token: str, *, address: str | None = None) -> Sight: ...
+
+    async def job_sight(self, token: str) -> JobSight: ...
 
     async def change(self, change: RightsChange) -> None: ...
 
@@ -227,13 +229,21 @@ class Access:
         response.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="lax")
 
     async def _reader(self, request: Request, readers: ReaderSights, secret: str) -> Principal:
-        """Whoever GitLab knows by this token. Raises AccessDenied, TooManyUnknownTokens, RightsUnavailable."""
-        address = request.client.host if request.client else ""
+        """Whoever GitLab knows by this token, or the job that it signed it for. Raises AccessDenied,
+        TooManyUnknownTokens, RightsUnavailable."""
+        address, is_job = request.client.host if request.client else "", is_job_token(secret)
         try:
+            if is_job:
+                of_job = await readers.job_sight(secret)
+                credential = f"gitlab project {of_job.job.project_id}"
+                return Principal(
+                    of_job.job.name, Role.READ, credential=credential, visible=of_job.visible, maintains=NOTHING
+                )
             sight = await readers.sight(secret, address=address)
         except ReaderRefused as error:
             log.warning("a token was refused", extra={"address": address})
-            raise AccessDenied(error.message, remedy="Make an access token with the scope read_api.") from None
+            remedy = "See `id_tokens` of the pipeline." if is_job else "Make an access token with the scope read_api."
+            raise AccessDenied(error.message, remedy=remedy) from None
         return Principal(
             f"@{sight.reader.username}",
             Role.READ,

@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from reposync.access.changes import RightsChange
 from reposync.access.gitlab import GitLabRights
@@ -15,9 +16,13 @@ from reposync.catalog.targets import server_at
 from reposync.clock import Clock, elapsed_seconds
 from reposync.config.registry import GitLabInstance, Registry
 from reposync.config.sections import RightsConfig
+from reposync.errors import ReaderRefused
 from reposync.store.database import Database
 from reposync.store.repositories import RepositoryPlace
 from reposync.visible import Visible
+
+if TYPE_CHECKING:
+    from reposync.access.job_tokens import Job, JobTokens
 
 CATALOGUE_SECONDS = 1.0
 """How long a repository that was registered is not asked about."""
@@ -71,8 +76,17 @@ class CatalogueRights:
         return Sight(reader, Visible(frozenset().union(*visible)), Visible(frozenset().union(*maintained)))
 
 
+@dataclass(frozen=True, slots=True)
+class JobSight:
+    """`visible`: the repository of the job's project, and those whose definitions name that project."""
+
+    job: Job
+    visible: Visible
+
+
 class GitLabAccess:
-    """Of one daemon. `application` may raise Starting. Changes are heard from all daemons of the same database."""
+    """Of one daemon. `audience`: what pipelines name as `aud`; None: no job is let in. `application` may raise
+    Starting. Changes are heard from all daemons of the same database."""
 
     def __init__(
         self,
@@ -80,14 +94,17 @@ class GitLabAccess:
         config: RightsConfig,
         application: Callable[[], Application],
         *,
+        audience: str | None = None,
         clock: Clock | None = None,
         elapsed: Callable[[], float] = elapsed_seconds,
     ) -> None:
         """Opens no connection."""
         self.url = server.url
+        self._audience = audience
         self._application = application
         self._elapsed = elapsed
         self._rights = GitLabRights(server)
+        self._jobs: JobTokens | None = None
         self._readers = Readers(
             self._rights,
             fresh_seconds=config.fresh_seconds,
@@ -115,6 +132,25 @@ class GitLabAccess:
         while len(self._sights) > MAX_READERS:
             self._sights.popitem(last=False)
         return sight
+
+    async def job_sight(self, token: str) -> JobSight:
+        """What a job sees, by the token that GitLab signed for it. Raises ReaderRefused, RightsUnavailable,
+        StoreUnavailable."""
+        if self._audience is None:
+            raise ReaderRefused("Tokens of jobs are for `http.public_url`, which is not set here.")
+        if self._jobs is None:
+            # It takes 50 ms to import, and most daemons see no job.
+            from reposync.access.job_tokens import JobTokens
+
+            self._jobs = JobTokens(
+                self._rights.http,
+                audience=self._audience,
+                now=lambda: self._application().now(),
+                elapsed=self._elapsed,
+            )
+        job, catalogue = await self._jobs.verify(token), await self.catalogue()
+        own = catalogue.projects.get(job.project_id, frozenset())
+        return JobSight(job, Visible(own | catalogue.jobs.get(job.project_path.lower(), frozenset())))
 
     async def catalogue(self) -> CatalogueRights:
         """At most CATALOGUE_SECONDS old. Raises StoreUnavailable."""
@@ -144,3 +180,9 @@ class GitLabAccess:
         self._catalogue = catalogue = self._catalogue if found == self._catalogue and self._catalogue else found
         self._read_at = began
         return catalogue
+
+
+def is_job_token(token: str) -> bool:
+    """Whether it has the form of a signed token: three parts, of which the first is a JSON object in base64. GitLab's
+    own tokens never begin so."""
+    return token.startswith("eyJ") and token.count(".") == 2

@@ -125,7 +125,9 @@ async def serve_until_stopped(
     daemon = Daemon(environment, loaded, roles, metrics, health, secrets, clock)
     _on_signals(daemon.stop, daemon.read_registry)
     command_key = token_urlsafe()
-    readers = None if server is None else GitLabAccess(server, http.rights, daemon.application)
+    readers = (
+        None if server is None else GitLabAccess(server, http.rights, daemon.application, audience=http.public_url)
+    )
     access = Access(environment.api_tokens, http, ended=daemon.ended_sessions, command_key=command_key, readers=readers)
     parts = ApiParts(
         health=health,

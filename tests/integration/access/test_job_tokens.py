@@ -15,8 +15,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from reposync.access.job_tokens import ASK_AGAIN_SECONDS, JobTokenRefused, JobTokens, KeysUnavailable, is_job_token
-from reposync.errors import SourceCorrupt, SourceError, SourceUnavailable
+from reposync.access.job_tokens import ASK_AGAIN_SECONDS, JobTokens
+from reposync.app.gitlab_access import is_job_token
+from reposync.errors import ReaderRefused, RightsUnavailable
 from reposync.http_client import ErrorKinds, HttpClient
 from tests.fixtures.gitlab_server.server import GitLabServer
 from tests.fixtures.gitlab_server.state import Project
@@ -63,7 +64,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def tokens(gitlab: GitLabServer, clock: Clock) -> AsyncIterator[JobTokens]:
-    http = HttpClient(gitlab.url, ErrorKinds(SourceError, SourceUnavailable, SourceCorrupt))
+    http = HttpClient(gitlab.url, ErrorKinds(RightsUnavailable, RightsUnavailable, RightsUnavailable))
     yield JobTokens(http, audience=AUDIENCE, now=clock.now, elapsed=clock.elapsed)
     await http.close()
 
@@ -102,7 +103,7 @@ async def test_a_new_key_is_found_when_its_first_token_comes(
     gitlab.jobs.rotate()
     clock.ahead += timedelta(seconds=ASK_AGAIN_SECONDS + 1)
     assert (await tokens.verify(gitlab.jobs.sign(gitlab.jobs.claims(project, AUDIENCE)))).project_id == 20
-    with pytest.raises(JobTokenRefused, match="a key that GitLab does not list"):
+    with pytest.raises(ReaderRefused, match="a key that GitLab does not list"):
         await tokens.verify(former)
 
 
@@ -112,7 +113,7 @@ async def test_many_tokens_of_unknown_keys_ask_gitlab_once_a_minute(
     await tokens.verify(gitlab.jobs.sign(gitlab.jobs.claims(project, AUDIENCE)))
     clock.ahead += timedelta(seconds=ASK_AGAIN_SECONDS + 1)
     for number in range(50):
-        with pytest.raises(JobTokenRefused, match="a key that GitLab does not list"):
+        with pytest.raises(ReaderRefused, match="a key that GitLab does not list"):
             await tokens.verify(gitlab.jobs.sign(gitlab.jobs.claims(project, AUDIENCE), kid=f"unknown {number}"))
     assert len(gitlab.log.matching(KEYS)) == 2
 
@@ -142,7 +143,7 @@ async def test_a_token_is_refused(tokens: JobTokens, gitlab: GitLabServer, proje
     change, reason = CHANGES[name]
     claims = gitlab.jobs.claims(project, AUDIENCE)
     change(claims)
-    with pytest.raises(JobTokenRefused, match=reason):
+    with pytest.raises(ReaderRefused, match=reason):
         await tokens.verify(gitlab.jobs.sign(claims))
 
 
@@ -153,7 +154,7 @@ async def test_a_token_ends_by_the_clock_of_the_database(
     clock.ahead = timedelta(minutes=59)
     await tokens.verify(token)
     clock.ahead = timedelta(minutes=61)
-    with pytest.raises(JobTokenRefused, match="has expired"):
+    with pytest.raises(ReaderRefused, match="has expired"):
         await tokens.verify(token)
 
 
@@ -177,7 +178,7 @@ async def test_a_token_that_somebody_else_signed_is_refused(
         "without naming a key": jwt.encode(claims, forger, "RS256"),
     }
     for how, token in forged.items():
-        with pytest.raises(JobTokenRefused):
+        with pytest.raises(ReaderRefused):
             await tokens.verify(token)
             pytest.fail(how)
 
@@ -200,14 +201,14 @@ NONSENSE = ["eyJ.x.y", "eyJhbGciOiJSUzI1NiJ9..", "eyJhbGciOiJSUzI1NiJ9.e30.x", "
 async def test_nonsense_is_refused_without_asking_gitlab(
     tokens: JobTokens, project: Project, gitlab: GitLabServer, token: str
 ) -> None:
-    with pytest.raises(JobTokenRefused):
+    with pytest.raises(ReaderRefused):
         await tokens.verify(token)
     assert not gitlab.log.matching(KEYS)
 
 
 async def test_no_refusal_quotes_the_token(tokens: JobTokens, gitlab: GitLabServer, project: Project) -> None:
     token = gitlab.jobs.sign(gitlab.jobs.claims(project, "https://other.example.com"))
-    with pytest.raises(JobTokenRefused) as refused:
+    with pytest.raises(ReaderRefused) as refused:
         await tokens.verify(token)
     assert not any(part in str(refused.value) for part in token.split("."))
 
@@ -219,7 +220,7 @@ async def test_gitlab_without_a_list_of_keys_is_no_refusal(
     tokens: JobTokens, gitlab: GitLabServer, project: Project, answer: str
 ) -> None:
     gitlab.faults.answer(200, answer, path=KEYS, times=None)
-    with pytest.raises(KeysUnavailable):
+    with pytest.raises(RightsUnavailable):
         await tokens.verify(gitlab.jobs.sign(gitlab.jobs.claims(project, AUDIENCE)))
 
 
@@ -229,7 +230,7 @@ async def test_gitlab_away_is_no_refusal_and_it_is_not_asked_for_each_token(
     gitlab.faults.bad_gateway(path=KEYS, times=None)
     token = gitlab.jobs.sign(gitlab.jobs.claims(project, AUDIENCE))
     for _ in range(20):
-        with pytest.raises(KeysUnavailable):
+        with pytest.raises(RightsUnavailable):
             await tokens.verify(token)
     assert len(gitlab.log.matching(KEYS)) == 1
     gitlab.faults.clear()
