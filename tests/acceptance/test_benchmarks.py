@@ -41,6 +41,7 @@ SMALLEST: dict[str, str] = {
     "reference": "--check",
     "retrieval": "--chunks 20 --queries 5",
     "retrieval_public": "--only semble --data {folder}/questions --repositories {folder}/repositories",
+    "rights": "--worlds 3",
     "secrets": "--canaries 30 --files 20 --megabytes 0.1",
     "settings_change": "--files 20 --megabytes 0.1",
     "sizing": "--files 20 --local-files 1 --at-once 2 --each 10",

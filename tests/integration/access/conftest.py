@@ -9,10 +9,17 @@ from reposync.access.gitlab import GitLabRights
 from reposync.access.readers import Reader, Readers, Wanted
 from reposync.config.registry import GitLabInstance
 from reposync.outgoing import RetryPolicy
-from tests.fixtures.databases import database_kind, database_url, postgresql, upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.databases import (  # noqa: F401
+    copy_upgraded_sqlite,
+    database_kind,
+    database_url,
+    postgresql,
+    upgraded_sqlite_file,
+)
 from tests.fixtures.gitlab_server import GitLabServer, Project, User
+from tests.fixtures.qdrant_targets import Target, collections
 from tests.fixtures.repositories import GitRepository
-from tests.fixtures.rights_world import Seconds
+from tests.fixtures.rights_world import HOOK, INDEXER, RightsWorld, Seconds
 from tests.integration.sync.conftest import qdrant  # noqa: F401
 
 TOKEN = "glpat-of-ada"
@@ -79,3 +86,17 @@ async def readers(rights: GitLabRights, seconds: Seconds, people: People) -> Asy
 
 async def read(readers: Readers, *projects: int, token: str = TOKEN, address: str = "10.0.0.1") -> Reader:
     return await readers.reader(token, Wanted(frozenset(projects)), address=address)
+
+
+@pytest.fixture
+def rights_world(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    qdrant: Target,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[RightsWorld]:
+    monkeypatch.setenv("GITLAB_TOKEN", INDEXER)
+    monkeypatch.setenv("HOOK_SECRET", HOOK)
+    copy_upgraded_sqlite(request.config, tmp_path / "state" / "reposync.db")
+    with GitLabServer() as gitlab, GitLabServer() as other, collections(qdrant) as collection:
+        yield RightsWorld(tmp_path, gitlab, other, qdrant.url, collection)

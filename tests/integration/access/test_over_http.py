@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,10 +12,8 @@ import pytest
 from reposync.app.application import Application
 from reposync.store.notifications import listen
 from tests.fixtures.applied import apply_again
-from tests.fixtures.databases import copy_upgraded_sqlite
-from tests.fixtures.gitlab_server import GitLabServer, User
+from tests.fixtures.gitlab_server import User
 from tests.fixtures.gitlab_server.state import Hook
-from tests.fixtures.qdrant_targets import Target, collections
 from tests.fixtures.rights_world import (
     FOLDERS,
     HOOK,
@@ -36,14 +33,8 @@ PAYMENTS = PROJECTS[1]
 
 
 @pytest.fixture
-def world(
-    request: pytest.FixtureRequest, tmp_path: Path, qdrant: Target, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[RightsWorld]:
-    monkeypatch.setenv("GITLAB_TOKEN", INDEXER)
-    monkeypatch.setenv("HOOK_SECRET", HOOK)
-    copy_upgraded_sqlite(request.config, tmp_path / "state" / "reposync.db")
-    with GitLabServer() as gitlab, GitLabServer() as other, collections(qdrant) as collection:
-        yield RightsWorld(tmp_path, gitlab, other, qdrant.url, collection)
+def world(rights_world: RightsWorld) -> RightsWorld:
+    return rights_world
 
 
 @pytest.fixture
