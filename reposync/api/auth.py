@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, cast
 from urllib.parse import quote, unquote, urlencode
@@ -24,10 +24,11 @@ from reposync.api.errors import AccessDenied, LoginNeeded
 from reposync.app.gitlab_access import JobSight, Sight, is_job_token
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
-from reposync.errors import ReaderRefused, RepoSyncError
+from reposync.errors import ConfigError, ReaderRefused, RepoSyncError
 from reposync.operations.core import Actor, Role, Rule
 from reposync.operations.paths import COMMAND_HEADER, USER_HEADER
-from reposync.visible import EVERYTHING, NOTHING
+from reposync.visible import EVERYTHING, NOTHING, Visible
+from reposync.wildmatch import PathPatterns
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +79,23 @@ class Token:
     def __init__(self, token: ApiToken, number: int) -> None:
         secret = token.secret.get_secret_value().encode()
         self.role = Role.READ if token.role == "read" else Role.OPERATE
-        self.name = f"token {number}"
+        self.name = token.name or f"token {number}"
+        self._repositories = None if token.repositories is None else PathPatterns(token.repositories)
+        self._names: Mapping[str, str] | None = None
+        self._visible = EVERYTHING if token.repositories is None else NOTHING
         self.key_id = _derived(secret, "session id").hex()[:16]
         self.digest = digest(token.secret.get_secret_value())
         self._name = _derived(secret, "session name")
         self._signer = TimestampSigner(
             _derived(secret, "session"), salt=b"reposync.session", key_derivation="hmac", digest_method=hashlib.sha256
         )
+
+    async def visible(self, names: Names) -> Visible:
+        """The repositories that it is for, as they are registered now. Raises Starting, StoreUnavailable."""
+        if self._repositories is not None and (found := await names()) is not self._names:
+            shown = {each for each, name in found.items() if self._repositories.match(name) is not None}
+            self._names, self._visible = found, Visible(frozenset(shown))
+        return self._visible
 
     def begin(self) -> str:
         return f"{self.key_id}.{self._signer.sign(secrets.token_urlsafe(16)).decode()}"
@@ -97,6 +108,14 @@ class Token:
         if not -_SKEW_SECONDS <= time.time() - begun_at.timestamp() <= SESSION_SECONDS:
             return None
         return Session(hmac.digest(self._name, nonce, hashlib.sha256).hex()[:32], self)
+
+
+Names = Callable[[], Awaitable[Mapping[str, str]]]
+"""The name of each registered repository, by id: the same mapping until one changes."""
+
+
+async def _no_names() -> Mapping[str, str]:
+    return {}
 
 
 class EndedSessions(Protocol):
@@ -132,10 +151,17 @@ class Access:
         ended: EndedSessions | None = None,
         command_key: str = "",
         readers: ReaderSights | None = None,
+        names: Names = _no_names,
     ) -> None:
-        """`command_key`: what commands of this machine send; empty: none does. `readers`: with `access: gitlab`."""
+        """`command_key`: what commands of this machine send; empty: none does. `readers`: with `access: gitlab`.
+        `names`: for tokens that see some repositories. Raises ConfigError for a token that is given twice."""
         parsed = (ApiToken.parse(token) if isinstance(token, str) else token for token in tokens)
-        self._tokens = {each.key_id: each for each in (Token(token, number) for number, token in enumerate(parsed, 1))}
+        made = [Token(token, number) for number, token in enumerate(parsed, 1)]
+        self._tokens = {each.key_id: each for each in made}
+        if len(self._tokens) < len(made):
+            where = "REPOSYNC_API_TOKEN and `http.tokens`"
+            raise ConfigError(f"Two tokens of {where} have the same text.", remedy="Make a new one.")
+        self._token_names = names
         self._ended = ended
         self.readers = readers
         self._command_key = digest(command_key) if command_key else None
@@ -194,12 +220,19 @@ class Access:
             if token is None and self.readers is not None:
                 return await self._reader(request, self.readers, secret.strip())
             token = self._verified(request, token)
-            return _principal(token, token.name, token.key_id)
+            return await self._of_token(token, token.name, token.key_id)
         session = self.session(self._cookie(request))
         if session is None or (self._ended is not None and await self._ended.has_ended(session.id)):
             return None
         name = f"{session.token.name}, in a browser"
-        return _principal(session.token, name, session.id, has_session=True)
+        return await self._of_token(session.token, name, session.id, has_session=True)
+
+    async def _of_token(self, token: Token, name: str, credential: str, *, has_session: bool = False) -> Principal:
+        visible = await token.visible(self._token_names)
+        maintains = visible if token.role >= Role.OPERATE else NOTHING
+        return Principal(
+            name, token.role, credential=credential, has_session=has_session, visible=visible, maintains=maintains
+        )
 
     def session(self, cookie: str) -> Session | None:
         """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
@@ -309,13 +342,6 @@ def actor_of(request: Request) -> Actor:
     if isinstance(principal, Principal):
         return principal
     return Actor(ANONYMOUS, Role.READ, visible=NOTHING, maintains=NOTHING)
-
-
-def _principal(token: Token, name: str, credential: str, *, has_session: bool = False) -> Principal:
-    maintains = EVERYTHING if token.role >= Role.OPERATE else NOTHING
-    return Principal(
-        name, token.role, credential=credential, has_session=has_session, visible=EVERYTHING, maintains=maintains
-    )
 
 
 def local_address(wanted: str, root: str) -> str:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reposync.app.catalogue_names import CatalogueNames
 from reposync.app.limits import MAX_WAITING, MAX_WAITING_GREPS, ConcurrencyLimit
 from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, SyncTarget
@@ -338,6 +339,10 @@ class Application:
         from reposync.app.commit_wait import SearchableCommits
 
         return SearchableCommits(self)
+
+    @cached_property
+    def names(self) -> CatalogueNames:
+        return CatalogueNames(self.database)
 
     @cached_property
     def live(self) -> LiveVersions:

@@ -105,13 +105,15 @@ async def serve_until_stopped(
     from reposync.api.server import check_exposure, serve_http
     from reposync.app.daemon import Daemon
     from reposync.app.gitlab_access import GitLabAccess
+    from reposync.config.settings import service_tokens
     from reposync.errors import first_error
     from reposync.store.status import LOST, RunStatus, RunTrigger
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
 
     http, server = loaded.registry.http, loaded.registry.access_server
-    check_exposure(host, has_tokens=bool(environment.api_tokens) or server is not None)
+    tokens = (*environment.api_tokens, *service_tokens(http))
+    check_exposure(host, has_tokens=bool(tokens) or server is not None)
     if root_path is not None:
         http = http.model_copy(update={"root_path": root_path})
     triggers = [each.value for each in RunTrigger]
@@ -128,7 +130,14 @@ async def serve_until_stopped(
     readers = (
         None if server is None else GitLabAccess(server, http.rights, daemon.application, audience=http.public_url)
     )
-    access = Access(environment.api_tokens, http, ended=daemon.ended_sessions, command_key=command_key, readers=readers)
+    access = Access(
+        tokens,
+        http,
+        ended=daemon.ended_sessions,
+        command_key=command_key,
+        readers=readers,
+        names=lambda: daemon.application().names.read(),
+    )
     parts = ApiParts(
         health=health,
         metrics=metrics,

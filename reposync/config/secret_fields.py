@@ -21,6 +21,9 @@ from reposync.config.references import (
 )
 from reposync.errors import SecretMissing
 
+SHORTEST_TOKEN_CHARS = 16
+LONGEST_TOKEN_CHARS = 1024
+
 _EMPTY_WORDS = "must not be empty; leave it out if none is needed"
 
 
@@ -56,6 +59,15 @@ def known_text(secret: SecretStr | None) -> str | None:
 
 def header_problem(text: str) -> str | None:
     return None if re.fullmatch(r"[\x21-\x7e]+", text) else "must be printable ASCII without spaces"
+
+
+def api_token_problem(text: str) -> str | None:
+    if header_problem(text) is None and SHORTEST_TOKEN_CHARS <= len(text) <= LONGEST_TOKEN_CHARS:
+        return None
+    return (
+        f"must be printable ASCII without spaces, {SHORTEST_TOKEN_CHARS} to {LONGEST_TOKEN_CHARS} characters; `openssl "
+        "rand -hex 24` makes a good one"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +145,5 @@ Password = Annotated[SecretStr | None, EnvironmentSecret("GIT_PASSWORD")]
 Token = Annotated[SecretStr | None, EnvironmentSecret("GITLAB_TOKEN", header_problem)]
 EmbeddingKey = Annotated[SecretStr | None, EnvironmentSecret("EMBEDDING_API_KEY", header_problem)]
 QdrantKey = Annotated[SecretStr | None, EnvironmentSecret("REPOSYNC_QDRANT_API_KEY", header_problem)]
+ServiceSecret = Annotated[SecretStr | None, EnvironmentSecret("SEARCH_TOKEN", api_token_problem)]
 SignInSecret = Annotated[SecretStr | None, EnvironmentSecret("GITLAB_SIGN_IN_SECRET", header_problem)]

@@ -252,6 +252,26 @@ class SignInConfig(ConfigModel):
         return secret or secret_fields.lacking_secret(info, "its variable is empty", {})
 
 
+class ServiceToken(ConfigModel):
+    """A token of the HTTP API that sees some of the repositories, also of those that are registered later."""
+
+    name: fields.Name = Field(description="Who uses it; shown in the history.")
+    token: secret_fields.ServiceSecret = key(None, "The token: 16 characters or more.")
+    role: fields.Words[Literal["read", "operate"]] = key(
+        "read", "read: search and read them. operate: also sync, pause and cancel them."
+    )
+    repositories: Annotated[fields.Globs, Field(min_length=1)] = Field(
+        description="Gitignore patterns of their names: `platform/**`, `/handbook`, `!platform/secret`."
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _is_given(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if secret is None and not isinstance(info.context, fields.AppliedDocument):
+            raise InvalidValue("is required")
+        return secret
+
+
 def _public_url(value: str) -> str:
     from reposync.outgoing import is_loopback  # imports asyncio and ssl
 
@@ -292,6 +312,9 @@ class HttpConfig(ConfigModel):
         None, "With `access: gitlab`: let people sign in at GitLab, and agents on their behalf."
     )
 
+    tokens: Listing[ServiceToken] = key(
+        (), "Tokens for some of the repositories, beside those in REPOSYNC_API_TOKEN, which are for all."
+    )
     allow_local_sources: fields.Flag = key(
         False, "Allow folders, and addresses that are not public, to be registered over HTTP."
     )
@@ -312,6 +335,13 @@ class HttpConfig(ConfigModel):
     metrics: fields.Words[Literal["open", "token", "off"]] | None = key(
         None, "Who may read /metrics: everybody, holders of a token, nobody; null: `token` if there are tokens."
     )
+
+    @field_validator("tokens")
+    @classmethod
+    def _are_different(cls, tokens: tuple[ServiceToken, ...]) -> tuple[ServiceToken, ...]:
+        if len({each.name for each in tokens}) < len(tokens):
+            raise InvalidValue("must not have the same name twice")
+        return tokens
 
     @field_validator("gitlab")
     @classmethod

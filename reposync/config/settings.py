@@ -17,27 +17,28 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from reposync.config.database_url import SqliteAddress, parse_address, sqlite_url
 from reposync.config.references import file_content
-from reposync.config.secret_fields import known_text
+from reposync.config.secret_fields import LONGEST_TOKEN_CHARS, SHORTEST_TOKEN_CHARS, api_token_problem, known_text
 from reposync.errors import ConfigError
 
 if TYPE_CHECKING:
     from reposync.config.registry import Registry
-    from reposync.config.sections import QdrantConfig
+    from reposync.config.sections import HttpConfig, QdrantConfig
 
 TokenRole = Literal["read", "operate"]
 ROLES: tuple[TokenRole, ...] = ("read", "operate")
-SHORTEST_TOKEN_CHARS = 16
-LONGEST_TOKEN_CHARS = 1024
 
 REGISTRY_NAME = "repositories.yaml"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """A token of the HTTP API and what it permits."""
+    """A token of the HTTP API and what it permits. `name`: empty for one of REPOSYNC_API_TOKEN. `repositories`:
+    patterns of the names of those that it sees; None: all."""
 
     role: TokenRole
     secret: SecretStr
+    name: str = ""
+    repositories: tuple[str, ...] | None = None
 
     @classmethod
     def parse(cls, text: str) -> ApiToken:
@@ -111,6 +112,7 @@ class Configuration:
         settings, registry = self.settings, self.registry
         held = [settings.qdrant_api_key, registry.qdrant.api_key, registry.embedding.api_key]
         held += [token.secret for token in settings.api_tokens]
+        held += [each.token for each in registry.http.tokens]
         for server in registry.gitlab:
             held += [server.token, server.webhook_secret, server.webhook_signing]
         held += [each.password for each in registry.repositories]
@@ -148,8 +150,7 @@ def api_tokens(value: str) -> tuple[ApiToken, ...]:
         # A misspelt role would otherwise be the start of a secret, whose role is operate.
         if ":" in text and text.partition(":")[0] not in ROLES:
             raise ValueError(f"has an unknown role in token {position}: write read:SECRET or operate:SECRET")
-        is_fit = re.fullmatch(r"[\x21-\x7e]+", secret) and SHORTEST_TOKEN_CHARS <= len(secret) <= LONGEST_TOKEN_CHARS
-        if not is_fit:
+        if api_token_problem(secret) is not None:
             raise ValueError(
                 f"has a wrong token (number {position}): printable ASCII without spaces, {SHORTEST_TOKEN_CHARS} to "
                 f"{LONGEST_TOKEN_CHARS} characters; `openssl rand -hex 24` makes a good one"
@@ -157,6 +158,15 @@ def api_tokens(value: str) -> tuple[ApiToken, ...]:
         if found.setdefault(secret, token).role != token.role:
             raise ValueError(f"gives one token two roles (number {position} and an earlier one): keep one of them")
     return tuple(found.values())
+
+
+def service_tokens(http: HttpConfig) -> tuple[ApiToken, ...]:
+    """Those of the registry file that this process knows."""
+    return tuple(
+        ApiToken(each.role, each.token, each.name, each.repositories)
+        for each in http.tokens
+        if each.token is not None and known_text(each.token) is not None
+    )
 
 
 def _config_path(named: str) -> Path | None:

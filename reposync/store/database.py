@@ -17,6 +17,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import NullPool
+from sqlalchemy.sql.dml import UpdateBase
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.clock import Clock, elapsed_seconds
@@ -67,8 +68,11 @@ class Connection:
         self.moment = database.moment
         self._is_postgresql = database.is_postgresql
         self.is_announced = False
+        self.changes_catalogue = False
 
     async def execute(self, query: Executable, values: Any = None) -> CursorResult[Any]:
+        if isinstance(query, UpdateBase) and getattr(query.table, "name", "") == "repositories":
+            self.changes_catalogue = True
         return await self._whole(self.sqlalchemy.execute(query, values))
 
     async def change(self, query: Executable, values: Any = None) -> int:
@@ -138,6 +142,8 @@ class Database:
         self._whole_reader = self._reader
         self._lock_seconds = lock_seconds
         self._commits = 0
+        self.catalogue_changes = 0
+        """Transactions of this process that wrote to the table of repositories."""
         self._subscribers: list[Callable[[], None]] = []
         self._hearers: list[Callable[[str], None]] = []
         self.where = address.where  # for people, without user and password
@@ -251,6 +257,7 @@ class Database:
                 yield connection
                 await self.whole(begun.commit())
                 self._commits += 1
+                self.catalogue_changes += connection.changes_catalogue
         if connection.is_announced:
             self.notify()
 

@@ -109,10 +109,11 @@ class Repositories(Stored):
         """All names, sorted."""
         return [row.name for row in await self._rows(select(REPOSITORIES.c.name))]
 
-    async def names_of(self, identities: Collection[str]) -> dict[str, str]:
-        """The names of those of these repositories that are registered, by id."""
-        query = select(REPOSITORIES.c.id, REPOSITORIES.c.name).where(REPOSITORIES.c.id.in_(sorted(identities)))
-        return {row.id: row.name for row in await self._rows(query)}
+    async def names_of(self, identities: Collection[str] | None = None) -> dict[str, str]:
+        """The names of all repositories, or of those of these that are registered, by id."""
+        which = [] if identities is None else [REPOSITORIES.c.id.in_(sorted(identities))]
+        rows = await self._database.rows(select(REPOSITORIES.c.id, REPOSITORIES.c.name).where(*which))
+        return {row.id: row.name for row in rows}
 
     async def of_project(self, project_id: int, locations: Collection[str]) -> Sequence[Repository]:
         """By name: repositories with this project number, on any server, and those without a known number at one of
