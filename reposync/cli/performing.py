@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import urlencode
 
@@ -17,6 +18,7 @@ import click
 from reposync import operations
 from reposync.cli.commands import current_user, interrupt_on_sigterm, settings
 from reposync.cli.output import Result, open_display, prints, warn
+from reposync.cli.remote import RemoteServer
 from reposync.cli.running_daemon import SLOW_SECONDS, TIMEOUT_SECONDS, RunningDaemon, running_daemon
 from reposync.errors import CANNOT_HERE, RepoSyncError, StoreUnavailable
 from reposync.store.status import RunStatus
@@ -42,9 +44,11 @@ PageT = TypeVar("PageT", bound="BaseModel")
 
 
 class Performer:
-    """Performs the operations of one command. The application is opened when an operation is first performed here."""
+    """Performs the operations of one command. The application is opened when an operation is first performed here.
+    `server`: performs them all."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: RemoteServer | None = None) -> None:
+        self._server = server
         self._settings = settings()
         self._user = current_user()
         self._resources = contextlib.AsyncExitStack()
@@ -78,8 +82,12 @@ class Performer:
         core = operations.core
         if not isinstance(arguments, BaseModel):
             arguments = core.read_arguments(operation.arguments, arguments or {})
-        daemon = self.daemon
-        answer = None if daemon is None else self._asked(daemon, operation, arguments, named)
+        if self._server is not None:
+            answer = self._asked(self._server.request, operation, arguments, named)
+        else:
+            daemon = self.daemon
+            ask = partial(daemon.request, user=self._user) if daemon is not None else None
+            answer = None if ask is None else self._asked(ask, operation, arguments, named)
         if answer is None:
             actor = core.Actor.at_terminal(self._user)
             return self.here(lambda app: operation(app, actor, arguments, **named), with_engine=operation.uses_index)
@@ -87,17 +95,21 @@ class Performer:
         return document
 
     def _asked(
-        self, daemon: RunningDaemon, operation: Operation[Any, Any], arguments: BaseModel, named: Mapping[str, str]
+        self,
+        ask: Callable[..., bytes | None],
+        operation: Operation[Any, Any],
+        arguments: BaseModel,
+        named: Mapping[str, str],
     ) -> bytes | None:
         path = operations.paths.address_of(operation, **named)
         body = arguments.model_dump(mode="json", exclude_defaults=True)
         timeout = SLOW_SECONDS if operation.is_slow else TIMEOUT_SECONDS
         if operation.method not in ("GET", "DELETE"):
-            return daemon.request(operation.method, path, body, user=self._user, timeout_seconds=timeout)
+            return ask(operation.method, path, body, timeout_seconds=timeout)
         if operation.executes:
             body["wait"] = 0  # the command follows the run itself
         query = urlencode({key: str(value).lower() if value is True else value for key, value in body.items()}, True)
-        return daemon.request(operation.method, f"{path}?{query}", user=self._user, timeout_seconds=timeout)
+        return ask(operation.method, f"{path}?{query}", timeout_seconds=timeout)
 
     def all_pages(
         self,
@@ -201,13 +213,15 @@ class Performer:
 
 
 def performs(act: Callable[Concatenate[Performer, P], Result]) -> Callable[P, None]:
-    """As `prints`, for a command that performs operations."""
+    """As `prints`, for a command that performs operations; with `server_option`, those of a different machine."""
 
     @prints
     @functools.wraps(act)
     def command(*args: P.args, **options: P.kwargs) -> Result:
         interrupt_on_sigterm()
-        with contextlib.closing(Performer()) as perform:
+        url = options.pop("server", None)
+        server = RemoteServer.at(str(url)) if url is not None else None
+        with contextlib.closing(Performer(server)) as perform:
             return act(perform, *args, **options)
 
     return command

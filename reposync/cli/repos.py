@@ -13,6 +13,7 @@ from reposync import operations
 from reposync.cli.commands import Group
 from reposync.cli.output import NO_REPOSITORY, Result, field_lines, short, table
 from reposync.cli.performing import Performer, performs
+from reposync.cli.remote import server_option
 from reposync.errors import FAILED
 from reposync.words import ago, escape_unprintable, next_attempt, until
 
@@ -20,6 +21,7 @@ repos = Group("repos")
 
 
 @repos.command("list")
+@server_option
 @performs
 def list_(perform: Performer) -> Result:
     """All repositories: those of the registry file and of groups, and those that were synced by path or URL."""

@@ -113,24 +113,31 @@ class RunningDaemon:
 
 def _raise_refusal(status: int, answer: bytes) -> None:
     """Raise the error of the daemon, unless that says nothing about what was requested: then it is one of HTTP."""
+    error = error_in(status, answer)
+    if error is None or error.code in _NOT_SERVING or (type(error) is RepoSyncError and status < 500):
+        return
+    raise error
+
+
+def error_in(status: int, answer: bytes) -> RepoSyncError | None:
+    """The error that a daemon answers; None if it is no answer of a daemon."""
     from reposync.next_steps import read_steps
 
     try:
         document = json.loads(answer)["error"]
         code, message = str(document["code"]), str(document["message"])
-    except (ValueError, LookupError, TypeError):
-        return
+        steps, details = read_steps(document.get("next")), document.get("details") or {}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
     kinds = [
         kind
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, RepoSyncError) and (kind.code, kind.status) == (code, status)
     ]
-    if code in _NOT_SERVING or not (kinds or status >= 500):
-        return
     error = RepoSyncError.__new__(kinds[0] if kinds else RepoSyncError)
-    RepoSyncError.__init__(error, message, next_steps=read_steps(document.get("next")))
-    error.code, error.details = code, document.get("details") or {}
-    raise error
+    RepoSyncError.__init__(error, message, next_steps=steps)
+    error.code, error.details = code, details
+    return error
 
 
 def running_daemon(settings: Settings) -> RunningDaemon | None:

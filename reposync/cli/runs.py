@@ -11,6 +11,7 @@ from reposync import operations
 from reposync.cli.commands import Group
 from reposync.cli.output import FAILED_FILE, Line, Result, field_lines, reason, short, summary, table, table_console
 from reposync.cli.performing import Performer, performs
+from reposync.cli.remote import server_option
 from reposync.errors import FAILED
 from reposync.store.status import RunStatus
 from reposync.words import duration, escape_unprintable, next_attempt
@@ -30,6 +31,7 @@ LEAST_WIDTHS = {
 @click.option("--repository", metavar="NAME", help="Only runs of this repository.")
 @click.option("--status", type=click.Choice([status.value for status in RunStatus]), help="Only runs with this status.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Maximum number of runs.")
+@server_option
 @performs
 def history(perform: Performer, repository: str | None, status: str | None, limit: int) -> Result:
     """The execution log, newest first."""

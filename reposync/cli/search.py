@@ -13,6 +13,7 @@ import click
 from reposync import operations
 from reposync.cli.output import Line, Result, table
 from reposync.cli.performing import Performer, performs
+from reposync.cli.remote import server_option
 from reposync.finding import masks_words
 from reposync.words import escape_unprintable, visible
 
@@ -40,6 +41,7 @@ language_option = click.option("--language", metavar="NAME", help="Only in this 
 @click.option("--like", metavar="PATH:LINE", help="In place of QUERY: code like that at this line of an indexed file.")
 @click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True, help="Maximum number of results.")
 @click.option("--explain", is_flag=True, help="Show what the score of each result is made of.")
+@server_option
 @performs
 def search(perform: Performer, /, query: tuple[str, ...], explain: bool, **filters: Any) -> Result:
     """Search the indexed code for QUERY: words that describe the code, or identifiers in it."""
@@ -88,6 +90,7 @@ def _explained(hit: operations.search.Hit) -> str:
 @click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is a text, not a regular expression.")
 @click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case match each other.")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number of lines.")
+@server_option
 @performs
 def grep(perform: Performer, /, pattern: str, **filters: Any) -> Result:
     """Print the lines of indexed files that match PATTERN, a regular expression in RE2's syntax.
@@ -124,6 +127,7 @@ class _Lines(click.ParamType[tuple[int, int | None]]):
 @click.argument("repository")
 @click.argument("path")
 @click.option("--lines", metavar="START-END", type=_Lines(), help="Only these lines: 10-20, 10- or 10.")
+@server_option
 @performs
 def cat(perform: Performer, repository: str, path: str, lines: tuple[int, int | None] | None) -> Result:
     """Print the file at PATH in REPOSITORY as it is indexed: of the commit that searches answer from.

@@ -1,0 +1,96 @@
+"""`--server`: commands of a reader ask a daemon that is elsewhere, with a token from the environment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from reposync.app.application import Application
+from tests.fixtures.gitlab_server import GitLabServer, OtherHost
+from tests.fixtures.rights_world import PROJECTS, RightsWorld, canary
+
+PAYMENTS, EVERYBODYS, HIDDEN = PROJECTS[1], "folder-of-everybody", PROJECTS[4]
+
+
+@pytest.fixture
+async def client(rights_world: RightsWorld) -> AsyncGenerator[httpx.AsyncClient, None]:
+    ada = rights_world.adds("ada")
+    rights_world.projects[1].members[ada.id] = 20
+    async with rights_world.opened() as app:
+        await rights_world.index(app, PAYMENTS, EVERYBODYS, HIDDEN)
+        assert isinstance(app, Application)
+        async with rights_world.served(app) as client:
+            yield client
+
+
+async def types(folder: Path, *words: str, **environment: str) -> tuple[int, str, str]:
+    """The exit code and what is printed."""
+    home = folder / "home of a reader"
+    home.mkdir(exist_ok=True)
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    variables = {**kept, "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "reposync", *words), env=variables, cwd=home, stdout=-1, stderr=-1
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    assert "glpat-" not in out.decode() + err.decode()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_a_reader_types_what_they_type_beside_a_daemon_and_sees_what_gitlab_shows_them(
+    tmp_path: Path, client: httpx.AsyncClient
+) -> None:
+    async def asks(*words: str) -> Any:
+        code, out, err = await types(
+            tmp_path, *words, "--server", str(client.base_url), "--json", GITLAB_TOKEN="glpat-of-ada"
+        )
+        assert code == 0, err
+        return json.loads(out)
+
+    assert {row["name"] for row in (await asks("repos", "list"))["items"]} == {PAYMENTS, EVERYBODYS}
+    assert {hit["repository"] for hit in (await asks("search", "shared", "word"))["items"]} == {PAYMENTS, EVERYBODYS}
+    assert {hit["repository"] for hit in (await asks("grep", "shared"))["items"]} == {PAYMENTS, EVERYBODYS}
+    assert canary(PAYMENTS) in (await asks("cat", PAYMENTS, f"{canary(PAYMENTS)}.py"))["text"]
+    assert {run["repository"] for run in (await asks("history"))["items"]} == {PAYMENTS, EVERYBODYS}
+    code, out, err = await types(
+        tmp_path, "cat", HIDDEN, f"{canary(HIDDEN)}.py", "--server", str(client.base_url), REPOSYNC_TOKEN="glpat-of-ada"
+    )
+    assert (code, out) == (3, "")
+    assert err == f"error: No repository '{HIDDEN}' is registered.\n"
+
+
+@pytest.mark.parametrize("environment", [{}, {"REPOSYNC_TOKEN": "glpat-of-nobody"}])
+async def test_without_a_good_token_there_is_one_sentence(
+    tmp_path: Path, client: httpx.AsyncClient, environment: dict[str, str]
+) -> None:
+    code, out, err = await types(tmp_path, "repos", "list", "--server", str(client.base_url), **environment)
+    assert (code, out) == (1, "")
+    assert "token" in err and "Traceback" not in err
+
+
+async def test_the_token_follows_no_redirect_and_is_not_sent_in_the_clear(tmp_path: Path) -> None:
+    with GitLabServer() as first, OtherHost() as other:
+        first.faults.redirect(other.url, path="/api/v1/", times=None)
+        code, _, err = await types(tmp_path, "repos", "list", "--server", first.url, REPOSYNC_TOKEN="glpat-of-ada")
+        assert (code, other.requests) == (1, [])
+        assert other.url in err
+        code, _, err = await types(tmp_path, "search", "x", "--server", "http://reposync.example.com",
+                                   REPOSYNC_TOKEN="glpat-of-ada")  # fmt: skip
+        assert code == 2
+        assert "https://" in err
+        code, _, err = await types(tmp_path, "search", "x", "--server", other.url, REPOSYNC_TOKEN="glpat-of-ada")
+        assert code in (1, 2)
+        assert "Traceback" not in err
+        first.stop()
+        code, _, err = await types(tmp_path, "search", "x", "--server", first.url)
+        assert code == 1
+        assert "does not answer" in err
