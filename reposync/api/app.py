@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 from starlette.routing import Route as AnyRoute
@@ -22,6 +22,21 @@ from reposync.api.web.pages import login_page, page_routes
 from reposync.api.web.rendering import StaticContent, error_pages
 from reposync.errors import ConfigError
 
+
+def people_routes(parts: ApiParts) -> APIRouter:
+    """What is there for people who sign in, and for their agents; nothing if nobody can."""
+    routes = APIRouter()
+    if (people := parts.access.people) is not None:
+        # The SDK of the protocol for agents takes half a second.
+        from reposync.api.routes.authorization import authorization_routes
+        from reposync.api.web.own_pages import own_pages
+        from reposync.api.web.sign_in_pages import sign_in_pages
+
+        for made in (sign_in_pages, own_pages, authorization_routes):
+            routes.routes.extend(made(parts, people).routes)
+    return routes
+
+
 MIN_COMPRESSED_BYTES = 1_000
 """A smaller response fits into one packet either way."""
 
@@ -35,6 +50,7 @@ ROUTES = (
     webhook_routes,
     help_page,
     login_page,
+    people_routes,
     page_routes,
 )
 

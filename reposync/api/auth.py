@@ -4,31 +4,33 @@ the token of the login: every pod can check it, and it ends with its token. Only
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
 import re
-import secrets
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, cast
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 from urllib.parse import quote, unquote, urlencode
 
 from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
-from itsdangerous import BadSignature, TimestampSigner
 
 from reposync.access.changes import RightsChange
 from reposync.api.errors import AccessDenied, LoginNeeded
+from reposync.api.service_tokens import SESSION_SECONDS, Names, Session, Token, digest, no_names
 from reposync.app.gitlab_access import JobSight, Sight, is_job_token
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
 from reposync.errors import ConfigError, ReaderRefused, RepoSyncError
 from reposync.operations.core import Actor, Role, Rule
 from reposync.operations.paths import COMMAND_HEADER, USER_HEADER
-from reposync.visible import EVERYTHING, NOTHING, Visible
-from reposync.wildmatch import PathPatterns
+from reposync.store.status import CredentialKind
+from reposync.visible import EVERYTHING, NOTHING
+
+# Imports the HTTP client, which not every server needs at its start.
+if TYPE_CHECKING:
+    from reposync.api.people import People
+    from reposync.app.sign_in import Opened
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +38,17 @@ ANONYMOUS = "anonymous"
 """Name of every client if no tokens are configured."""
 ADMITTED = "admitted"
 """Key of the request's state if it has a principal: the server then keeps its connection."""
-SESSION_SECONDS = 12 * 3600
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
-_SESSION = "reposync-session"
+SESSION_COOKIE = "reposync-session"
 _PRINCIPAL = "reposync.principal"
 """Key of the request's scope for its Principal."""
+_IS_AGENT = "reposync.is_agent"
+"""And that it is one for agents, whose tokens are for nothing else."""
+_OPENED = "reposync.opened"
+"""And for the credential of a person that it came with."""
+_PREFIXES = tuple(kind.prefix for kind in CredentialKind)
 _MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
-# Clocks of pods differ: a session may have begun on another pod a moment from now.
-_SKEW_SECONDS = 60.0
 
 GITLAB_HEADER = "PRIVATE-TOKEN"
 """In which scripts send a token of GitLab."""
@@ -62,60 +66,6 @@ class Principal(Actor):
     of somebody who may read the state folder, which has its key."""
 
     has_session: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """`id`: identifies the session without revealing its cookie."""
-
-    id: str
-    token: Token
-
-
-class Token:
-    """A configured token, and the sessions that begin with it. The keys derived from it do not reveal it, and neither
-    does `key_id`, which is the same on every pod."""
-
-    def __init__(self, token: ApiToken, number: int) -> None:
-        secret = token.secret.get_secret_value().encode()
-        self.role = Role.READ if token.role == "read" else Role.OPERATE
-        self.name = token.name or f"token {number}"
-        self._repositories = None if token.repositories is None else PathPatterns(token.repositories)
-        self._names: Mapping[str, str] | None = None
-        self._visible = EVERYTHING if token.repositories is None else NOTHING
-        self.key_id = _derived(secret, "session id").hex()[:16]
-        self.digest = digest(token.secret.get_secret_value())
-        self._name = _derived(secret, "session name")
-        self._signer = TimestampSigner(
-            _derived(secret, "session"), salt=b"reposync.session", key_derivation="hmac", digest_method=hashlib.sha256
-        )
-
-    async def visible(self, names: Names) -> Visible:
-        """The repositories that it is for, as they are registered now. Raises Starting, StoreUnavailable."""
-        if self._repositories is not None and (found := await names()) is not self._names:
-            shown = {each for each, name in found.items() if self._repositories.match(name) is not None}
-            self._names, self._visible = found, Visible(frozenset(shown))
-        return self._visible
-
-    def begin(self) -> str:
-        return f"{self.key_id}.{self._signer.sign(secrets.token_urlsafe(16)).decode()}"
-
-    def session(self, signed: str) -> Session | None:
-        try:
-            nonce, begun_at = self._signer.unsign(signed, return_timestamp=True)
-        except BadSignature:
-            return None
-        if not -_SKEW_SECONDS <= time.time() - begun_at.timestamp() <= SESSION_SECONDS:
-            return None
-        return Session(hmac.digest(self._name, nonce, hashlib.sha256).hex()[:32], self)
-
-
-Names = Callable[[], Awaitable[Mapping[str, str]]]
-"""The name of each registered repository, by id: the same mapping until one changes."""
-
-
-async def _no_names() -> Mapping[str, str]:
-    return {}
 
 
 class EndedSessions(Protocol):
@@ -151,10 +101,12 @@ class Access:
         ended: EndedSessions | None = None,
         command_key: str = "",
         readers: ReaderSights | None = None,
-        names: Names = _no_names,
+        names: Names = no_names,
+        people: People | None = None,
     ) -> None:
         """`command_key`: what commands of this machine send; empty: none does. `readers`: with `access: gitlab`.
-        `names`: for tokens that see some repositories. Raises ConfigError for a token that is given twice."""
+        `names`: for tokens that see some repositories. `people`: those who sign in at GitLab; None: nobody can. Raises
+        ConfigError for a token that is given twice."""
         parsed = (ApiToken.parse(token) if isinstance(token, str) else token for token in tokens)
         made = [Token(token, number) for number, token in enumerate(parsed, 1)]
         self._tokens = {each.key_id: each for each in made}
@@ -166,11 +118,16 @@ class Access:
         self.readers = readers
         self._command_key = digest(command_key) if command_key else None
         self.config = config or HttpConfig()
+        self.people = people
 
     @property
     def has_tokens(self) -> bool:
         """Whether a credential is needed."""
-        return bool(self._tokens) or self.readers is not None
+        return self.has_service_tokens or self.readers is not None or self.config.access == "gitlab"
+
+    @property
+    def has_service_tokens(self) -> bool:
+        return bool(self._tokens)
 
     def requires(self, rule: Rule) -> Any:
         """A dependency of routes with this rule; its value is the Principal. Raises AccessDenied, RoleMissing."""
@@ -179,6 +136,10 @@ class Access:
     def page(self, rule: Rule = Rule.READ) -> Any:
         """As `requires`, for pages: unknown clients are sent to the login."""
         return Depends(Admission(self, rule, is_page=True))
+
+    def agents(self, rule: Rule) -> Any:
+        """As `requires`, for agents: their tokens are accepted, and they are led to where they get one."""
+        return Depends(Admission(self, rule, is_agent=True))
 
     async def admit(self, request: Request, rule: Rule) -> Principal:
         """Decides by the head of the request. Raises AccessDenied, RoleMissing, StoreUnavailable."""
@@ -216,12 +177,19 @@ class Access:
             secret = request.headers.get(GITLAB_HEADER, "")
             scheme = "bearer" if secret else scheme
         if scheme.lower() == "bearer":
+            if is_own_secret(secret.strip()):
+                return await self._of_own_secret(request, secret.strip())
             token = self._known(secret.strip())
-            if token is None and self.readers is not None:
+            # A token of GitLab was not issued for this server, which agents require; that of a job names it.
+            is_for_us = not request.scope.get(_IS_AGENT) or is_job_token(secret.strip())
+            if token is None and self.readers is not None and is_for_us:
                 return await self._reader(request, self.readers, secret.strip())
             token = self._verified(request, token)
             return await self._of_token(token, token.name, token.key_id)
-        session = self.session(self._cookie(request))
+        cookie = self.cookie(request, SESSION_COOKIE)
+        if is_own_secret(cookie) and not request.scope.get(_IS_AGENT):
+            return await self._person(request, cookie, CredentialKind.SESSION)
+        session = self.session(cookie)
         if session is None or (self._ended is not None and await self._ended.has_ended(session.id)):
             return None
         name = f"{session.token.name}, in a browser"
@@ -234,31 +202,56 @@ class Access:
             name, token.role, credential=credential, has_session=has_session, visible=visible, maintains=maintains
         )
 
+    async def _of_own_secret(self, request: Request, secret: str) -> Principal:
+        """Raises AccessDenied."""
+        kinds = [CredentialKind.PERSONAL]
+        if request.scope.get(_IS_AGENT) and self.people is not None:
+            kinds += [CredentialKind.ACCESS] if await self.people.is_for_agents(request) else []
+        principal = await self._person(request, secret, *kinds)
+        if principal is None:
+            log.warning("a token was refused", extra={"address": request.client.host if request.client else ""})
+            raise AccessDenied("This token is unknown, or has expired or ended.", remedy="Make a new one.")
+        return principal
+
+    async def _person(self, request: Request, secret: str, *kinds: CredentialKind) -> Principal | None:
+        opened = await self.people.opened(secret, *kinds) if self.people is not None else None
+        if opened is None or self.people is None:
+            return None
+        sight = await self.people.sight(opened)
+        if sight is None:
+            return None
+        request.scope[_OPENED] = opened
+        is_session = opened.kind is CredentialKind.SESSION
+        return replace(_reader(sight), has_session=is_session, maintains=sight.maintains if is_session else NOTHING)
+
     def session(self, cookie: str) -> Session | None:
         """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
         key_id, _, signed = cookie[: _MAX_COOKIE_CHARS + 1].partition(".")
         token = self._tokens.get(key_id) if len(cookie) <= _MAX_COOKIE_CHARS else None
         return token.session(signed) if token is not None else None
 
-    def _cookie(self, request: Request) -> str:
-        return request.cookies.get(self._cookie_name(request), "")
+    def cookie(self, request: Request, name: str) -> str:
+        return request.cookies.get(self._cookie_name(request, name), "")
 
     def log_in(self, request: Request, response: Response, secret: str) -> None:
         """Begin a session with the browser that gets `response`. Raises AccessDenied."""
         token = self._verified(request, self._known(secret))
-        self._set_cookie(request, response, token.begin(), SESSION_SECONDS)
+        self.set_cookie(request, response, SESSION_COOKIE, token.begin(), SESSION_SECONDS)
 
     async def log_out(self, request: Request, response: Response) -> None:
         """End the session of this browser, on every pod. Raises StoreUnavailable."""
-        session = self.session(self._cookie(request))
+        cookie = self.cookie(request, SESSION_COOKIE)
+        session = self.session(cookie)
+        if is_own_secret(cookie) and self.people is not None:
+            await self.people.sign_ins.sign_out(cookie)
         if session is not None and self._ended is not None:
             await self._ended.end(session.id)
-        self._set_cookie(request, response, "", 0)
+        self.set_cookie(request, response, SESSION_COOKIE, "", 0)
 
-    def _set_cookie(self, request: Request, response: Response, value: str, seconds: int) -> None:
+    def set_cookie(self, request: Request, response: Response, name: str, value: str, seconds: int) -> None:
         # Not `samesite=strict`: a link to a run in a chat would lead to the login.
         secure, path = self._is_secure(request), self.config.root_path or "/"
-        name = self._cookie_name(request)
+        name = self._cookie_name(request, name)
         response.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="lax")
 
     async def _reader(self, request: Request, readers: ReaderSights, secret: str) -> Principal:
@@ -277,13 +270,7 @@ class Access:
             log.warning("a token was refused", extra={"address": address})
             remedy = "See `id_tokens` of the pipeline." if is_job else "Make an access token with the scope read_api."
             raise AccessDenied(error.message, remedy=remedy) from None
-        return Principal(
-            f"@{sight.reader.username}",
-            Role.READ,
-            credential=f"gitlab user {sight.reader.user_id}",
-            visible=sight.visible,
-            maintains=sight.maintains,
-        )
+        return _reader(sight)
 
     def _known(self, secret: str) -> Token | None:
         given, found = digest(secret), None
@@ -299,11 +286,11 @@ class Access:
             raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
         return token
 
-    def _cookie_name(self, request: Request) -> str:
+    def _cookie_name(self, request: Request, name: str) -> str:
         """With the prefixes that make browsers reject the cookie from other hosts and over plain http."""
         if not self._is_secure(request):
-            return _SESSION
-        return f"__Secure-{_SESSION}" if self.config.root_path else f"__Host-{_SESSION}"
+            return name
+        return f"__Secure-{name}" if self.config.root_path else f"__Host-{name}"
 
     def _is_secure(self, request: Request) -> bool:
         if self.config.secure_cookies is not None:
@@ -319,11 +306,16 @@ class Admission:
     access: Access
     rule: Rule
     is_page: bool = False
+    is_agent: bool = False
 
     async def admit(self, request: Request) -> Principal:
+        if self.is_agent:
+            request.scope[_IS_AGENT] = True
         try:
             return await self.access.admit(request, self.rule)
         except AccessDenied as error:
+            if self.is_agent and self.access.people is not None:
+                error.headers = self.access.people.challenge(has_token="authorization" in request.headers)
             if not self.is_page:
                 raise
             root = self.access.config.root_path
@@ -334,6 +326,16 @@ class Admission:
     async def __call__(self, request: Request, _: Annotated[Any, Security(_documented)]) -> Principal:
         # Again, for routes that are not a `Route`: a forgotten route class must not let anybody in.
         return await self.admit(request)
+
+
+def opened_of(request: Request) -> Opened | None:
+    """What stands for the person who sent the request, if they signed in."""
+    return cast("Opened | None", request.scope.get(_OPENED))
+
+
+def is_own_secret(secret: str) -> bool:
+    """Whether it has the form of what stands for a person who signed in."""
+    return secret.startswith(_PREFIXES)
 
 
 def actor_of(request: Request) -> Actor:
@@ -353,17 +355,18 @@ def local_address(wanted: str, root: str) -> str:
     return wanted if is_path and is_inside and not has_dots else f"{root}/"
 
 
+def _reader(sight: Sight) -> Principal:
+    """What is limited is limited for a person, however many tokens they have."""
+    return Principal(
+        f"@{sight.reader.username}",
+        Role.READ,
+        credential=f"gitlab user {sight.reader.user_id}",
+        visible=sight.visible,
+        maintains=sight.maintains,
+    )
+
+
 def login_address(root: str, onward: str, **reason: str) -> str:
     """The login page, which then leads to `onward`. `reason`: why a login failed."""
     query = dict(reason) if onward == f"{root}/" else {**reason, "next": onward}
     return f"{root}/login" + (f"?{urlencode(query)}" if query else "")
-
-
-def digest(secret: str) -> bytes:
-    """Of the same length for every secret, so that comparing two does not reveal their lengths."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
-
-
-def _derived(secret: bytes, purpose: str) -> bytes:
-    """32 bytes for one purpose, as in the last step of HKDF (RFC 5869) for a strong secret."""
-    return hmac.digest(secret, f"reposync {purpose} 1".encode(), hashlib.sha256)

@@ -11,7 +11,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,23 +21,19 @@ from reposync.access.gitlab_oauth import EXCHANGE_SECONDS, GitLabOAuth, GrantEnd
 from reposync.errors import RepoSyncError
 from reposync.http_client import HttpRefused
 from reposync.sealing import SealBroken, digest_of, key_of, new_key, new_secret, seal, unseal
-from reposync.store.credentials import USE_SECONDS, CredentialKind, Credentials, OAuthClients
+from reposync.store.credentials import USE_SECONDS, Credentials, OAuthClients, TooManyClients
 from reposync.store.database import Database
+from reposync.store.status import CredentialKind
 from reposync.store.tables import Credential, GitLabGrant
 from reposync.supervision import to_the_end
 
 log = logging.getLogger(__name__)
 
-SESSION_SECONDS = 12 * 3600.0
 MAX_PERSONAL = 50
 """Tokens that one person may have."""
-PREFIXES = {
-    CredentialKind.SESSION: "rss_",
-    CredentialKind.PERSONAL: "rsp_",
-    CredentialKind.CODE: "rsc_",
-    CredentialKind.ACCESS: "rsa_",
-    CredentialKind.REFRESH: "rsr_",
-}
+MAX_CLIENTS = 10_000
+MAX_REGISTRATIONS = 20
+"""Of programs, in an hour, from one address."""
 MARGIN_SECONDS = 60.0
 """GitLab's token is refreshed so long before its end."""
 CLAIM_SECONDS = 3 * EXCHANGE_SECONDS
@@ -45,6 +41,10 @@ CLAIM_SECONDS = 3 * EXCHANGE_SECONDS
 _PAUSE_SECONDS = 0.1
 _MAX_SECRET_CHARS = 100
 _ABOUT = "key of {}"
+
+
+class TooManyRegistrations(RepoSyncError, code="TOO_MANY_REGISTRATIONS", status=429, retryable=True):
+    """Too many programs register themselves for /mcp, from one address or at all."""
 
 
 class SessionEnded(RepoSyncError, code="UNAUTHENTICATED", status=401):
@@ -67,6 +67,16 @@ class Opened:
         return CredentialKind(self.credential.kind)
 
 
+@dataclass(frozen=True, slots=True)
+class New:
+    """What is made of a credential: each kind, with the seconds that it lasts."""
+
+    kinds: dict[CredentialKind, float]
+    name: str = ""
+    client_id: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
 class SignIns:
     """Methods raise StoreUnavailable; those that ask GitLab also SignInUnavailable. `database` may raise Starting."""
 
@@ -86,8 +96,18 @@ class SignIns:
     def now(self) -> datetime:
         return self._database().clock.now()
 
-    async def begin(self, tokens: Tokens, person: Person) -> str:
-        """A session, by what GitLab granted; its secret."""
+    async def register(self, client_id: str, document: dict[str, Any], address: str) -> None:
+        """A program that registers itself. `address`: a keyed digest of where it is. Raises TooManyRegistrations."""
+        limits = {"most": MAX_CLIENTS, "most_an_hour": MAX_REGISTRATIONS}
+        try:
+            await self.clients.register(client_id, document, address, **limits)
+        except TooManyClients as error:
+            raise TooManyRegistrations(
+                "Too many programs have registered themselves.", remedy="Try again in an hour."
+            ) from error
+
+    async def begin(self, tokens: Tokens, person: Person, seconds: float) -> str:
+        """A session of so many seconds, by what GitLab granted; its secret."""
         key, now = new_key(), self.now()
         grant_id = uuid.uuid4().hex
         grant = GitLabGrant(
@@ -99,14 +119,14 @@ class SignIns:
             created_at=now,
             refreshed_at=now,
         )
-        secret, credential = _made(grant, key, CredentialKind.SESSION, now, SESSION_SECONDS, family=uuid.uuid4().hex)
+        secret, credential = _made(grant, key, CredentialKind.SESSION, now, seconds, family=uuid.uuid4().hex)
         await self._credentials.begin(grant, credential)
         return secret
 
     async def open(self, secret: str, *kinds: CredentialKind) -> Opened | None:
         """None if it is none of these kinds, unknown, expired, or has ended. Whether it was used before, the caller
         decides."""
-        if len(secret) > _MAX_SECRET_CHARS or not secret.startswith(tuple(PREFIXES[kind] for kind in kinds)):
+        if len(secret) > _MAX_SECRET_CHARS or not secret.startswith(tuple(kind.prefix for kind in kinds)):
             return None
         held = await self._credentials.find(digest_of(secret))
         if held is None or held.credential.kind not in kinds or held.grant.gitlab != self.oauth.url:
@@ -129,38 +149,31 @@ class SignIns:
 
     # What people make of a session
 
-    async def issue(
-        self,
-        opened: Opened,
-        kinds: dict[CredentialKind, float],
-        *,
-        family: str | None = None,
-        name: str = "",
-        client_id: str | None = None,
-        details: dict[str, Any] | None = None,
-    ) -> dict[CredentialKind, str]:
-        """New credentials of the same grant, of one family: the secret of each. `kinds`: for how many seconds."""
-        now, family = self.now(), family or uuid.uuid4().hex
-        secrets, rows = dict[CredentialKind, str](), list[Credential]()
-        for kind, seconds in kinds.items():
-            secret, row = _made(
-                opened.grant,
-                opened.key,
-                kind,
-                now,
-                seconds,
-                family=family,
-                name=name,
-                client_id=client_id,
-                details=details or {},
-            )
-            secrets[kind] = secret
-            rows.append(row)
+    async def issue(self, opened: Opened, new: New) -> dict[CredentialKind, str]:
+        """New credentials of the same grant: the secret of each."""
+        secrets, rows = self._made(opened, new, uuid.uuid4().hex)
         await self._credentials.add(rows)
         return secrets
 
-    async def use_once(self, opened: Opened) -> bool:
-        return await self._credentials.use_once(opened.credential.id)
+    async def exchange(self, opened: Opened, new: New) -> dict[CredentialKind, str] | None:
+        """The same, in place of one that may be used once. None if it was used before: it was stolen, or what came of
+        it was, and all of its family ends."""
+        family = opened.credential.family
+        if opened.credential.used_at is None:
+            secrets, rows = self._made(opened, new, family)
+            if await self._credentials.exchange(opened.credential.id, rows):
+                return secrets
+        log.warning("a code or a token was used twice, and its authorization ended", extra={"kind": opened.kind})
+        await self._credentials.end_family(family)
+        return None
+
+    def _made(self, opened: Opened, new: New, family: str) -> tuple[dict[CredentialKind, str], list[Credential]]:
+        now, secrets, rows = self.now(), dict[CredentialKind, str](), list[Credential]()
+        others = {"name": new.name, "client_id": new.client_id, "details": new.details}
+        for kind, seconds in new.kinds.items():
+            secrets[kind], row = _made(opened.grant, opened.key, kind, now, seconds, family=family, **others)
+            rows.append(row)
+        return secrets, rows
 
     async def own(self, opened: Opened, *kinds: CredentialKind) -> list[Credential]:
         """What stands for this person, whichever sign-in it comes from."""
@@ -264,7 +277,7 @@ class SignIns:
 def _made(
     grant: GitLabGrant, key: bytes, kind: CredentialKind, now: datetime, seconds: float, *, family: str, **values: Any
 ) -> tuple[str, Credential]:
-    secret = new_secret(PREFIXES[kind])
+    secret = new_secret(kind.prefix)
     credential_id = digest_of(secret)
     row = Credential(
         id=credential_id,

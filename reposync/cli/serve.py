@@ -130,6 +130,11 @@ async def serve_until_stopped(
     readers = (
         None if server is None else GitLabAccess(server, http.rights, daemon.application, audience=http.public_url)
     )
+    people = None
+    if server is not None and readers is not None:
+        from reposync.api.people import people_of
+
+        people = people_of(http, server, readers, daemon.application)
     access = Access(
         tokens,
         http,
@@ -137,6 +142,7 @@ async def serve_until_stopped(
         command_key=command_key,
         readers=readers,
         names=lambda: daemon.application().names.read(),
+        people=people,
     )
     parts = ApiParts(
         health=health,
@@ -155,6 +161,8 @@ async def serve_until_stopped(
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine has full access over HTTP")
             if readers is not None:
                 resources.push_async_callback(readers.close)
+            if people is not None:
+                resources.push_async_callback(people.sign_ins.oauth.close)
             if metrics.traces is not None:
                 resources.push_async_callback(asyncio.to_thread, metrics.traces.close)
             with announced(environment, address.url, key=command_key, has_workers=roles.workers):

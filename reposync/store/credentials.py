@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select, update
 
 from reposync.store.columns import truncate
 from reposync.store.database import Connection, Stored
+from reposync.store.status import CredentialKind
 from reposync.store.tables import CREDENTIALS, GRANTS, OAUTH_CLIENTS, Credential, GitLabGrant, OAuthClient
 
 USE_SECONDS = 60.0
@@ -23,16 +23,6 @@ _MAX_PURGED = 1_000
 _MAX_LISTED = 500
 
 _GRANT = tuple(GRANTS.c[name].label(f"grant_{name}") for name in GitLabGrant.model_fields)
-
-
-class CredentialKind(StrEnum):
-    """The values are in the database: do not rename them."""
-
-    SESSION = "session"
-    PERSONAL = "personal"
-    CODE = "code"
-    ACCESS = "access"
-    REFRESH = "refresh"
 
 
 class TooManyClients(Exception):
@@ -89,10 +79,16 @@ class Credentials(Stored):
         used = update(CREDENTIALS).where(CREDENTIALS.c.id == credential_id, is_due)
         await self._database.change(used.values(last_used_at=self._database.moment()))
 
-    async def use_once(self, credential_id: str) -> bool:
-        """Whether this is its first use; whoever else uses it at the same moment gets False. Its key goes."""
+    async def exchange(self, credential_id: str, credentials: Sequence[Credential]) -> bool:
+        """Put others in the place of one that may be used once; whether this is its first use. Whoever else uses it at
+        the same moment gets False, when the others are there to be ended."""
         first = update(CREDENTIALS).where(CREDENTIALS.c.id == credential_id, CREDENTIALS.c.used_at.is_(None))
-        return await self._database.change(first.values(used_at=self._database.moment(), wrapped_key="")) == 1
+        async with self._database.write() as connection:
+            if await connection.change(first.values(used_at=self._database.moment(), wrapped_key="")) != 1:
+                return False
+            for credential in credentials:
+                await connection.execute(insert(CREDENTIALS).values(**credential.model_dump()))
+        return True
 
     async def end(self, credential_id: str) -> bool:
         """Whether the grant ended with it, because nothing else stands for it."""

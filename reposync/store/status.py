@@ -61,3 +61,18 @@ PRIORITIES: Mapping[str, int] = {
     RunTrigger.SCHEDULE: 20,
 }
 """Lowest first: people who wait, then pushes, then schedules."""
+
+
+class CredentialKind(StrEnum):
+    """The values are in the database: do not rename them."""
+
+    SESSION = "session"
+    PERSONAL = "personal"
+    CODE = "code"
+    ACCESS = "access"
+    REFRESH = "refresh"
+
+    @property
+    def prefix(self) -> str:
+        """What the secret of such a credential begins with."""
+        return f"rs{self.value[0]}_"

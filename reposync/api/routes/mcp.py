@@ -19,6 +19,7 @@ from reposync.api.auth import actor_of
 from reposync.api.routing import ApiParts, Router
 from reposync.api.server import stopping_of
 from reposync.app.application import Application
+from reposync.operations.core import Rule
 from reposync.supervision import in_thread
 
 
@@ -26,7 +27,7 @@ def mcp_routes(parts: ApiParts) -> APIRouter:
     routes = Router()
 
     # Not in the description of the API: the protocol describes itself.
-    @routes.post("/mcp", dependencies=parts.readers, include_in_schema=False)
+    @routes.post("/mcp", dependencies=[parts.access.agents(Rule.READ)], include_in_schema=False)
     async def mcp(request: Request) -> Response:
         # The SDK takes half a second to import, and many daemons have no agents.
         await in_thread(partial(import_module, "reposync.mcp.server"))

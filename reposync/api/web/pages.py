@@ -130,7 +130,9 @@ def login_page(parts: ApiParts) -> APIRouter:
         if not access.has_tokens:
             return _redirect(f"{root}/")
         query = request.query_params
-        return Page(parts, request, None).show("login.html", failed="failed" in query, next=query.get("next", ""))
+        ways = {"sign_in": access.people is not None, "has_service_tokens": access.has_service_tokens}
+        page = Page(parts, request, None)
+        return page.show("login.html", failed="failed" in query, next=query.get("next", ""), **ways)
 
     @routes.post("/login")
     async def log_in(request: Request) -> Response:
@@ -139,7 +141,7 @@ def login_page(parts: ApiParts) -> APIRouter:
             form = _fields(await (await with_body(request, FORM)).form())
             onward = local_address(form.get("next", ""), root)
             response = _redirect(onward)
-            if access.has_tokens:
+            if access.has_service_tokens:
                 access.log_in(request, response, form.get("token", "").strip())
         except AccessDenied:
             return _redirect(login_address(root, onward, failed="token"))

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
-from reposync.api.auth import SAFE_METHODS, Principal, actor_of
+from reposync.api.auth import SAFE_METHODS, Principal, actor_of, opened_of
 from reposync.api.errors import RETRY_AFTER_SECONDS, ErrorPage, help_path
 from reposync.api.etags import conditional_body
 from reposync.api.routing import ApiParts
@@ -78,6 +78,7 @@ class Page:
             "has_login": principal is not None and principal.has_session,
             "may": lambda rule: principal is not None and principal.may(Rule(rule)),
             "maintains": lambda identity: principal is not None and identity in principal.maintains,
+            "person": principal.name if principal is not None and opened_of(self.request) is not None else None,
             "done": self.query.get("done") if principal is not None else None,
             "refresh_seconds": IDLE_REFRESH_SECONDS,
             "troubles": _troubles(self.parts.health) if principal and principal.may(Rule.READ_EVERYTHING) else [],

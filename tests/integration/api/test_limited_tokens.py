@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from reposync.api.auth import Access, Token
+from reposync.api.auth import Access
+from reposync.api.service_tokens import Token
 from reposync.app.application import Application
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken

@@ -13,10 +13,10 @@ import pytest
 from pydantic import SecretStr
 
 from reposync.access.gitlab_oauth import GitLabOAuth, SignInFailed, SignInUnavailable
-from reposync.app.sign_in import Opened, SessionEnded, SignIns
+from reposync.app.sign_in import New, Opened, SessionEnded, SignIns
 from reposync.config.registry import GitLabInstance
-from reposync.store.credentials import CredentialKind
 from reposync.store.database import Database
+from reposync.store.status import CredentialKind
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.gitlab_server.rights import User
 from tests.fixtures.released_schemas import rows
@@ -59,7 +59,7 @@ class Pod:
     async def sign_in(self) -> str:
         verifier = secrets.token_urlsafe(48)
         tokens = await self.oauth.exchange(await self.code(verifier), verifier)
-        return await self.people.begin(tokens, await self.oauth.person(tokens.access))
+        return await self.people.begin(tokens, await self.oauth.person(tokens.access), 3600.0)
 
     async def open(self, secret: str) -> Opened:
         opened = await self.people.open(secret, SESSION)
@@ -98,7 +98,7 @@ async def test_the_database_holds_nothing_that_opens_a_session_or_is_a_token(
     secret = await pod.sign_in()
     opened = await pod.open(secret)
     kinds = dict.fromkeys((CredentialKind.PERSONAL, CredentialKind.ACCESS, CredentialKind.REFRESH), 60.0)
-    made = await pod.people.issue(opened, kinds)
+    made = await pod.people.issue(opened, New(kinds))
     gitlab.oauth.lasts_seconds = 5
     await pod.people.token(opened, refused=await pod.people.token(opened))
 
@@ -149,7 +149,7 @@ async def test_what_gitlab_has_ended_ends_with_everything_that_stands_for_it(
     here, there = pods
     secret = await here.sign_in()
     opened = await here.open(secret)
-    personal = (await here.people.issue(opened, {CredentialKind.PERSONAL: 60.0}))[CredentialKind.PERSONAL]
+    personal = (await here.people.issue(opened, New({CredentialKind.PERSONAL: 60.0})))[CredentialKind.PERSONAL]
     gitlab.oauth.grants.clear()
 
     with pytest.raises(SessionEnded):
@@ -198,7 +198,7 @@ async def test_a_token_that_was_made_in_a_session_outlives_it_until_it_is_revoke
 ) -> None:
     here, there = pods
     secret = await here.sign_in()
-    made = await here.people.issue(await here.open(secret), {CredentialKind.PERSONAL: 60.0}, name="laptop")
+    made = await here.people.issue(await here.open(secret), New({CredentialKind.PERSONAL: 60.0}, "laptop"))
     await here.people.sign_out(secret)
     token = made[CredentialKind.PERSONAL]
 
@@ -224,7 +224,7 @@ async def test_an_expired_credential_opens_nothing_and_the_next_sign_in_removes_
 ) -> None:
     pod, _ = pods
     opened = await pod.open(await pod.sign_in())
-    made = await pod.people.issue(opened, {CredentialKind.PERSONAL: -1.0})
+    made = await pod.people.issue(opened, New({CredentialKind.PERSONAL: -1.0}))
 
     assert await pod.people.open(made[CredentialKind.PERSONAL], CredentialKind.PERSONAL) is None
     await pod.sign_in()

@@ -24,14 +24,14 @@ import reposync.store
 from reposync.finding import Finding
 from reposync.store import index_queries
 from reposync.store.audit import AuditLog
-from reposync.store.credentials import CredentialKind, Credentials, OAuthClients
+from reposync.store.credentials import Credentials, OAuthClients
 from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
 from reposync.store.manifest import ManifestRow
 from reposync.store.registry import ProjectGroups, RegistryDocuments, RegistryReplaced
 from reposync.store.repository import Repository
 from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import CredentialKind, RunStatus, RunTrigger
 from reposync.store.tables import (
     REPOSITORIES,
     AuditEntry,
@@ -336,7 +336,7 @@ def _credentials() -> dict[str, Call]:
         "add": lambda it: it.credentials.add([credential_of(it.grant, "token-1", CredentialKind.PERSONAL)]),
         "find": lambda it: it.credentials.find("session-1"),
         "touch": lambda it: it.credentials.touch("session-1"),
-        "use_once": lambda it: it.credentials.use_once("session-1"),
+        "exchange": lambda it: it.credentials.exchange("session-1", [credential_of(it.grant, "session-3")]),
         "end": lambda it: it.credentials.end("session-1"),
         "end_family": lambda it: it.credentials.end_family("family of session-1"),
         "end_own": lambda it: it.credentials.end_own("family of session-1", *ann),

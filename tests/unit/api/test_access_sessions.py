@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.auth import Access, Token
+from reposync.api.auth import Access
+from reposync.api.service_tokens import Token
 from reposync.config.settings import ApiToken
 
 READ = ApiToken.parse("read:a-secret-for-reading")

@@ -1,0 +1,165 @@
+"""People who signed in at GitLab, as clients: the cookie of a sign-in, and who a session or a token stands for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from itsdangerous import BadData, URLSafeTimedSerializer
+from pydantic import AnyHttpUrl, SecretStr
+from starlette.requests import Request
+
+from reposync.access.gitlab_oauth import GitLabOAuth, SignInFailed, SignInUnavailable
+from reposync.app.gitlab_access import Sight
+from reposync.app.sign_in import Opened, SessionEnded, SignIns
+from reposync.config.registry import GitLabInstance
+from reposync.config.sections import HttpConfig
+from reposync.errors import ConfigError, ReaderRefused
+from reposync.sealing import key_of
+from reposync.store.status import CredentialKind
+
+if TYPE_CHECKING:
+    from mcp.server.auth.provider import TokenVerifier
+
+    from reposync.app.application import Application
+
+SIGN_IN_SECONDS = 600
+"""A sign-in at GitLab takes so long at most, and its code is valid as long there."""
+SIGN_IN_PATH, CALLBACK_PATH = "/sign-in", "/sign-in/callback"
+AGENT_PATH, AGENT_SCOPE = "/mcp", "read"
+RESOURCE_METADATA_PATH = f"/.well-known/oauth-protected-resource{AGENT_PATH}"
+_MAX_EXCHANGES, _MAX_WAITING = 4, 32
+_MAX_CODE_CHARS = 500
+_MAX_REASON_CHARS = 200
+
+
+class Readers(Protocol):
+    """What owners of GitLab's tokens see: `GitLabAccess`."""
+
+    async def sight(self, token: str, *, address: str | None = None) -> Sight: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A sign-in that begins: where the browser goes, and what its cookie keeps for when it comes back."""
+
+    address: str
+    cookie: str
+
+
+class People:
+    """Methods raise StoreUnavailable, SignInUnavailable and RightsUnavailable."""
+
+    def __init__(self, sign_ins: SignIns, config: HttpConfig, client_secret: SecretStr, readers: Readers) -> None:
+        """`config`: with `public_url`."""
+        self.sign_ins = sign_ins
+        self.public_url = str(config.public_url)
+        self._readers = readers
+        self._client_secret = client_secret.get_secret_value()
+        self._cookies = self.signer("sign-in cookie")
+        self.verifier: TokenVerifier | None = None
+        """Of the tokens of agents; set by the authorization server."""
+        self._exchanges, self._waiting = asyncio.Semaphore(_MAX_EXCHANGES), 0
+
+    def signer(self, purpose: str) -> URLSafeTimedSerializer:
+        """For values that a browser keeps and must not change, on whichever pod it comes back."""
+        return URLSafeTimedSerializer(self.key(purpose), salt=purpose)
+
+    def key(self, purpose: str) -> bytes:
+        """The same on every pod."""
+        return key_of(self._client_secret, purpose)
+
+    # Signing in
+
+    def begin(self, onward: str) -> Beginning:
+        """`onward`: where the sign-in leads to, a path of this server."""
+        state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(48)
+        cookie = self._cookies.dumps({"state": state, "verifier": verifier, "next": onward})
+        return Beginning(self.sign_ins.oauth.address(state, verifier), str(cookie))
+
+    async def finish(self, query: Mapping[str, str], cookie: str, seconds: float) -> tuple[str, str]:
+        """The secret of a session of so many seconds, and where it leads to; `query`: what GitLab sent the browser back
+        with. Raises SignInFailed."""
+        begun: dict[str, str] = {}
+        with contextlib.suppress(BadData):
+            begun = self._cookies.loads(cookie, max_age=SIGN_IN_SECONDS)
+        if not begun or not secrets.compare_digest(begun["state"].encode(), query.get("state", "").encode()):
+            raise SignInFailed(
+                "This sign-in was begun in a different browser, or too long ago.", remedy="Begin it again."
+            )
+        if "error" in query:
+            raise SignInFailed(f"GitLab did not sign you in ({query['error'][:_MAX_REASON_CHARS]}).")
+        code = query.get("code", "")
+        if not 0 < len(code) <= _MAX_CODE_CHARS:
+            raise SignInFailed("GitLab sent no code.")
+        if self._waiting >= _MAX_WAITING:
+            raise SignInUnavailable("Too many people are signing in at this moment.", remedy="Try again in a moment.")
+        self._waiting += 1
+        try:
+            async with self._exchanges:
+                tokens = await self.sign_ins.oauth.exchange(code, begun["verifier"])
+                person = await self.sign_ins.oauth.person(tokens.access)
+        finally:
+            self._waiting -= 1
+        return await self.sign_ins.begin(tokens, person, seconds), begun["next"]
+
+    # Clients
+
+    async def opened(self, secret: str, *kinds: CredentialKind) -> Opened | None:
+        return await self.sign_ins.open(secret, *kinds)
+
+    def challenge(self, *, has_token: bool) -> dict[str, str]:
+        """Headers that lead an agent without a valid token to where it gets one (RFC 9728, 5.1)."""
+        error = 'error="invalid_token", ' if has_token else ""
+        where = f'resource_metadata="{self.public_url}{RESOURCE_METADATA_PATH}"'
+        return {"WWW-Authenticate": f'Bearer {error}{where}, scope="{AGENT_SCOPE}"'}
+
+    async def is_for_agents(self, request: Request) -> bool:
+        """Whether its token is one of an agent, issued for this server."""
+        from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
+
+        if self.verifier is None:
+            return False
+        backend = BearerAuthBackend(self.verifier, resource_server_url=AnyHttpUrl(f"{self.public_url}{AGENT_PATH}"))
+        return await backend.authenticate(request) is not None
+
+    async def sight(self, opened: Opened) -> Sight | None:
+        """What the person may see at this moment. None if GitLab does not accept them any more: then everything that
+        stands for the sign-in ends."""
+        try:
+            token = await self.sign_ins.token(opened)
+            try:
+                sight = await self._readers.sight(token.get_secret_value())
+            except ReaderRefused:
+                # A pod may have refreshed it a moment ago, which ends the one before.
+                token = await self.sign_ins.token(opened, refused=token)
+                sight = await self._readers.sight(token.get_secret_value())
+        except ReaderRefused:
+            await self.sign_ins.end(opened)
+            return None
+        except SessionEnded:
+            return None
+        await self.sign_ins.used(opened)
+        return sight
+
+
+def people_of(
+    config: HttpConfig, server: GitLabInstance, readers: Readers, application: Callable[[], Application]
+) -> People | None:
+    """None if nobody can sign in. Raises ConfigError, SecretMissing."""
+    if config.sign_in is None or config.sign_in.client_secret is None:
+        return None
+    public_url = str(config.public_url)
+    if urlsplit(public_url).path != config.root_path:
+        raise ConfigError(
+            f"`http.public_url` must end with the root path, which is {config.root_path or 'empty'!r}.",
+            remedy="Write the address that people type.",
+        )
+    secret = config.sign_in.client_secret
+    oauth = GitLabOAuth(server, config.sign_in.client_id, secret, f"{public_url}{CALLBACK_PATH}")
+    return People(SignIns(oauth, lambda: application().database), config, secret, readers)
