@@ -122,7 +122,8 @@ def neighbours(base: Base) -> np.ndarray:
     for start in range(0, len(base.rows), 1000):
         cosines = base.rows[start : start + 1000] @ base.rows.T
         cosines[(chunk_of[start : start + 1000, None] == chunk_of) | (cosines > _SAME)] = -1
-        found.append(np.argpartition(-cosines, NEIGHBOURS, axis=1)[:, :NEIGHBOURS])
+        # A copy: a view would keep the numbers of all rows, 28 GB with 60,000 windows.
+        found.append(np.argpartition(-cosines, NEIGHBOURS, axis=1)[:, :NEIGHBOURS].astype(np.int32))
     return np.concatenate(found)
 
 

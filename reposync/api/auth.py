@@ -153,9 +153,12 @@ class Access:
         """None if the request has no valid credential. Determined once per request. Raises AccessDenied for a wrong
         token, StoreUnavailable."""
         if _PRINCIPAL not in request.scope:
-            request.scope[_PRINCIPAL] = principal = await self._principal(request)
+            principal = await self._principal(request)
             if principal is not None:
+                via = "page" if principal.has_session else principal.via
+                principal = replace(principal, via=via, address=request.client.host if request.client else "")
                 setattr(request.state, ADMITTED, True)
+            request.scope[_PRINCIPAL] = principal
         return cast("Principal | None", request.scope[_PRINCIPAL])
 
     async def principal_or_none(self, request: Request) -> Principal | None:

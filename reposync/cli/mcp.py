@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +164,7 @@ class _Tools:
 
     def __init__(self, environment: Settings, secrets: Secrets) -> None:
         self.resources = contextlib.AsyncExitStack()
-        self.actor = Actor.at_terminal(current_user())
+        self.actor = replace(Actor.at_terminal(current_user()), via="mcp")
         self._settings, self._secrets = environment, secrets
         self._opening = asyncio.Lock()
         self._opened: Application | None = None

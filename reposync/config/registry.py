@@ -382,7 +382,7 @@ class Registry(ConfigModel):
     @property
     def is_audited(self) -> bool:
         """Whether searches and reads are recorded."""
-        return bool(self.audit.enabled)
+        return _first(self.audit.enabled, self.http.access == "gitlab")
 
     def resolved(self) -> tuple[ResolvedRepository, ...]:
         """The repositories that are listed by name, in the order of the file, without the projects of `groups`."""

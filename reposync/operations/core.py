@@ -74,20 +74,31 @@ class Actor:
     """Who asks. `name`: for the history. `credential`: identifies a token or session without revealing it; its share of
     what is limited is its own. `is_local`: a person at a terminal of this machine, who may read the state folder, and
     so may register folders and addresses that clients over HTTP may not. `visible`: the repositories that exist for the
-    actor. `maintains`: those of which they may start and pause syncs."""
+    actor. `maintains`: those of which they may start and pause syncs. `via`: http, page, mcp or command; `address`: of
+    the client."""
 
     name: str
     role: Role
     trigger: RunTrigger = RunTrigger.HTTP
     credential: str = ""
     is_local: bool = False
+    via: str = "http"
+    address: str = ""
     # Without defaults: whoever makes an actor decides what it sees.
     visible: Visible = field(kw_only=True)
     maintains: Visible = field(kw_only=True)
 
     @classmethod
     def at_terminal(cls, name: str) -> Self:
-        return cls(name, Role.OPERATE, RunTrigger.COMMAND, is_local=True, visible=EVERYTHING, maintains=EVERYTHING)
+        return cls(
+            name,
+            Role.OPERATE,
+            RunTrigger.COMMAND,
+            is_local=True,
+            via="command",
+            visible=EVERYTHING,
+            maintains=EVERYTHING,
+        )
 
     def may(self, rule: Rule) -> bool:
         """Whether there may be something for which the rule allows it."""
@@ -153,7 +164,7 @@ class Operation(Generic[A, T]):
     """`path`: over HTTP, below `/api/v1`; its placeholders are keyword arguments of `act`. `answer`: the type of the
     document, from which HTTP describes it and commands read it. `uses_index`: commands start the embedded engine while
     they import what the operation needs. `executes`: a run follows, for which somebody must be there. `is_slow`: it may
-    take minutes."""
+    take minutes. `is_audited`: who did it is recorded, if the operator wants that."""
 
     act: Act[A, T]
     method: Method
@@ -164,6 +175,7 @@ class Operation(Generic[A, T]):
     uses_index: bool = False
     executes: bool = False
     is_slow: bool = False
+    is_audited: bool = False
 
     @property
     def name(self) -> str:
@@ -171,7 +183,29 @@ class Operation(Generic[A, T]):
 
     async def __call__(self, app: Application, actor: Actor, arguments: A, /, **named: str) -> T:
         """Raises what the rule and the operation do."""
-        return await self.act(await self.rule.application(app, actor, named), actor, arguments, **named)
+
+        async def perform() -> T:
+            return await self.act(await self.rule.application(app, actor, named), actor, arguments, **named)
+
+        return await (_audited(app, actor, self.name, arguments, named, perform) if self.is_audited else perform())
+
+
+async def _audited(
+    app: Application,
+    actor: Actor,
+    name: str,
+    asked: object,
+    named: Mapping[str, Any],
+    perform: Callable[[], Awaitable[T]],
+) -> T:
+    if not app.configuration.registry.is_audited:
+        return await perform()
+    from reposync.operations.auditing import recording
+
+    with recording(app, actor, name, asked, named) as entry:
+        answer = await perform()
+        entry.shows(answer)
+        return answer
 
 
 def operation(
@@ -186,20 +220,25 @@ def operation(
 
 
 def ruled(
-    rule: Rule,
+    rule: Rule, *, audited: str | None = None
 ) -> Callable[
     [Callable[Concatenate[Application, Actor, P], Awaitable[T]]],
     Callable[Concatenate[Application, Actor, P], Awaitable[T]],
 ]:
     """For what front ends call beside operations: the function gets the application as the rule gives it. What it names
-    is among its keyword arguments."""
+    is among its keyword arguments. `audited`: the operation as which it is recorded."""
 
     def decorate(
         act: Callable[Concatenate[Application, Actor, P], Awaitable[T]],
     ) -> Callable[Concatenate[Application, Actor, P], Awaitable[T]]:
         @wraps(act)
         async def call(app: Application, actor: Actor, /, *arguments: P.args, **named: P.kwargs) -> T:
-            return await act(await rule.application(app, actor, named), actor, *arguments, **named)
+            async def perform() -> T:
+                return await act(await rule.application(app, actor, named), actor, *arguments, **named)
+
+            if audited is None:
+                return await perform()
+            return await _audited(app, actor, audited, next(iter(arguments), None), named, perform)
 
         vars(call)["rule"] = rule
         return call

@@ -43,7 +43,7 @@ class RepositoryFilters(NamesArguments):
     state: Literal["active", "paused", "inactive"] | None = None
 
 
-@operation("GET", "/repositories", RepositoryFilters, RepositoryPage, rule=Rule.READ)
+@operation("GET", "/repositories", RepositoryFilters, RepositoryPage, rule=Rule.READ, is_audited=True)
 async def list_repositories(app: Application, actor: Actor, asked: RepositoryFilters) -> RepositoryPage:
     """The registered repositories, by name."""
     states = {row.name: row.state for row in await app.repositories.states()}

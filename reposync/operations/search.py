@@ -98,7 +98,7 @@ async def _find(app: Application, asked: Search) -> tuple[list[SearchHit], str]:
     return hits, await app.searching.words(asked.q, repository=asked.repository, **filters)
 
 
-@ruled(Rule.READ)
+@ruled(Rule.READ, audited="search")
 async def excerpts(app: Application, actor: Actor, asked: Search, *, max_files: int, max_tokens: int) -> Answer:
     """As `search`, as excerpts of files for a language model."""
     from reposync.search.answers import DEPTH, Indexed, answer
@@ -114,7 +114,7 @@ async def excerpts(app: Application, actor: Actor, asked: Search, *, max_files: 
     return await _limited(app, work)
 
 
-@operation("GET", "/search", Search, Hits, rule=Rule.READ, uses_index=True)
+@operation("GET", "/search", Search, Hits, rule=Rule.READ, uses_index=True, is_audited=True)
 async def search(app: Application, actor: Actor, asked: Search) -> Hits:
     """Search the indexed code: by a description of what the code does, or by its identifiers. Both kinds of matches are
     ranked together."""
@@ -137,7 +137,7 @@ class Grep(Arguments):
     limit: int = Field(100, ge=1, le=1_000, description="The maximum number of lines.")
 
 
-@operation("GET", "/grep", Grep, MatchingFiles, rule=Rule.READ, uses_index=True)
+@operation("GET", "/grep", Grep, MatchingFiles, rule=Rule.READ, uses_index=True, is_audited=True)
 async def grep(app: Application, actor: Actor, asked: Grep) -> MatchingFiles:
     """Find the lines that match a pattern, exactly, in the indexed text of all files; for a few seconds at most, after
     which the answer says that it is not complete."""
@@ -157,7 +157,7 @@ class Lines(Arguments):
     )
 
 
-@operation("GET", "/files/{name}/-/{path}", Lines, FileLines, rule=Rule.READ, uses_index=True)
+@operation("GET", "/files/{name}/-/{path}", Lines, FileLines, rule=Rule.READ, uses_index=True, is_audited=True)
 async def read(app: Application, actor: Actor, asked: Lines, *, name: str, path: str) -> FileLines:
     """The indexed text of a file, or of some of its lines: of the commit that searches answer from."""
     from reposync.search.reading import read_file
@@ -183,7 +183,9 @@ class FileOutline(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
-@operation("GET", "/repositories/{name}/outline", OutlineOf, FileOutline, rule=Rule.READ, uses_index=True)
+@operation(
+    "GET", "/repositories/{name}/outline", OutlineOf, FileOutline, rule=Rule.READ, uses_index=True, is_audited=True
+)
 async def outline(app: Application, actor: Actor, asked: OutlineOf, *, name: str) -> FileOutline:
     """The definitions of an indexed file."""
     from reposync.search.reading import read_file
@@ -218,7 +220,7 @@ class Evaluation(BaseModel):
     misses: list[Miss]
 
 
-@operation("POST", "/eval", Questions, Evaluation, rule=Rule.MAINTAIN, uses_index=True, is_slow=True)
+@operation("POST", "/eval", Questions, Evaluation, rule=Rule.MAINTAIN, uses_index=True, is_slow=True, is_audited=True)
 async def evaluate(app: Application, actor: Actor, asked: Questions) -> Evaluation:
     """Measure how well search finds known answers."""
     from reposync.search.evaluation import DEPTH, Question, ranks_of, scores

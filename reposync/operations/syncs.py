@@ -39,7 +39,16 @@ class SyncOptions(Arguments):
     allow_mass_delete: StrictBool = Field(False, description="Let it delete more than half of the indexed files.")
 
 
-@operation("POST", "/repositories/{name}/sync", SyncOptions, Run, rule=Rule.MAINTAIN, executes=True, uses_index=True)
+@operation(
+    "POST",
+    "/repositories/{name}/sync",
+    SyncOptions,
+    Run,
+    rule=Rule.MAINTAIN,
+    executes=True,
+    uses_index=True,
+    is_audited=True,
+)
 async def sync(app: Application, actor: Actor, asked: SyncOptions, *, name: str) -> Run:
     """Request a sync. Answers at once with the run that does it. A run that is already queued is returned, and no
     second one is queued; a running one is followed by a new one."""
@@ -343,7 +352,7 @@ async def wait(app: Application, actor: Actor, asked: WaitFor, *, name: str) -> 
     return await wait_while_wanted(app, actor, asked, name=name, is_wanted=_always)
 
 
-@ruled(Rule.READ)
+@ruled(Rule.READ, audited="wait")
 async def wait_while_wanted(
     app: Application, actor: Actor, asked: WaitFor, *, name: str, is_wanted: Callable[[], Awaitable[bool]]
 ) -> CommitState:

@@ -7,6 +7,7 @@ answers any request. Who may ask, the limits of heads and bodies, hosts and orig
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -58,7 +59,7 @@ class _Exchange(Response):
         async def is_wanted() -> bool:
             return not stopping.is_set() and not await request.is_disconnected()
 
-        caller = Caller(application, actor_of(request), is_wanted)
+        caller = Caller(application, replace(actor_of(request), via="mcp"), is_wanted)
 
         async def call(name: str, arguments: Mapping[str, Any]) -> Any:
             tool = name if name in TOOLS else "other"
