@@ -200,7 +200,7 @@ async def _audited(
 ) -> T:
     if not app.configuration.registry.is_audited:
         return await perform()
-    from reposync.operations.auditing import recording
+    from reposync.app.auditing import recording
 
     with recording(app, actor, name, asked, named) as entry:
         answer = await perform()

@@ -130,7 +130,7 @@ def test_each_has_a_tool_or_a_reason_why_not(name: str) -> None:
 
 # Rules ---------------------------------------------------------------------------------------------------------------
 
-WITHOUT_RULE = {"recording", "ask", "detail", "enqueue", "registered", "following"}
+WITHOUT_RULE = {"ask", "detail", "enqueue", "registered", "following"}
 """Steps of operations, which front ends do not call, and the context of a run that `following` finds by a rule."""
 
 

@@ -6,16 +6,28 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reposync.errors import RepoSyncError
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
-    from reposync.operations.core import Actor
 
 MAX_NAMES = 100
 """Of repositories in one entry."""
+
+
+class Asking(Protocol):
+    """Whoever performs an operation."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def via(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
 
 
 class Recording:
@@ -58,7 +70,7 @@ def _repository(document: Any) -> str | None:
 
 @contextlib.contextmanager
 def recording(
-    app: Application, actor: Actor, operation: str, asked: object, named: Mapping[str, Any]
+    app: Application, actor: Asking, operation: str, asked: object, named: Mapping[str, Any]
 ) -> Generator[Recording, None, None]:
     """One entry, whether the call answers or fails. The answer does not wait until it is written."""
     made = Recording(named, asked)
