@@ -51,6 +51,11 @@ class Setting:
         return self.quantization + ("+disk" if self.on_disk else "") + ("+float16" if self.is_float16 else "")
 
     @property
+    def unquantized(self) -> str:
+        """The name of the setting of which a copy can be changed to this one."""
+        return Setting("none", False, self.is_float16).name
+
+    @property
     def ways(self) -> dict[str, Params]:
         """Names and parameters of the ways to search it, but for `hnsw_ef`."""
         if self.quantization == "none":

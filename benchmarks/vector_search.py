@@ -176,7 +176,8 @@ async def measure(options: argparse.Namespace, base: Base, setting: Setting) -> 
             own, kept = Engine(folder) if options.embedded else Server(options.server, folder), folder / "filled.json"
             url = own.url
         if kept is None or not kept.exists():
-            unquantized = options.keep and kept_folder(options, SETTINGS["none"])
+            # A datatype cannot be changed.
+            unquantized = options.keep and kept_folder(options, SETTINGS[setting.unquantized])
             if own is not None and unquantized and (unquantized / "filled.json").exists():
                 filled = await convert_collection(SPECS[options.model], unquantized, own, setting, folder)
             else:
