@@ -16,6 +16,7 @@ import asyncio
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -93,13 +94,21 @@ class GitLabRights:
             observer=observer,
         )
 
-    async def ask(self, token: str, projects: Collection[int], groups: Collection[str] = ()) -> Answer:
-        """One request for each hundred projects, and one for each group. The first one alone: a token that GitLab does
-        not accept costs no more."""
+    async def ask(
+        self,
+        token: str,
+        projects: Collection[int],
+        groups: Collection[str] = (),
+        *,
+        first_within: AbstractAsyncContextManager[None] | None = None,
+    ) -> Answer:
+        """One request for each hundred projects, and one for each group. The first one alone, in `first_within`: a
+        token that GitLab does not accept costs no more."""
         if not _TOKEN.fullmatch(token):
             raise ReaderRefused("This is not a token of GitLab.")
         batches = _batches(sorted(projects))
-        first = await self._code(token, batches[0])
+        async with first_within or nullcontext():
+            first = await self._code(token, batches[0])
         limit = asyncio.Semaphore(MAX_REQUESTS)
 
         async def code(batch: Sequence[int]) -> Answer:

@@ -7,6 +7,7 @@ import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -64,7 +65,14 @@ class Rights(Protocol):
     @property
     def url(self) -> str: ...
 
-    async def ask(self, token: str, projects: Collection[int], groups: Collection[str] = ()) -> Answer: ...
+    async def ask(
+        self,
+        token: str,
+        projects: Collection[int],
+        groups: Collection[str] = (),
+        *,
+        first_within: AbstractAsyncContextManager[None] | None = None,
+    ) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +172,8 @@ class Readers:
         # Only what is new, such as a repository that was registered a moment ago.
         wanted = question.wanted - known.asked if known is not None and is_fresh else question.wanted
         try:
-            if known is None and address is not None:
-                async with self._strangers.asking(address):
-                    answer = await self._rights.ask(token, wanted.projects, wanted.groups)
-            else:
-                answer = await self._rights.ask(token, wanted.projects, wanted.groups)
+            gate = self._strangers.asking(address) if known is None and address is not None else None
+            answer = await self._rights.ask(token, wanted.projects, wanted.groups, first_within=gate)
         except ReaderRefused:
             self._known.pop(identity, None)
             self._strangers.refuse(identity)

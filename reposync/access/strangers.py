@@ -14,7 +14,8 @@ from reposync.errors import ReaderRefused, TooManyUnknownTokens
 
 MAX_QUESTIONS = 4
 """First questions about a token at a time, in one daemon."""
-MAX_WAITING = 32
+MAX_WAITING = 200
+"""A daemon that has just started knows nobody. These take GitLab seconds."""
 REFUSED_PER_MINUTE = 30
 """Of one client. A token that turns out to be good does not count."""
 MAX_REMEMBERED = 10_000
@@ -27,6 +28,12 @@ class _Account:
 
     spent: float
     at: float
+
+    def check(self) -> None:
+        """Raises TooManyUnknownTokens."""
+        if self.spent + 1 > REFUSED_PER_MINUTE:
+            wait_seconds = (self.spent + 1 - REFUSED_PER_MINUTE) * 60 / REFUSED_PER_MINUTE
+            raise _too_many("This client has sent too many tokens that GitLab does not accept.", wait_seconds)
 
 
 class Strangers:
@@ -52,25 +59,27 @@ class Strangers:
 
     @asynccontextmanager
     async def asking(self, address: str) -> AsyncGenerator[None, None]:
-        """While the first question about a token of this client is asked. Raises TooManyUnknownTokens."""
-        account = self._account(_network(address))
-        if account.spent + 1 > REFUSED_PER_MINUTE:
-            wait_seconds = (account.spent + 1 - REFUSED_PER_MINUTE) * 60 / REFUSED_PER_MINUTE
-            raise _too_many("This client has sent too many tokens that GitLab does not accept.", wait_seconds)
+        """While it is asked whose a token of this client is. Raises TooManyUnknownTokens."""
+        network = _network(address)
+        self._account(network).check()
         if self._waiting >= MAX_WAITING:
             raise _too_many("Too many tokens that nobody knows yet are being checked.", 1.0)
-        account.spent += 1
         self._waiting += 1
-        with contextlib.ExitStack() as waiting:
-            waiting.callback(self._left)
-            async with self._slots:
-                waiting.close()
-                # Whatever fails counts: a slow GitLab must not be asked more often.
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            # Others of this client may have been refused meanwhile.
+            self._account(network).check()
+            try:
                 yield
-        account.spent -= 1
-
-    def _left(self) -> None:
-        self._waiting -= 1
+            except Exception:
+                # Also if GitLab does not answer: it must not be asked more often then.
+                self._account(network).spent += 1
+                raise
+        finally:
+            self._slots.release()
 
     def _account(self, network: str) -> _Account:
         now = self._elapsed()
