@@ -47,6 +47,8 @@ _IS_AGENT = "reposync.is_agent"
 """And that it is one for agents, whose tokens are for nothing else."""
 _OPENED = "reposync.opened"
 """And for the credential of a person that it came with."""
+_SIGHT = "reposync.sight"
+"""And for what GitLab lets that person see."""
 _PREFIXES = tuple(kind.prefix for kind in CredentialKind)
 _MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
 
@@ -223,7 +225,7 @@ class Access:
         sight = await self.people.sight(opened)
         if sight is None:
             return None
-        request.scope[_OPENED] = opened
+        request.scope[_OPENED], request.scope[_SIGHT] = opened, sight
         is_session = opened.kind is CredentialKind.SESSION
         return replace(_reader(sight), has_session=is_session, maintains=sight.maintains if is_session else NOTHING)
 
@@ -334,6 +336,10 @@ class Admission:
 def opened_of(request: Request) -> Opened | None:
     """What stands for the person who sent the request, if they signed in."""
     return cast("Opened | None", request.scope.get(_OPENED))
+
+
+def sight_of(request: Request) -> Sight | None:
+    return cast("Sight | None", request.scope.get(_SIGHT))
 
 
 def is_own_secret(secret: str) -> bool:

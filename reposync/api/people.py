@@ -15,7 +15,7 @@ from pydantic import AnyHttpUrl, SecretStr
 from starlette.requests import Request
 
 from reposync.access.gitlab_oauth import GitLabOAuth, SignInFailed, SignInUnavailable
-from reposync.app.gitlab_access import Sight
+from reposync.app.gitlab_access import CatalogueRights, Sight
 from reposync.app.sign_in import Opened, SessionEnded, SignIns
 from reposync.config.registry import GitLabInstance
 from reposync.config.sections import HttpConfig
@@ -43,6 +43,8 @@ class Readers(Protocol):
 
     async def sight(self, token: str, *, address: str | None = None) -> Sight: ...
 
+    async def catalogue(self) -> CatalogueRights: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
@@ -59,7 +61,7 @@ class People:
         """`config`: with `public_url`."""
         self.sign_ins = sign_ins
         self.public_url = str(config.public_url)
-        self._readers = readers
+        self.readers = readers
         self._client_secret = client_secret.get_secret_value()
         self._cookies = self.signer("sign-in cookie")
         self.verifier: TokenVerifier | None = None
@@ -73,6 +75,11 @@ class People:
     def key(self, purpose: str) -> bytes:
         """The same on every pod."""
         return key_of(self._client_secret, purpose)
+
+    @property
+    def gitlab(self) -> str:
+        """The address of the server whose people these are."""
+        return self.sign_ins.oauth.url
 
     # Signing in
 
@@ -134,11 +141,11 @@ class People:
         try:
             token = await self.sign_ins.token(opened)
             try:
-                sight = await self._readers.sight(token.get_secret_value())
+                sight = await self.readers.sight(token.get_secret_value())
             except ReaderRefused:
                 # A pod may have refreshed it a moment ago, which ends the one before.
                 token = await self.sign_ins.token(opened, refused=token)
-                sight = await self._readers.sight(token.get_secret_value())
+                sight = await self.readers.sight(token.get_secret_value())
         except ReaderRefused:
             await self.sign_ins.end(opened)
             return None

@@ -1,4 +1,4 @@
-"""What a person who signed in has of their own: the access tokens that they made, and the agents that they let in."""
+"""What a person who signed in has of their own: what they see, the tokens that they made, the agents they let in."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from reposync.api.auth import Principal, opened_of
+from reposync.api.auth import Principal, opened_of, sight_of
 from reposync.api.people import People
 from reposync.api.routing import ApiParts, Router
 from reposync.api.web.rendering import Page
+from reposync.app.gitlab_access import EVERYBODY, CatalogueRights, Sight
 from reposync.app.sign_in import MAX_PERSONAL, New, Opened
 from reposync.errors import RepoSyncError, UsageError
 from reposync.store.status import CredentialKind
 
-TOKENS_PATH = "/access/tokens"
+ACCESS_PATH, TOKENS_PATH = "/access", "/access/tokens"
 MAX_DAYS = 365
 DAYS = (30, 90, 365)
 _MAX_NAME_CHARS = 100
@@ -53,8 +54,8 @@ def session_of(request: Request) -> Opened:
 
 
 def own_pages(parts: ApiParts, people: People) -> APIRouter:
-    """`GET /access/tokens`; `POST` there with `name` and `days`, whose answer is the only one with the new token; and
-    `POST /access/tokens/revoke` with `family`."""
+    """`GET /access`: what the person may see, and why. `GET /access/tokens`; `POST` there with `name` and `days`, whose
+    answer is the only one with the new token; and `POST /access/tokens/revoke` with `family`."""
     routes = Router(include_in_schema=False)
     reader, root = parts.access.page(), parts.access.config.root_path
     sign_ins = people.sign_ins
@@ -63,6 +64,18 @@ def own_pages(parts: ApiParts, people: People) -> APIRouter:
         listed = _families(await sign_ins.own(session_of(request), *_LISTED))
         common = {"secret": None, "problem": None, "days": DAYS, "given": {"name": "", "days": str(DAYS[1])}} | values
         return Page(parts, request, principal).show("tokens.html", tokens=listed, **common)
+
+    @routes.get(ACCESS_PATH)
+    async def seen(request: Request, principal: Principal = reader) -> Response:
+        session_of(request)
+        sight, catalogue = sight_of(request), await people.readers.catalogue()
+        if sight is None:
+            raise NoPerson
+        names = await parts.application().names.read()
+        reasons = _reasons(sight, catalogue)
+        rows = sorted((names[identity], reasons[identity]) for identity in reasons if identity in names)
+        page = Page(parts, request, principal)
+        return page.show("access.html", rows=rows, total=len(names), as_of=sight.reader.as_of, gitlab=people.gitlab)
 
     @routes.get(TOKENS_PATH)
     async def tokens(request: Request, principal: Principal = reader) -> Response:
@@ -86,6 +99,19 @@ def own_pages(parts: ApiParts, people: People) -> APIRouter:
         return Response(status_code=303, headers={"Location": f"{root}{TOKENS_PATH}?done=revoked"})
 
     return routes
+
+
+def _reasons(sight: Sight, catalogue: CatalogueRights) -> dict[str, str]:
+    """Why the person sees each repository, by its id; as far as GitLab says it."""
+    shown = sight.visible.ids or frozenset[str]()
+    found = dict[str, str]()
+    for word in (*sorted(sight.reader.groups), EVERYBODY):
+        why = "its readers are everybody" if word == EVERYBODY else f"you are a member of {word}"
+        found |= dict.fromkeys(catalogue.readers.get(word, ()), f"{why} (`readers` of the registry)")
+    for number in sight.reader.readable:
+        why = "you maintain the project in GitLab" if number in sight.reader.maintained else "GitLab shows you its code"
+        found |= dict.fromkeys(catalogue.projects.get(number, ()), why)
+    return {identity: found.get(identity, "") for identity in shown}
 
 
 async def _checked(people: People, opened: Opened, name: str, days: str) -> float:

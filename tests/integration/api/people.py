@@ -20,7 +20,7 @@ from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.api.people import People
 from reposync.api.server import serve_http
-from reposync.app.gitlab_access import JobSight, Sight
+from reposync.app.gitlab_access import CatalogueRights, JobSight, Sight
 from reposync.app.sign_in import SignIns
 from reposync.config.registry import GitLabInstance
 from reposync.config.sections import HttpConfig, SignInConfig
@@ -60,6 +60,9 @@ class NoCatalogue:
 
     async def sight(self, token: str, *, address: str | None = None) -> Sight:
         return Sight(await self._readers.reader(token, Wanted(frozenset())), NOTHING, NOTHING)
+
+    async def catalogue(self) -> CatalogueRights:
+        return CatalogueRights({}, {}, {}, Wanted(frozenset()))
 
     async def job_sight(self, token: str) -> JobSight:
         raise NotImplementedError

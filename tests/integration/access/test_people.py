@@ -1,0 +1,301 @@
+"""People and their agents over a whole company: what they find after they signed in, with the SDK's own client and in a
+real browser."""
+
+# ruff: noqa: F811 (fixtures are imported)
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import httpx2
+import pytest
+from mcp.client.auth.oauth2 import OAuthClientProvider
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from playwright.sync_api import Page, expect, sync_playwright
+from pydantic import AnyUrl, SecretStr
+
+from reposync.api.app import create_app
+from reposync.api.auth import Access
+from reposync.api.people import people_of
+from reposync.api.server import serve_http
+from reposync.app.application import Application
+from reposync.app.gitlab_access import GitLabAccess
+from reposync.config.sections import SignInConfig
+from tests.fixtures.browser import SWITCHES, keep_picture, program, visiting
+from tests.fixtures.gitlab_server import User
+from tests.fixtures.rights_world import PROJECTS, SERVICE, RightsWorld, canary
+from tests.fixtures.supervised import free_port
+from tests.integration.access.test_over_http import ada, app, world  # noqa: F401
+from tests.integration.api.people import fields, shown_secret, sign_in
+from tests.integration.api.serving import bearer, parts_of
+
+PAYMENTS, MODELS = PROJECTS[1], PROJECTS[4]
+AGENT_AT = "http://localhost:51234/callback"
+
+
+@contextlib.asynccontextmanager
+async def served(world: RightsWorld, app: Application) -> AsyncGenerator[str, None]:
+    """The public address of a pod where people sign in."""
+    port = free_port()
+    public_url = f"http://localhost:{port}"
+    application = world.gitlab.oauth.add_application(f"{public_url}/sign-in/callback")
+    sign_in = SignInConfig(client_id=application.id, client_secret=SecretStr(application.secret))
+    registry = app.configuration.registry
+    http = registry.http.model_copy(update={"public_url": public_url, "sign_in": sign_in})
+    assert registry.access_server is not None
+    readers = GitLabAccess(registry.access_server, http.rights, lambda: app, elapsed=world.seconds)
+    people = people_of(http, registry.access_server, readers, lambda: app)
+    assert people is not None
+    access = Access([SERVICE], http, readers=readers, people=people)
+    parts = replace(parts_of(app, access), health=parts_of().health)
+    async with serve_http(create_app(parts), "127.0.0.1", port):
+        yield public_url
+    world.gitlab.faults.clear()
+    await readers.close()
+    await people.sign_ins.oauth.close()
+
+
+@pytest.fixture
+async def url(world: RightsWorld, app: Application, ada: User) -> AsyncGenerator[str, None]:
+    """Of a pod, in the browser of whose visitors Ada is signed in at GitLab; she reports in one project."""
+    world.projects[1].members[ada.id] = 20
+    world.gitlab.oauth.signed_in = ada
+    async with served(world, app) as url:
+        yield url
+
+
+@pytest.fixture
+async def browser(url: str) -> AsyncGenerator[httpx.AsyncClient, None]:
+    async with httpx.AsyncClient(base_url=url, timeout=60, headers={"Accept": "text/html"}) as browser:
+        await sign_in(browser)
+        yield browser
+
+
+async def test_a_person_finds_what_gitlab_lets_them_read_and_loses_it_with_the_right(
+    browser: httpx.AsyncClient, world: RightsWorld, ada: User
+) -> None:
+    async def found() -> tuple[bool, bool]:
+        page = (await browser.get("/search", params={"q": "shared word"})).text
+        return PAYMENTS in page, MODELS in page
+
+    assert await found() == (True, False)
+    access = (await browser.get("/access")).text
+    assert "2 of 10 repositories</b> are yours to see" in access.replace("\N{NO-BREAK SPACE}", " ")
+    assert "GitLab shows you its code" in access and "its readers are everybody" in access
+    hidden = [name for name in world.names if name not in world.expected(ada)]
+    for page in ("/access", "/", "/runs", "/access/tokens"):
+        text = (await browser.get(page)).text
+        assert [name for name in hidden if name in text or canary(name) in text] == [], page
+
+    del world.projects[1].members[ada.id]
+    world.seconds.now += 61
+    assert await found() == (False, False)
+
+
+async def test_who_maintains_a_project_syncs_it_on_its_page_and_by_no_token(
+    browser: httpx.AsyncClient, world: RightsWorld, ada: User, url: str
+) -> None:
+    token = shown_secret(await browser.post("/access/tokens", data={"name": "laptop", "days": "30"}))
+    refused = await browser.post("/actions/sync", data={"name": PAYMENTS})
+    assert refused.status_code == 403
+    world.projects[1].members[ada.id] = 40
+    world.seconds.now += 61
+
+    assert "you maintain the project" in (await browser.get("/access")).text
+    assert (await browser.post("/actions/sync", data={"name": PAYMENTS})).status_code == 303
+    assert (await browser.post("/actions/sync", data={"name": MODELS})).status_code == 404
+    async with httpx.AsyncClient(base_url=url, headers=bearer(token)) as script:
+        assert (await script.post(f"/api/v1/repositories/{PAYMENTS}/sync")).status_code == 403
+        listed = (await script.get("/api/v1/repositories")).json()["items"]
+        assert {each["name"] for each in listed} == world.expected(ada)
+
+
+# Agents ---------------------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """What an agent keeps between its starts."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+class Person:
+    """Who sits in front of the browser that an agent opens."""
+
+    def __init__(self, browser: httpx.AsyncClient) -> None:
+        self.browser = browser
+        self.asked = 0
+        self.brought: dict[str, str] = {}
+
+    async def visit(self, address: str) -> None:
+        self.asked += 1
+        leads = await self.browser.get(address)
+        page = await self.browser.get(leads.headers["location"])
+        assert "Test agent" in page.text
+        answer = await self.browser.post("/authorize/consent", data=fields(page) | {"decision": "allow"})
+        back = html.unescape(answer.text.split('id="back" href="')[1].split('"')[0])
+        self.brought = {name: values[0] for name, values in parse_qs(urlsplit(back).query).items()}
+
+    async def come_back(self) -> AuthorizationCodeResult:
+        return AuthorizationCodeResult(**self.brought)
+
+
+def authorization(url: str, memory: Memory, person: Person) -> OAuthClientProvider:
+    about = OAuthClientMetadata(client_name="Test agent", redirect_uris=[AnyUrl(AGENT_AT)])
+    return OAuthClientProvider(f"{url}/mcp", about, memory, person.visit, person.come_back)
+
+
+@contextlib.asynccontextmanager
+async def agent(url: str, auth: OAuthClientProvider) -> AsyncGenerator[Client, None]:
+    async with (
+        httpx2.AsyncClient(auth=auth, timeout=60) as http,
+        Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
+    ):
+        yield client
+
+
+async def repositories(client: Client) -> set[str]:
+    result = await client.call_tool("list_repositories", {})
+    assert not result.is_error, result.content
+    return {each["name"] for each in result.structured_content["repositories"]}
+
+
+async def test_the_sdks_client_signs_in_by_itself_and_finds_what_its_person_may_read(
+    url: str, browser: httpx.AsyncClient, world: RightsWorld, ada: User
+) -> None:
+    memory, person = Memory(), Person(browser)
+    async with agent(url, authorization(url, memory, person)) as client:
+        assert await repositories(client) == world.expected(ada)
+        found = await client.call_tool("search_code", {"q": "shared word"})
+        shown = {each["repository"] for each in found.structured_content["files"]}
+    assert PAYMENTS in shown and MODELS not in shown
+    assert person.asked == 1
+
+    # Started again with what it kept: nobody is asked.
+    async with agent(url, authorization(url, memory, person)) as client:
+        await repositories(client)
+    assert person.asked == 1
+
+
+async def test_the_sdks_client_gets_new_tokens_by_itself(
+    url: str, browser: httpx.AsyncClient, world: RightsWorld, ada: User
+) -> None:
+    memory, person = Memory(), Person(browser)
+    auth = authorization(url, memory, person)
+    async with agent(url, auth) as client:
+        await repositories(client)
+        first = memory.tokens
+        auth.context.token_expiry_time = 1.0
+        assert await repositories(client) == world.expected(ada)
+
+    assert first is not None and memory.tokens is not None
+    assert memory.tokens.refresh_token != first.refresh_token
+    assert person.asked == 1
+
+
+# In a browser ---------------------------------------------------------------------------------------------------------
+
+
+async def visited(visit: object, url: str) -> None:
+    """Playwright has an event loop of its own, so it gets a thread."""
+    path = program()
+    if path is None:
+        pytest.skip("no Chromium: `make browser` installs it, and TEST_BROWSER names a different one")
+
+    def run() -> None:
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
+            with visiting(chromium) as context:
+                visit(context.new_page(), url)  # type: ignore[operator]
+            chromium.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_in_a_browser_a_person_signs_in_searches_makes_a_token_and_signs_out(
+    url: str, world: RightsWorld, ada: User
+) -> None:
+    world.gitlab.oauth.asks = True
+
+    def visit(page: Page, url: str) -> None:
+        page.goto(f"{url}/search?q=shared+word")
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        keep_picture(page, "sign-in")
+        page.get_by_role("link", name="Sign in with GitLab").click()
+        page.get_by_role("button", name="Authorize").click()
+        expect(page).to_have_url(f"{url}/search?q=shared+word")
+        expect(page.get_by_text(PAYMENTS).first).to_be_visible()
+        assert MODELS not in page.content()
+        page.get_by_role("link", name="@ada").click()
+        expect(page.locator("#count")).to_contain_text("2 of 10 repositories")
+        keep_picture(page, "your-access")
+        page.get_by_role("link", name="Access tokens").click()
+        page.get_by_label("Name").fill("laptop")
+        page.get_by_role("button", name="Make a token").click()
+        assert page.locator("#secret").inner_text().startswith("rsp_")
+        keep_picture(page, "access-tokens")
+        page.get_by_role("button", name="Revoke laptop").click()
+        expect(page.locator("#notice")).to_have_text("It is revoked, on every pod.")
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        page.goto(f"{url}/search?q=shared+word")
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+
+    await visited(visit, url)
+    assert world.gitlab.oauth.grants == []
+
+
+async def test_in_a_browser_a_person_lets_an_agent_in_and_lands_at_the_agent(
+    url: str, world: RightsWorld, ada: User
+) -> None:
+    arrived: list[str] = []
+
+    async def callback(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append((await reader.readline()).decode())
+        body = b"<!doctype html><title>Agent</title><h1>You can close this page</h1>"
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n"
+                     b"Content-Length: %d\r\n\r\n%s" % (len(body), body))  # fmt: skip
+        await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(callback, "127.0.0.1", 0)
+    back = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/callback"
+    async with httpx.AsyncClient(base_url=url) as program_of_the_agent:
+        about = {"client_name": "Claude Code", "redirect_uris": [back]}
+        client_id = (await program_of_the_agent.post("/register", json=about)).json()["client_id"]
+    query = {"client_id": client_id, "redirect_uri": back, "response_type": "code", "code_challenge": "A" * 43}
+
+    def visit(page: Page, url: str) -> None:
+        page.goto(str(httpx.URL(f"{url}/authorize", params=query | {"code_challenge_method": "S256", "state": "s"})))
+        page.get_by_role("link", name="Sign in with GitLab").click()
+        expect(page.get_by_role("heading", name="Claude Code")).to_be_visible()
+        keep_picture(page, "let-an-agent-in")
+        page.get_by_role("button", name="Allow").click()
+        expect(page.get_by_role("heading", name="You can close this page")).to_be_visible()
+
+    async with listener:
+        await visited(visit, url)
+    brought = parse_qs(urlsplit(arrived[0].split()[1]).query)
+    assert brought["code"][0].startswith("rsc_")
+    assert (brought["state"], brought["iss"]) == (["s"], [url])
