@@ -32,6 +32,7 @@ from reposync.errors import Starting, StoreUnavailable, VectorIndexError
 from reposync.garbage import collect_as_usual
 from reposync.runs.reporting import Observer
 from reposync.scheduling import CronScheduler
+from reposync.store.credentials import Credentials
 from reposync.store.index_queries import version_summaries
 from reposync.store.notifications import listen
 from reposync.store.status import RunStatus
@@ -210,6 +211,7 @@ class Daemon:
         kept = app.configuration.registry.audit.keep_days
         if kept is not None and (gone := await app.audit_log.purge(app.now() - timedelta(days=kept))):
             log.info("audit shortened", entries=gone, older_than_days=kept)
+        await Credentials(app.database).purge()
 
     async def refresh_metrics(self) -> None:
         """Gauges that are read from the database for each scrape. Raises StoreUnavailable."""
