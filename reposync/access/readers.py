@@ -144,12 +144,16 @@ class Readers:
     def drop(self, change: RightsChange) -> None:
         """Answers that the change outdates are asked for again when they are needed. A question that is being asked may
         have been answered before the change: its answer is for those who wait already, and is not kept."""
+        user_id, project_id = change.user_id, change.project_id
         for identity, question in list(self._questions.items()):
-            if change.user_id is None or question.user_id in (None, change.user_id):
+            is_theirs = user_id is None or question.user_id in (None, user_id)
+            if is_theirs and (project_id is None or project_id in question.wanted.projects):
                 del self._questions[identity]
         for identity, known in self._known.items():
-            if change.user_id in (None, known.user_id):
-                self._known[identity] = _without(known, change.project_id)
+            # Most events are about projects that are not in the catalogue.
+            is_theirs = user_id in (None, known.user_id)
+            if is_theirs and (project_id is None or project_id in known.asked.projects):
+                self._known[identity] = _without(known, project_id)
 
     async def close(self) -> None:
         for task in list(self._running):

@@ -303,7 +303,7 @@ async def test_every_event_about_rights_is_understood_and_others_are_ignored(
             hooks.send({"event_name": "user_something_new"}),
             hooks.send({"event_name": "project_something_new", "project_id": "one"}),
         ]
-        ignored = [hooks.send({"event_name": name}) for name in ("key_create", "tag_push", "push", "anything")]
+        ignored = [hooks.send({"event_name": name}) for name in ("key_create", "push", "anything", "group_create")]
         return [(each.answer.decode(), each.status) for (each,) in [*events, *ignored]]
 
     answers = await asyncio.to_thread(deliveries)

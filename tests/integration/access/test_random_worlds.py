@@ -17,7 +17,8 @@ MOST_WORLDS_OF_A_LEAK = 150
 
 
 @pytest.fixture
-async def app(rights_world: RightsWorld) -> AsyncGenerator[Application, None]:
+async def app(rights_world: RightsWorld, database_url: str) -> AsyncGenerator[Application, None]:
+    rights_world.database_url = database_url
     async with rights_world.opened() as app:
         await rights_world.index(app)
         yield app
@@ -30,6 +31,7 @@ async def test_nobody_is_shown_more_or_less_than_gitlab_shows_them(rights_world:
         assert walk.requests > 2 * WORLDS
 
 
+@pytest.mark.parametrize("database_kind", ["sqlite"])
 async def test_the_walk_finds_each_leak_that_is_planted(rights_world: RightsWorld, app: Application) -> None:
     unnoticed = []
     for number, (name, plant) in enumerate(LEAKS.items()):
