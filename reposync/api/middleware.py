@@ -70,6 +70,8 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _STATIC = "/static"
 # Requested all the time, and by nobody who looks for it in a log.
 _QUIET = frozenset({*_PROBES, _STATIC})
+# With codes, which are as good as a password for a moment.
+_SECRET_QUERIES = frozenset({"/sign-in/callback", "/authorize", "/authorize/consent"})
 _FOR_PROGRAMS = ("/api/", "/mcp", "/metrics", "/openapi.json")
 
 
@@ -175,7 +177,8 @@ class AccessLog:
             "milliseconds": round(seconds * 1000, 1),
         }
         if self._log_queries:
-            fields |= {"path": scope["path"], "query": scope["query_string"].decode("latin-1")}
+            query = "" if route in _SECRET_QUERIES else scope["query_string"].decode("latin-1")
+            fields |= {"path": scope["path"], "query": query}
         access_log.log(level, "request", extra=fields)
 
 

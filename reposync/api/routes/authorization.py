@@ -22,6 +22,7 @@ from mcp.server.auth.middleware.client_auth import ClientAuthenticator
 from mcp.server.auth.provider import ProviderTokenVerifier, construct_redirect_uri
 from mcp.server.auth.settings import ClientRegistrationOptions
 from mcp.shared.auth import OAuthClientInformationFull
+from starlette.responses import JSONResponse
 
 from reposync.api.auth import Principal
 from reposync.api.people import People
@@ -91,7 +92,13 @@ def authorization_routes(parts: ApiParts, people: People) -> APIRouter:
 
     @routes.post("/token")
     async def token(request: Request) -> Response:
-        response: Response = await tokens.handle(await with_body(request, _FORM))
+        read = await with_body(request, _FORM)
+        resource = (await read.form()).get("resource")
+        if isinstance(resource, str) and resource.removesuffix("/") != server.resource:
+            # The SDK does not look at it (RFC 8707, 2.2).
+            refused = {"error": "invalid_target", "error_description": f"The token is for {server.resource}."}
+            return JSONResponse(refused, 400)
+        response: Response = await tokens.handle(read)
         return response
 
     @routes.post("/revoke")

@@ -84,7 +84,7 @@ class Agent:
         """The page that asks the person."""
         asked = await browser.get("/authorize", params=self.question(**changes))
         assert asked.status_code == 302, asked.text
-        return await browser.get(asked.headers["location"])
+        return await browser.get(browser.base_url.join(asked.headers["location"]))
 
     async def code(self, browser: httpx.AsyncClient, **changes: str | None) -> str:
         page = await self.ask(browser, **changes)
@@ -256,6 +256,36 @@ async def test_only_the_page_that_the_person_saw_lets_an_agent_in(
         assert answer.status_code == 403
 
 
+async def test_below_a_path_of_a_proxy_everything_is_below_it(
+    gitlab: GitLabServer,
+    ann: User,
+    open_database: OpenDatabase,  # noqa: F811
+) -> None:
+    async with pod(gitlab, await open_database(), root="/reposync") as served, served.browser() as browser:
+        answer = await sign_in(browser, "/reposync/test/page")
+        assert answer.headers["location"] == "/reposync/test/page"
+        agent = Agent((served, served))
+        await agent.register()
+        code = await agent.code(browser)
+        assert await agent.is_let_in((await agent.token(code=code)).json()["access_token"])
+
+        async with served.program() as program:
+            refused = await program.post("/test/agent")
+            where = refused.headers["www-authenticate"].split('resource_metadata="')[1].split('"')[0]
+            resource = (await program.get(where)).json()
+            top = served.public_url.removesuffix("/reposync")
+            found = [
+                (await program.get(address)).json()["issuer"]
+                for address in (
+                    f"{top}/.well-known/oauth-authorization-server/reposync",
+                    f"{top}/reposync/.well-known/oauth-authorization-server",
+                    f"{top}/reposync/.well-known/openid-configuration",
+                )
+            ]
+        assert resource["resource"] == f"{served.public_url}/mcp"
+        assert found == [served.public_url] * 3
+
+
 # Codes and tokens that were stolen ------------------------------------------------------------------------------------
 
 
@@ -266,9 +296,10 @@ async def test_a_code_is_worth_nothing_without_its_verifier_client_and_address(
     other = Agent(pods)
     await other.register()
     for form in ({"code_verifier": "of-a-thief"}, {"redirect_uri": "http://localhost:51234/other"},
-                 {"client_id": other.client_id}, {"code": f"{code}x"}):  # fmt: skip
+                 {"client_id": other.client_id}, {"code": f"{code}x"},
+                 {"resource": "https://other.example.com/mcp"}):  # fmt: skip
         assert (await agent.token(**{"code": code} | form)).status_code == 400
-    assert (await agent.token(code=code)).status_code == 200
+    assert (await agent.token(code=code, resource=agent.resource)).status_code == 200
 
 
 async def test_a_code_that_is_used_twice_ends_the_tokens_that_came_of_it(
