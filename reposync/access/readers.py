@@ -24,8 +24,8 @@ FRESH_SECONDS = 60.0
 AWAY_SECONDS = 300.0
 MAX_READERS = 1_000
 """In one daemon. The one that asked least recently is forgotten, and asked about again."""
-PAUSE_SECONDS = 5.0
-"""After a failed question: until then the last answer is used without a new one."""
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
+"""After a failed question, or as long as GitLab requests: until then the last answer is used without a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class _Known:
     reader: Reader | None
     asked: Wanted
     asked_at: float
-    failed_at: float = float("-inf")
+    paused_until: float = float("-inf")
 
 
 @dataclass(slots=True, eq=False)
@@ -164,8 +164,9 @@ class Readers:
         """The answer if it needs no question."""
         if known.reader is None:
             return None
-        age, is_paused = self._elapsed() - known.asked_at, self._elapsed() - known.failed_at < PAUSE_SECONDS
-        if is_paused:
+        now = self._elapsed()
+        age = now - known.asked_at
+        if now < known.paused_until:
             return known.reader if age <= self._away_seconds else None
         return known.reader if age < self._fresh_seconds and wanted <= known.asked else None
 
@@ -182,12 +183,13 @@ class Readers:
             self._known.pop(identity, None)
             self._strangers.refuse(identity)
             raise
-        except RightsUnavailable:
+        except RightsUnavailable as error:
             # Read again: it may have been dropped since.
             known = self._known.get(identity)
             if known is None or known.reader is None or self._elapsed() - known.asked_at > self._away_seconds:
                 raise
-            self._known[identity] = replace(known, failed_at=self._elapsed())
+            pause_seconds = min(max(PAUSE_SECONDS, error.retry_after_seconds or 0.0), LONGEST_PAUSE_SECONDS)
+            self._known[identity] = replace(known, paused_until=self._elapsed() + pause_seconds)
             return known.reader
         asked, asked_at = wanted, began
         result = Reader(
@@ -226,11 +228,11 @@ def _without(known: _Known, project_id: int | None) -> _Known:
     """Without the answer, or without what it says about one project."""
     reader, nothing = known.reader, Wanted(frozenset())
     if project_id is None or reader is None:
-        return replace(known, reader=None, asked=nothing, failed_at=float("-inf"))
+        return replace(known, reader=None, asked=nothing, paused_until=float("-inf"))
     one = frozenset({project_id})
     return replace(
         known,
         reader=replace(reader, readable=reader.readable - one, maintained=reader.maintained - one),
         asked=known.asked - Wanted(one),
-        failed_at=float("-inf"),
+        paused_until=float("-inf"),
     )

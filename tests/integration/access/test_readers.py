@@ -92,6 +92,22 @@ async def test_the_last_answer_counts_for_five_minutes_while_gitlab_is_away(
     assert (await read(readers, 1)).readable == {1}
 
 
+async def test_a_gitlab_that_limits_its_rate_is_asked_when_it_says(
+    people: People, readers: Readers, seconds: Seconds
+) -> None:
+    people.project(1, ada=20)
+    await read(readers, 1)
+    rule = people.gitlab.faults.answer(429, "Retry later", headers={"Retry-After": "30"}, path="/api/", times=None)
+    seconds.now += 60
+    for _ in range(29):
+        assert (await read(readers, 1)).readable == {1}
+        seconds.now += 1
+    assert rule.struck == 1
+    seconds.now += 1
+    await read(readers, 1)
+    assert rule.struck == 2
+
+
 async def test_a_reader_who_never_had_an_answer_gets_an_error_while_gitlab_is_away(
     people: People, readers: Readers
 ) -> None:
