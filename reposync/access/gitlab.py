@@ -43,11 +43,12 @@ QUESTION = (
     "{ nodes { id userPermissions { adminProject } repository { __typename } } } }"
 )
 _ERRORS = ErrorKinds(RightsUnavailable, RightsUnavailable, RightsUnavailable)
+# A wait that GitLab requests of one reader must not hold up the others, who share the client.
 _POLICY = RetryPolicy(
     attempts=2,
     first_delay_seconds=0.2,
-    max_delay_seconds=1.0,
-    longest_wait_seconds=2.0,
+    max_delay_seconds=0.4,
+    longest_wait_seconds=0.5,
     max_wait_seconds=2.0,
     within_seconds=WITHIN_SECONDS,
 )
