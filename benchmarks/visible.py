@@ -34,9 +34,12 @@ from reposync.store.repository import repository_id
 from reposync.sync.index_versions import VersionSettings
 from reposync.sync.prepare import ContentSettings
 from reposync.vectors.port import FileWrite, PointWrite, WriteScope
+from reposync.vectors.request_bodies import batch, write_requests
 from reposync.visible import EVERYTHING, NOTHING, Visible
 from tests.fixtures.applied import open_applied
 from tests.fixtures.pods import end_engines
+
+AT_ONCE = 200
 
 
 def main() -> None:
@@ -111,10 +114,17 @@ async def fill(app: Application, url: str, count: int) -> None:
         ]
         await write("index_versions", versions)
     chance = np.random.default_rng(1)
+    operations: list[bytes] = []
     for number in range(count):
         dense = chance.standard_normal((1, spec.dimension)).astype(np.float32)
         scope = WriteScope(repository_id(name(number)), name(number), "c" * 40, 1)
-        await index.replace_files(scope, [file(number, dense / np.linalg.norm(dense))])
+        files = [file(number, dense / np.linalg.norm(dense))]
+        for written in write_requests(scope, files, multivector=spec.multivector):
+            operations += written.operations(scope)
+        if len(operations) == AT_ONCE or number == count - 1:
+            # Past our own adapter, which writes one repository at a time: the engine flushes each request.
+            await index._collection.request("fill", "POST", "/points/batch", batch(operations), is_write=True)
+            operations.clear()
 
 
 def file(number: int, dense: Matrix) -> FileWrite:

@@ -163,13 +163,15 @@ class Searching:
                 break
         if not found:
             raise index_missing() if scope.collections else nothing_indexed()
+        # Of some repositories, nothing is shown that the database does not know as theirs.
+        is_shown = dict.fromkeys(scope.versions & names.keys(), True)
         # The points of a repository that was renamed have its former name until its next run.
         return [
             replace(
                 hit, outdated=(hit.version, hit.path) in outdated, repository=names.get(hit.version, hit.repository)
             )
             for hit in hits
-            if hit.version not in met.unwanted and scope.has(hit.version)
+            if hit.version not in met.unwanted and is_shown.get(hit.version, scope.served is not None)
         ], scope
 
     async def _excerpt(self, place: Place, searched: str | Sequence[str] | None) -> Excerpt:
@@ -252,7 +254,10 @@ class _Met:
     def may_be_shown(self, hits: Sequence[SearchHit], scope: Scope) -> bool:
         """`scope`: read since, with the ids of the hits and of `unwanted`."""
         if scope.served is None:
-            return True
+            # Of nobody's repository, or new: the filter left out the versions that were known.
+            foreign = {hit.version for hit in hits} - scope.versions
+            self.unwanted = (self.unwanted | foreign) - scope.versions
+            return not foreign
         known = scope.served.findable
         unwanted = {each for each, is_findable in known.items() if not is_findable}
         # Either it is being removed, and is not found again, or its points are of a different installation.

@@ -74,7 +74,8 @@ class Search:
         self._limit = min(query.limit, self._max_candidates)
         self._wanted = min(max(_MIN_CANDIDATES, self._limit * _CANDIDATES_PER_HIT), self._max_candidates)
         self._glob = path_patterns(query.path_glob)
-        self._filter = _filter(query, _of_tokens(query))
+        self._most = limits.get("condition_max_size")
+        self._filter = _filter(query, _of_tokens(query), self._most)
 
     async def hits(self) -> list[SearchHit]:
         """Best first."""
@@ -100,7 +101,7 @@ class Search:
         paths = await self._paths(glob)
         if paths is None:
             return matching
-        self._filter = _filter(self._query, [one_of(Payload.PATH, paths)])
+        self._filter = _filter(self._query, [one_of(Payload.PATH, paths)], self._most)
         return await self._nearest(self._wanted) if paths else []
 
     async def _paths(self, glob: PathPatterns) -> list[str] | None:
@@ -165,7 +166,7 @@ async def files_with_terms(request: Request, query: IndexQuery, limits: Limits) 
     body = {
         "query": {"indices": query.sparse.indices, "values": query.sparse.values},
         "using": SPARSE,
-        "filter": _filter(query, _of_tokens(query)),
+        "filter": _filter(query, _of_tokens(query), limits.get("condition_max_size")),
         "limit": limit,
         "with_payload": [Payload.VERSION_ID, Payload.PATH],
     }
@@ -208,15 +209,21 @@ def _of_tokens(query: IndexQuery) -> list[Filter]:
     return [{"should": [has_all, {"is_empty": {"key": Payload.PATH_TOKENS}}]}] if tokens else []
 
 
-def _filter(query: IndexQuery, of_paths: Sequence[Filter]) -> Filter | None:
+def _filter(query: IndexQuery, of_paths: Sequence[Filter], most: int | None) -> Filter | None:
+    """`most`: values in one condition."""
     versions = query.versions
     only = versions[0] if len(versions) == 1 else None
     wanted = [(Payload.VERSION_ID, only), (Payload.LANGUAGE, query.language)]
     symbol = [equals(key, value) for key, value in (("name", query.symbol), ("kind", query.kind)) if value is not None]
     must = [*(equals(key, value) for key, value in wanted if value is not None), *of_paths]
-    must += [one_of(Payload.VERSION_ID, versions)] if len(versions) > 1 else []
+    must += [_one_of_many(Payload.VERSION_ID, versions, most or len(versions))] if len(versions) > 1 else []
     must += [{"nested": {"key": Payload.SYMBOLS, "filter": {"must": symbol}}}] if symbol else []
     return _without({"must": must} if must else None, query.hidden)
+
+
+def _one_of_many(key: str, values: Sequence[str], most: int) -> Filter:
+    parts = [one_of(key, values[start : start + most]) for start in range(0, len(values), most)]
+    return parts[0] if len(parts) == 1 else {"should": parts}
 
 
 def _without(selected: Filter | None, versions: Sequence[str]) -> Filter | None:

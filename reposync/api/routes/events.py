@@ -16,6 +16,7 @@ from reposync.api.operating import RunId
 from reposync.api.routing import ApiParts, Router
 from reposync.api.server import pause, stopping_of
 from reposync.errors import StoreUnavailable
+from reposync.operations.core import Rule
 from reposync.operations.following import Follower, following
 from reposync.operations.paths import PREFIX
 from reposync.operations.runs import Run
@@ -24,13 +25,16 @@ KEEP_ALIVE_SECONDS = 10.0
 """Proxies close an idle connection after a minute, some after 15 s."""
 MAX_SECONDS = 3600.0
 """Browsers reconnect by themselves; a stream that a client forgot does not stay open for ever."""
+MAX_LIMITED_SECONDS = 60.0
+"""For those who may not see all repositories: what they see is decided when they connect."""
 RETRY_MILLISECONDS = 2_000
 
 _DESCRIPTION = """\
 Sends an event with the current state at once, and one for every change, at most one per second. Each `data` has the \
 first keys of the run as `GET /runs/{run_id}` shows it, and `progress`. The event is `progress` until the run ends, \
 and then `ended`, which is the last one: an `EventSource` that reconnects after that gets 204, which stops it. If a \
-stream ends without `ended`, open it again: the server is shutting down, or an hour has passed."""
+stream ends without `ended`, open it again: the server is shutting down, or an hour has passed (a minute, if you may \
+not see all repositories)."""
 
 
 def event_routes(parts: ApiParts) -> APIRouter:
@@ -39,8 +43,10 @@ def event_routes(parts: ApiParts) -> APIRouter:
     async def followed(request: Request, run_id: RunId) -> AsyncIterator[tuple[Run, AsyncIterator[bytes]]]:
         # A dependency, not part of the stream: its errors still become a response, and it ends with the request.
         # A response to HEAD has no body to stream.
-        max_seconds = 0.0 if is_head(request) else MAX_SECONDS
-        async with following(parts.application(), actor_of(request), run_id) as follower:
+        actor = actor_of(request)
+        max_seconds = MAX_SECONDS if actor.may(Rule.READ_EVERYTHING) else MAX_LIMITED_SECONDS
+        max_seconds = 0.0 if is_head(request) else max_seconds
+        async with following(parts.application(), actor, run_id) as follower:
             events = run_events(follower, stopping_of(request), max_seconds=max_seconds)
             async with contextlib.aclosing(events):
                 yield follower.state, events
