@@ -173,8 +173,9 @@ class Readers:
     async def _ask(self, identity: bytes, question: _Question, token: str, address: str | None) -> Reader:
         known, began, now = self._known.get(identity), self._elapsed(), self._clock.now()
         reader = known.reader if known is not None else None
-        is_fresh = known is not None and began - known.asked_at < self._fresh_seconds
-        # Only what is new, such as a repository that was registered a moment ago.
+        # Only what is new, such as a repository that was registered a moment ago. With the other half of the time the
+        # rest is still fresh when a slow answer has come.
+        is_fresh = known is not None and began - known.asked_at < self._fresh_seconds / 2
         wanted = question.wanted - known.asked if known is not None and is_fresh else question.wanted
         try:
             gate = self._strangers.asking(address) if known is None and address is not None else None

@@ -62,13 +62,13 @@ async def test_only_a_new_repository_is_asked_about(people: People, readers: Rea
         people.project(number)
     first = await read(readers, 1, *range(3, 203))
     people.forget()
-    seconds.now += 30
+    seconds.now += 29
 
     reader = await read(readers, 1, 2, *range(3, 203))
 
     assert (reader.readable, reader.maintained, reader.as_of) == ({1, 2}, {2}, first.as_of)
     assert people.questions == 1
-    seconds.now += 30
+    seconds.now += 31
     await read(readers, 1, 2, *range(3, 203))
     assert people.questions == 1 + 3
 
