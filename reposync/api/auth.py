@@ -182,9 +182,9 @@ class Access:
             secret = request.headers.get(GITLAB_HEADER, "")
             scheme = "bearer" if secret else scheme
         if scheme.lower() == "bearer":
-            if is_own_secret(secret.strip()):
-                return await self._of_own_secret(request, secret.strip())
             token = self._known(secret.strip())
+            if token is None and is_own_secret(secret.strip()):
+                return await self._of_own_secret(request, secret.strip())
             # A token of GitLab was not issued for this server, which agents require; that of a job names it.
             is_for_us = not request.scope.get(_IS_AGENT) or is_job_token(secret.strip())
             if token is None and self.readers is not None and is_for_us:

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -70,7 +71,8 @@ class People:
 
     def signer(self, purpose: str) -> URLSafeTimedSerializer:
         """For values that a browser keeps and must not change, on whichever pod it comes back."""
-        return URLSafeTimedSerializer(self.key(purpose), salt=purpose)
+        signer = {"key_derivation": "hmac", "digest_method": sha256}
+        return URLSafeTimedSerializer(self.key(purpose), salt=purpose, signer_kwargs=signer)
 
     def key(self, purpose: str) -> bytes:
         """The same on every pod."""
