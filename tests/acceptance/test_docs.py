@@ -35,6 +35,7 @@ OTHER_OPTIONS = {
     "--build-arg": "docker build",
     "--format": "podman build",
     "--scope": "claude mcp add",
+    "--transport": "claude mcp add",
 }
 TOP = {path.name for path in ROOT.iterdir()} - {".git"}
 
