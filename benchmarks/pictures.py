@@ -26,9 +26,10 @@ import tempfile
 import termios
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlencode, urlsplit
 
 import httpx
-from playwright.sync_api import ViewportSize, sync_playwright
+from playwright.sync_api import Page, ViewportSize, sync_playwright
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
@@ -40,6 +41,7 @@ from tests.fixtures.embedding_server import MODEL, EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import Content, GitRepository
+from tests.fixtures.supervised import free_port
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
@@ -176,7 +178,34 @@ def pages(folder: Path, images: Path) -> None:
             with running(client, embeddings) as run:
                 take("run-running", f"/runs/{run}")
                 take("locks", "/locks")
+        for scheme in shown:
+            page = browser.new_page(viewport=SIZE, color_scheme=scheme, timezone_id="UTC", locale="en-GB")
+            take_people(page, f"http://localhost:{urlsplit(str(pod.url)).port}", images, scheme)
         browser.close()
+
+
+def take_people(page: Page, url: str, images: Path, scheme: str) -> None:
+    """What a person sees who signs in at GitLab, makes a token, and connects an agent."""
+
+    def take(name: str) -> None:
+        page.screenshot(path=images / f"{name}-{scheme}.png")
+
+    page.goto(f"{url}/login?next=/access")
+    take("sign-in")
+    page.get_by_role("link", name="Sign in with GitLab").click()
+    page.locator("#count").wait_for()
+    take("your-access")
+    page.goto(f"{url}/access/tokens")
+    page.get_by_label("Name").fill("laptop")
+    page.get_by_role("button", name="Make a token").click()
+    page.locator("#secret").wait_for()
+    take("access-tokens")
+    agent = {"client_name": "Claude Code", "redirect_uris": ["http://localhost:51234/callback"]}
+    client_id = httpx.post(f"{url}/register", json=agent).raise_for_status().json()["client_id"]
+    query = {"client_id": client_id, "response_type": "code", "code_challenge": "A" * 43}
+    page.goto(f"{url}/authorize?{urlencode(query)}")
+    page.get_by_role("button", name="Allow").wait_for()
+    take("let-an-agent-in")
 
 
 def addresses(client: httpx.Client) -> dict[str, str]:
@@ -227,15 +256,28 @@ def served(folder: Path, embeddings: EmbeddingServer, gitlab: GitLabServer) -> I
             for name in names
         ),
     ]
+    port = free_port()
+    application = gitlab.oauth.add_application(f"http://localhost:{port}/sign-in/callback")
+    gitlab.oauth.signed_in = ada = gitlab.rights.add_user("ada")
+    lines.append(
+        f"http: {{access: gitlab, gitlab: main, public_url: 'http://localhost:{port}', sign_in: "
+        f'{{client_id: {application.id}, client_secret: "${{GITLAB_SIGN_IN_SECRET}}"}}}}'
+    )
     gitlab.add_token(GITLAB_TOKEN, scopes=("read_api", "read_repository"))
     contents = {name: sources(name) for name in names}
     for name, repository in repositories.items():
         repository.commit(dict(list(contents[name].items())[:-3]), message="What there was")
-        gitlab.add_project(f"platform/{name}", repository.path)
+        project = gitlab.add_project(f"platform/{name}", repository.path)
+        if level := {"starlette": 40, "httpx": 30, "click": 20}.get(name):
+            project.members[ada.id] = level
     (folder / "repositories.yaml").write_text("\n".join(lines) + "\n")
     log = ExecutionLog(sqlite_url(folder / "state" / "reposync.db"))
-    tokens = {"REPOSYNC_API_TOKEN": f"operate:{TOKEN}", "GITLAB_TOKEN": GITLAB_TOKEN}
-    with Pod("laptop", folder, tokens) as pod, api(pod) as client:
+    secrets = {
+        "REPOSYNC_API_TOKEN": f"operate:{TOKEN}",
+        "GITLAB_TOKEN": GITLAB_TOKEN,
+        "GITLAB_SIGN_IN_SECRET": application.secret,
+    }
+    with Pod("laptop", folder, secrets, ("--port", str(port))) as pod, api(pod) as client:
 
         def syncs(name: str, status: str = "completed") -> None:
             before = len(log.ended(f"platform/{name}", status))
