@@ -35,6 +35,7 @@ from tests.fixtures.supervised import free_port
 from tests.integration.access.test_over_http import ada, app, world  # noqa: F401
 from tests.integration.api.people import fields, shown_secret, sign_in
 from tests.integration.api.serving import bearer, parts_of
+from tests.integration.api.test_pages_in_a_browser import check
 
 PAYMENTS, MODELS = PROJECTS[1], PROJECTS[4]
 AGENT_AT = "http://localhost:51234/callback"
@@ -50,7 +51,7 @@ async def served(world: RightsWorld, app: Application) -> AsyncGenerator[str, No
     registry = app.configuration.registry
     http = registry.http.model_copy(update={"public_url": public_url, "sign_in": sign_in})
     assert registry.access_server is not None
-    readers = GitLabAccess(registry.access_server, http.rights, lambda: app, elapsed=world.seconds)
+    readers = GitLabAccess(registry.access_server, http.rights, lambda: app, audience=public_url, elapsed=world.seconds)
     people = people_of(http, registry.access_server, readers, lambda: app)
     assert people is not None
     access = Access([SERVICE], http, readers=readers, people=people)
@@ -214,7 +215,33 @@ async def test_the_sdks_client_gets_new_tokens_by_itself(
     assert person.asked == 1
 
 
+async def test_an_agent_in_a_pipeline_needs_no_secret_and_a_token_of_gitlab_is_refused(
+    url: str, world: RightsWorld, ada: User
+) -> None:
+    jobs = world.gitlab.jobs
+    job = jobs.sign(jobs.claims(world.projects[1], url))
+    async with (
+        httpx2.AsyncClient(headers=bearer(job), timeout=60) as http,
+        Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
+    ):
+        assert await repositories(client) == {PAYMENTS}
+
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    async with httpx.AsyncClient(base_url=url) as program:
+        for headers in (bearer("glpat-of-ada"), {"PRIVATE-TOKEN": "glpat-of-ada"}):
+            assert (await program.get("/api/v1/repositories", headers=headers)).status_code == 200
+            assert (await program.post("/mcp", json=call, headers=headers)).status_code == 401
+
+
 # In a browser ---------------------------------------------------------------------------------------------------------
+
+
+def keeps(page: Page, name: str) -> None:
+    """A picture of the page, which everybody can use, at a desk and on a phone."""
+    for width, height in ((390, 740), (1280, 900)):
+        page.set_viewport_size({"width": width, "height": height})
+        check(page)
+        keep_picture(page, f"{name}-{width}")
 
 
 async def visited(visit: object, url: str) -> None:
@@ -241,7 +268,7 @@ async def test_in_a_browser_a_person_signs_in_searches_makes_a_token_and_signs_o
     def visit(page: Page, url: str) -> None:
         page.goto(f"{url}/search?q=shared+word")
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
-        keep_picture(page, "sign-in")
+        keeps(page, "sign-in")
         page.get_by_role("link", name="Sign in with GitLab").click()
         page.get_by_role("button", name="Authorize").click()
         expect(page).to_have_url(f"{url}/search?q=shared+word")
@@ -249,12 +276,12 @@ async def test_in_a_browser_a_person_signs_in_searches_makes_a_token_and_signs_o
         assert MODELS not in page.content()
         page.get_by_role("link", name="@ada").click()
         expect(page.locator("#count")).to_contain_text("2 of 10 repositories")
-        keep_picture(page, "your-access")
+        keeps(page, "your-access")
         page.get_by_role("link", name="Access tokens").click()
         page.get_by_label("Name").fill("laptop")
         page.get_by_role("button", name="Make a token").click()
         assert page.locator("#secret").inner_text().startswith("rsp_")
-        keep_picture(page, "access-tokens")
+        keeps(page, "access-tokens")
         page.get_by_role("button", name="Revoke laptop").click()
         expect(page.locator("#notice")).to_have_text("It is revoked, on every pod.")
         page.get_by_role("button", name="Log out").click()
@@ -290,7 +317,7 @@ async def test_in_a_browser_a_person_lets_an_agent_in_and_lands_at_the_agent(
         page.goto(str(httpx.URL(f"{url}/authorize", params=query | {"code_challenge_method": "S256", "state": "s"})))
         page.get_by_role("link", name="Sign in with GitLab").click()
         expect(page.get_by_role("heading", name="Claude Code")).to_be_visible()
-        keep_picture(page, "let-an-agent-in")
+        keeps(page, "let-an-agent-in")
         page.get_by_role("button", name="Allow").click()
         expect(page.get_by_role("heading", name="You can close this page")).to_be_visible()
 
