@@ -49,9 +49,10 @@ class Readers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A sign-in that begins: where the browser goes, and what its cookie keeps for when it comes back."""
+    """A sign-in that begins: where the browser goes, and what its cookie keeps for when it comes back with `state`."""
 
     address: str
+    state: str
     cookie: str
 
 
@@ -89,7 +90,7 @@ class People:
         """`onward`: where the sign-in leads to, a path of this server."""
         state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(48)
         cookie = self._cookies.dumps({"state": state, "verifier": verifier, "next": onward})
-        return Beginning(self.sign_ins.oauth.address(state, verifier), str(cookie))
+        return Beginning(self.sign_ins.oauth.address(state, verifier), state, str(cookie))
 
     async def finish(self, query: Mapping[str, str], cookie: str, seconds: float) -> tuple[str, str]:
         """The secret of a session of so many seconds, and where it leads to; `query`: what GitLab sent the browser back
