@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.commands import corpus_environment, whole
 from benchmarks.measure import machine
-from reposync.app.application import open_application
+from reposync.app.opening import open_application
 from reposync.config.settings import Settings
 from reposync.search.grep import MAX_LIMIT, grep
 

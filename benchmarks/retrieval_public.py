@@ -52,8 +52,9 @@ from benchmarks.public_questions import (
     score_files,
     score_lines,
 )
-from reposync.app.application import Application, open_application
+from reposync.app.application import Application
 from reposync.app.index_overview import index_overviews
+from reposync.app.opening import open_application
 from reposync.config.registry import Registry
 from reposync.config.settings import Configuration, Settings
 from reposync.embedding.port import EmbeddingSpec, SparseVector

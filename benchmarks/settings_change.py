@@ -24,7 +24,7 @@ import httpx
 
 from benchmarks.corpus import make_corpus
 from benchmarks.measure import machine
-from reposync.app.application import open_application
+from reposync.app.opening import open_application
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
 from reposync.errors import RepoSyncError

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import structlog
 
-from reposync.app.application import Application, open_application
+from reposync.app.application import Application
 from reposync.app.health_checks import HealthChecks
 from reposync.app.index_overview import collection_changes, failed_files
+from reposync.app.opening import open_application
 from reposync.app.registry_watcher import RegistryWatcher, applied_by
 from reposync.app.worker import WorkerPool
 from reposync.catalog.groups import Discovery

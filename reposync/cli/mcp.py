@@ -221,7 +221,7 @@ class _Tools:
         return daemon.request("POST", "/mcp", body, user=current_user(), timeout_seconds=timeout_seconds)
 
     async def _application(self) -> Application:
-        from reposync.app.application import open_application
+        from reposync.app.opening import open_application
 
         async with self._opening:
             if self._opened is None:

@@ -198,7 +198,7 @@ class Performer:
             raise
 
     async def _opened(self, *, with_engine: bool) -> Application:
-        from reposync.app.application import open_application
+        from reposync.app.opening import open_application
 
         migrates = self._settings.has_own_database
         opened = open_application(self._settings, with_engine=with_engine, migrates=migrates)

@@ -22,7 +22,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from reposync.app.application import Application, open_application
+from reposync.app.application import Application
+from reposync.app.opening import open_application
 from reposync.catalog.apply import registry_in_force
 from reposync.config.database_url import sqlite_url
 from reposync.config.settings import Settings
