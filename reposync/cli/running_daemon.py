@@ -31,7 +31,8 @@ _MAX_RECORD_BYTES = 4096
 _MAX_RESPONSE_BYTES = 64 * 2**20
 # Together less than an event loop may be blocked.
 _LOCK_TRIES, _LOCK_INTERVAL_SECONDS = 4, 0.01
-_NOT_SERVING = frozenset({"STARTING", "SHUTTING_DOWN"})
+_NOT_SERVING = frozenset({"STARTING", "SHUTTING_DOWN", "UNAUTHENTICATED"})
+"""Codes of answers that say nothing about the request; the last one: it does not know the key of this folder."""
 
 
 @contextlib.contextmanager
