@@ -39,21 +39,21 @@ Params = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """How a collection stores its vectors; `int8+disk`: the original ones on disk. `float16`: in half the bytes that
+    """How a collection stores its vectors; `int8+disk`: the original ones on disk. `float32`: in twice the bytes that
     the product takes."""
 
     quantization: Quantization
     on_disk: bool
-    is_float16: bool = False
+    is_float32: bool = False
 
     @property
     def name(self) -> str:
-        return self.quantization + ("+disk" if self.on_disk else "") + ("+float16" if self.is_float16 else "")
+        return self.quantization + ("+disk" if self.on_disk else "") + ("+float32" if self.is_float32 else "")
 
     @property
     def unquantized(self) -> str:
         """The name of the setting of which a copy can be changed to this one."""
-        return Setting("none", False, self.is_float16).name
+        return Setting("none", False, self.is_float32).name
 
     @property
     def ways(self) -> dict[str, Params]:
@@ -91,8 +91,8 @@ class Parameters(httpx.AsyncBaseTransport):
         is_new = request.method == "PUT" and request.url.path == f"/collections/{COLLECTION}"
         if is_new or request.url.path.endswith("/points/query"):
             body = orjson.loads(await request.aread())
-            if is_new and self._setting.is_float16:
-                body["vectors"][DENSE]["datatype"] = "float16"
+            if is_new and self._setting.is_float32:
+                body["vectors"][DENSE]["datatype"] = "float32"
             for query in [] if is_new else body.get("prefetch") or [body]:
                 if query["using"] == DENSE:
                     query["params"] = self.params

@@ -138,8 +138,11 @@ class Schema:
         }
 
 
+_DATATYPES = {"float32": edge.VectorStorageDatatype.Float32, "float16": edge.VectorStorageDatatype.Float16}
+
+
 def _dense_params(
-    *, size: int, distance: str, multivector_config: dict[str, str] | None = None
+    *, size: int, distance: str, multivector_config: dict[str, str] | None = None, datatype: str = "float32"
 ) -> edge.EdgeVectorParams:
     """Codes of one bit per dimension stay in memory: reading all vectors takes twice as long. The kernel may drop the
     vectors from memory."""
@@ -149,6 +152,7 @@ def _dense_params(
         size,
         edge.Distance.Cosine,
         multivector_config=edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim) if multivector_config else None,
+        datatype=_DATATYPES[datatype],
         quantization_config=edge.BinaryQuantizationConfig(memory=edge.Memory.Pinned),
         memory=edge.Memory.Cold,
     )

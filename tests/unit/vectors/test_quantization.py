@@ -54,10 +54,10 @@ def test_quantized_vectors_are_in_memory_wherever_the_original_ones_are(
 @pytest.mark.parametrize(
     ("quantization", "rescore", "strict_mode", "expected"),
     [
-        ("none", True, {}, {"hnsw_ef": 256}),
-        ("int8", True, {}, {"hnsw_ef": 256, "quantization": {"rescore": True}}),
-        ("binary", True, {}, {"hnsw_ef": 256, "quantization": {"rescore": True, "oversampling": 3.0}}),
-        ("binary", False, {}, {"hnsw_ef": 256, "quantization": {"rescore": False}}),
+        ("none", True, {}, {"hnsw_ef": 384}),
+        ("int8", True, {}, {"hnsw_ef": 384, "quantization": {"rescore": True}}),
+        ("binary", True, {}, {"hnsw_ef": 384, "quantization": {"rescore": True, "oversampling": 3.0}}),
+        ("binary", False, {}, {"hnsw_ef": 384, "quantization": {"rescore": False}}),
         (
             "binary",
             True,
