@@ -47,6 +47,7 @@ SMALLEST: dict[str, str] = {
     "sizing": "--files 20 --local-files 1 --at-once 2 --each 10",
     "static_table": "--only attrs,tomlkit,cattrs --output {folder}/table",
     "storm": "--minutes 0.1 --pods 1 --repositories 1 --no-baseline",
+    "vector_layouts": "--windows 50 --cache {folder}/windows",
     "vector_search": "--embedded --chunks 50 --queries 2 --windows 50 --settings none --ef 0 --cache {folder}/vectors",
     "window_reuse": "--repository {repository} --commits 2",
 }
