@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from reposync.store.repository import Repository
 
 MAX_WAIT_SECONDS = 300.0
+MAX_LIMITED_WAIT_SECONDS = 60.0
+"""Of actors that see some repositories: what they may see is decided once, and counts for this time."""
 
 
 class SyncOptions(Arguments):
@@ -347,8 +349,9 @@ async def _always() -> bool:
 @operation("GET", "/repositories/{name}/wait", WaitFor, CommitState, rule=Rule.READ)
 async def wait(app: Application, actor: Actor, asked: WaitFor, *, name: str) -> CommitState:
     """Wait until a commit can be searched. Answers as soon as the index holds exactly `commit`, or a descendant of it;
-    a commit counts from the end of its sync. It triggers nothing: a sync does. **Plain git servers cannot compare
-    commits**: the indexed commit itself counts, and a run that began after the request (`relation` is then `later`)."""
+    a commit counts from the end of its sync. It triggers nothing: a sync does. Those who do not see all repositories
+    wait for a minute at most. **Plain git servers cannot compare commits**: the indexed commit itself counts, and a run
+    that began after the request (`relation` is then `later`)."""
     return await wait_while_wanted(app, actor, asked, name=name, is_wanted=_always)
 
 
@@ -357,9 +360,8 @@ async def wait_while_wanted(
     app: Application, actor: Actor, asked: WaitFor, *, name: str, is_wanted: Callable[[], Awaitable[bool]]
 ) -> CommitState:
     """As `wait`, as long as somebody wants it."""
-    found = await app.commits.wait(
-        name, asked.commit.lower(), asked.timeout, is_wanted=is_wanted, client=actor.credential
-    )
+    seconds = asked.timeout if actor.visible.is_everything else min(asked.timeout, MAX_LIMITED_WAIT_SECONDS)
+    found = await app.commits.wait(name, asked.commit.lower(), seconds, is_wanted=is_wanted, client=actor.credential)
     state = replace(found, commit=asked.commit)
     if state.relation is None:
         why = await app.commits.explained(name, state)

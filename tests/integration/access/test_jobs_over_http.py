@@ -9,9 +9,11 @@ import httpx
 import pytest
 
 from reposync.app.application import Application
+from reposync.operations import syncs
 from tests.fixtures.databases import copy_upgraded_sqlite
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.qdrant_targets import Target, collections
+from tests.fixtures.repositories import GitRepository
 from tests.fixtures.rights_world import AUDIENCE, HOOK, INDEXER, PROJECTS, RightsWorld, asked, canary, found, listed
 
 PAYMENTS, BILLING = PROJECTS[1], PROJECTS[2]
@@ -90,3 +92,13 @@ async def test_gitlab_away_is_no_refusal(world: RightsWorld, client: httpx.Async
     world.gitlab.faults.bad_gateway(path="/oauth/discovery/keys", times=None)
     answer = await asked(client, "/repositories", token(world, world.projects[1]))
     assert answer.status_code == 503
+
+
+async def test_a_wait_ends_when_what_may_be_seen_has_to_be_decided_again(
+    world: RightsWorld, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncs, "MAX_LIMITED_WAIT_SECONDS", 0.0)
+    commit = GitRepository(world.path(PAYMENTS)).commit({"new.py": b"def new(): pass\n"})
+    job = token(world, world.projects[1])
+    answer = await asked(client, f"/repositories/{PAYMENTS}/wait", job, commit=commit, timeout=300)
+    assert answer.status_code == 504, answer.text
