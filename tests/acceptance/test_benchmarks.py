@@ -49,6 +49,7 @@ SMALLEST: dict[str, str] = {
     "storm": "--minutes 0.1 --pods 1 --repositories 1 --no-baseline",
     "vector_layouts": "--windows 50 --cache {folder}/windows",
     "vector_search": "--embedded --chunks 50 --queries 2 --windows 50 --settings none --ef 0 --cache {folder}/vectors",
+    "visible": "--repositories 12 --rounds 2",
     "window_reuse": "--repository {repository} --commits 2",
 }
 PARTS = {
