@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,10 +118,18 @@ async def pod(
     await readers.close()
 
 
-async def sign_in(browser: httpx.AsyncClient, onward: str = "") -> httpx.Response:
-    """As a person does, whom GitLab knows; the answer of the callback."""
+async def nothing() -> None:
+    pass
+
+
+async def sign_in(
+    browser: httpx.AsyncClient, onward: str = "", *, meanwhile: Callable[[], Awaitable[object]] = nothing
+) -> httpx.Response:
+    """As a person does, whom GitLab knows; the answer of the callback. `meanwhile`: what happens while the browser is
+    at GitLab."""
     begun = await browser.get("/sign-in", params={"next": onward} if onward else {})
     assert begun.status_code == 303, begun.text
+    await meanwhile()
     async with httpx.AsyncClient() as elsewhere:
         at_gitlab = await elsewhere.get(begun.headers["location"])
     back = httpx.URL(at_gitlab.headers["location"])
