@@ -7,7 +7,8 @@ The ability is `read_code`: `Project.repository` is null in GraphQL without it (
 Membership of a group is proved by `GET /groups/:id/members/all/:user_id`: members of the group, of those above it and
 of invited groups, without requests and minimal access (lib/api/helpers/members_helpers.rb). That a group is visible
 proves nothing, and `maxAccessLevel` of a group in GraphQL knows its direct members only (`User#
-max_member_access_for_group_ids`).
+max_member_access_for_group_ids`). That of a project knows all ways to be a member, and neither its visibility nor who
+may see its code: it explains a right and gives none.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from reposync.config.registry import GitLabInstance
@@ -28,6 +29,8 @@ from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientF
 from reposync.outgoing import RequestObserver, RetryPolicy, Timeouts, parse_json
 from reposync.supervision import end
 
+T = TypeVar("T")
+
 BATCH = 100
 """GitLab's largest page; it cuts a larger `first` silently."""
 MAX_REQUESTS = 4
@@ -35,6 +38,8 @@ MAX_REQUESTS = 4
 GUEST = 10
 """The lowest level of a member that counts."""
 WITHIN_SECONDS = 15.0
+STANDINGS_WITHIN_SECONDS = 10.0
+"""Of all requests together: a page waits for them."""
 MAX_ANSWER_BYTES = 1_000_000
 MAX_USERNAME_CHARS = 255
 
@@ -42,6 +47,11 @@ QUESTION = (
     "query($ids: [ID!]!) { currentUser { id username } projects(ids: $ids, first: 100) "
     "{ nodes { id userPermissions { adminProject } repository { __typename } } } }"
 )
+STANDINGS_QUESTION = (
+    "query($ids: [ID!]!) { currentUser { id } projects(ids: $ids, first: 100) "
+    "{ nodes { id visibility maxAccessLevel { integerValue } } } }"
+)
+VISIBILITIES = ("private", "internal", "public")
 _ERRORS = ErrorKinds(RightsUnavailable, RightsUnavailable, RightsUnavailable)
 # A wait that GitLab requests of one reader must not hold up the others, who share the client.
 _POLICY = RetryPolicy(
@@ -68,6 +78,14 @@ class Answer:
     readable: frozenset[int]
     maintained: frozenset[int]
     groups: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Why a project may be visible to a user. `level`: their highest over all ways to be a member, 0 for none."""
+
+    visibility: str
+    level: int
 
 
 class GitLabRights:
@@ -137,18 +155,45 @@ class GitLabRights:
             frozenset(each for each in results if isinstance(each, str)),
         )
 
+    async def standings(self, token: str, user_id: int, projects: Collection[int]) -> dict[int, Standing]:
+        """Of the owner of the token, in those of the projects that GitLab shows them: to explain what `ask` found, and
+        not to decide anything. One request for each hundred projects."""
+        limit = asyncio.Semaphore(MAX_REQUESTS)
+
+        async def batch(numbers: Sequence[int]) -> dict[int, Standing]:
+            async with limit:
+                document = await self._graphql(token, STANDINGS_QUESTION, "graphql_standings", numbers)
+            return self._read_as(_read_standings, document, user_id, frozenset(numbers))
+
+        pending = [asyncio.ensure_future(batch(numbers)) for numbers in _batches(sorted(projects)) if numbers]
+        try:
+            async with asyncio.timeout(STANDINGS_WITHIN_SECONDS):
+                answers = await asyncio.gather(*pending)
+        except TimeoutError as error:
+            raise RightsUnavailable(f"{self.url} took too long to say why a reader sees a project.") from error
+        finally:
+            await end(*pending)
+        return {number: standing for answer in answers for number, standing in answer.items()}
+
     async def close(self) -> None:
         await self.http.close()
 
     async def _code(self, token: str, batch: Sequence[int]) -> Answer:
+        document = await self._graphql(token, QUESTION, "graphql_rights", batch)
+        return self._read_as(_read, document, frozenset(batch))
+
+    async def _graphql(self, token: str, question: str, kind: str, batch: Sequence[int]) -> dict[str, Any]:
         ids = [f"gid://gitlab/Project/{number}" for number in batch]
-        body = json.dumps({"query": QUESTION, "variables": {"ids": ids}}).encode()
-        document = await self._asked(token, "POST", "/api/graphql", "graphql_rights", body)
+        body = json.dumps({"query": question, "variables": {"ids": ids}}).encode()
+        document = await self._asked(token, "POST", "/api/graphql", kind, body)
         if document.get("errors"):
             # Also of a time-out of GitLab, with null for what it did not compute.
             raise RightsUnavailable(f"{self.url} answered with errors when asked what a reader may see.")
+        return document
+
+    def _read_as(self, read: Callable[..., T], document: dict[str, Any], *expected: Any) -> T:
         try:
-            return _read(document, frozenset(batch))
+            return read(document, *expected)
         except (ValueError, LookupError, TypeError) as error:
             raise RightsUnavailable(f"{self.url} did not answer as GitLab does: {error}.") from error
 
@@ -222,6 +267,21 @@ def _read(document: dict[str, Any], asked: frozenset[int]) -> Answer:
             if is_admin:
                 maintained.add(number)
     return Answer(identity, username, frozenset(readable), frozenset(maintained))
+
+
+def _read_standings(document: dict[str, Any], user_id: int, asked: frozenset[int]) -> dict[int, Standing]:
+    """Raises as `_read` does."""
+    if _number(_USER_ID, document["data"]["currentUser"]["id"]) != user_id:
+        raise ValueError("it took the reader for a different user")
+    standings = dict[int, Standing]()
+    for node in document["data"]["projects"]["nodes"]:
+        number, visibility, level = _number(_PROJECT_ID, node["id"]), node["visibility"], node["maxAccessLevel"]
+        value = 0 if level is None or level["integerValue"] is None else level["integerValue"]
+        if visibility not in VISIBILITIES or not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError("a project of another form")
+        if number in asked:
+            standings[number] = Standing(visibility, value)
+    return standings
 
 
 def _number(pattern: re.Pattern[str], value: Any) -> int:

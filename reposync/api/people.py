@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeTimedSerializer
 from pydantic import AnyHttpUrl, SecretStr
 from starlette.requests import Request
 
+from reposync.access.gitlab import Standing
 from reposync.access.gitlab_oauth import GitLabOAuth, SignInFailed, SignInUnavailable
 from reposync.app.gitlab_access import CatalogueRights, Sight
 from reposync.app.sign_in import Opened, SessionEnded, SignIns
 from reposync.config.registry import GitLabInstance
 from reposync.config.sections import HttpConfig
-from reposync.errors import ConfigError, ReaderRefused
+from reposync.errors import ConfigError, ReaderRefused, RightsUnavailable
 from reposync.sealing import key_of
 from reposync.store.status import CredentialKind
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from mcp.server.auth.provider import TokenVerifier
 
     from reposync.app.application import Application
+
+T = TypeVar("T")
 
 SIGN_IN_SECONDS = 600
 """A sign-in at GitLab takes so long at most, and its code is valid as long there."""
@@ -45,6 +48,8 @@ class Readers(Protocol):
     async def sight(self, token: str, *, address: str | None = None) -> Sight: ...
 
     async def catalogue(self) -> CatalogueRights: ...
+
+    async def standings(self, token: str, sight: Sight) -> dict[str, Standing]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +147,7 @@ class People:
         """What the person may see at this moment. None if GitLab does not accept them any more: then everything that
         stands for the sign-in ends."""
         try:
-            token = await self.sign_ins.token(opened)
-            try:
-                sight = await self.readers.sight(token.get_secret_value())
-            except ReaderRefused:
-                # A pod may have refreshed it a moment ago, which ends the one before.
-                token = await self.sign_ins.token(opened, refused=token)
-                sight = await self.readers.sight(token.get_secret_value())
+            sight = await self._asked(opened, self.readers.sight)
         except ReaderRefused:
             await self.sign_ins.end(opened)
             return None
@@ -156,6 +155,23 @@ class People:
             return None
         await self.sign_ins.used(opened)
         return sight
+
+    async def standings(self, opened: Opened, sight: Sight) -> dict[str, Standing] | None:
+        """Why GitLab shows the person each repository that is a project, by id. None if it does not say."""
+        try:
+            return await self._asked(opened, lambda token: self.readers.standings(token, sight))
+        except (ReaderRefused, RightsUnavailable, SessionEnded, SignInUnavailable):
+            return None
+
+    async def _asked(self, opened: Opened, ask: Callable[[str], Awaitable[T]]) -> T:
+        """What is asked with the person's token of GitLab."""
+        token = await self.sign_ins.token(opened)
+        try:
+            return await ask(token.get_secret_value())
+        except ReaderRefused:
+            # A pod may have refreshed it a moment ago, which ends the one before.
+            token = await self.sign_ins.token(opened, refused=token)
+            return await ask(token.get_secret_value())
 
 
 def people_of(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reposync.access.changes import RightsChange
-from reposync.access.gitlab import GitLabRights
+from reposync.access.gitlab import GitLabRights, Standing
 from reposync.access.readers import MAX_READERS, Reader, Readers, Wanted
 from reposync.app.application import Application
 from reposync.catalog.targets import server_at
@@ -132,6 +132,14 @@ class GitLabAccess:
         while len(self._sights) > MAX_READERS:
             self._sights.popitem(last=False)
         return sight
+
+    async def standings(self, token: str, sight: Sight) -> dict[str, Standing]:
+        """Why GitLab shows the owner of the token each repository that is a project of it, by id: asked now. Raises
+        ReaderRefused, RightsUnavailable, StoreUnavailable."""
+        catalogue, reader = await self.catalogue(), sight.reader
+        shown = reader.readable & catalogue.projects.keys()
+        found = await self._rights.standings(token, reader.user_id, shown)
+        return {identity: found[number] for number in shown & found.keys() for identity in catalogue.projects[number]}
 
     async def job_sight(self, token: str) -> JobSight:
         """What a job sees, by the token that GitLab signed for it. Raises ReaderRefused, RightsUnavailable,

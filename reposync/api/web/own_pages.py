@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from reposync.access.gitlab import GUEST, Standing
 from reposync.api.auth import Principal, opened_of, sight_of
 from reposync.api.people import People
 from reposync.api.routing import ApiParts, Router
 from reposync.api.web.rendering import Page
 from reposync.app.gitlab_access import EVERYBODY, CatalogueRights, Sight
 from reposync.app.sign_in import MAX_PERSONAL, New, Opened
-from reposync.errors import RepoSyncError, UsageError
+from reposync.errors import RepositoryNotFound, RepoSyncError, UsageError
+from reposync.operations.fields import MAX_NAME_CHARS
 from reposync.store.status import CredentialKind
 
 ACCESS_PATH, TOKENS_PATH = "/access", "/access/tokens"
 MAX_DAYS = 365
 DAYS = (30, 90, 365)
+REPORTER = 20
+"""The lowest level whose members read the code whatever the visibility is."""
+ROLES = {
+    GUEST: "Guest",
+    15: "Planner",
+    REPORTER: "Reporter",
+    25: "Security Manager",
+    30: "Developer",
+    40: "Maintainer",
+    50: "Owner",
+}
+"""By their levels (lib/gitlab/access.rb)."""
 _MAX_NAME_CHARS = 100
 _DAY_SECONDS = 86_400.0
 _LISTED = (CredentialKind.PERSONAL, CredentialKind.ACCESS, CredentialKind.REFRESH)
@@ -54,8 +68,9 @@ def session_of(request: Request) -> Opened:
 
 
 def own_pages(parts: ApiParts, people: People) -> APIRouter:
-    """`GET /access`: what the person may see, and why. `GET /access/tokens`; `POST` there with `name` and `days`, whose
-    answer is the only one with the new token; and `POST /access/tokens/revoke` with `family`."""
+    """`GET /access`: what the person may see, and why; with `name`, whether that repository is among it.
+    `GET /access/tokens`; `POST` there with `name` and `days`, whose answer is the only one with the new token; and
+    `POST /access/tokens/revoke` with `family`."""
     routes = Router(include_in_schema=False)
     reader, root = parts.access.page(), parts.access.config.root_path
     sign_ins = people.sign_ins
@@ -71,11 +86,27 @@ def own_pages(parts: ApiParts, people: People) -> APIRouter:
         sight, catalogue = sight_of(request), await people.readers.catalogue()
         if sight is None:
             raise NoPerson
-        names = await parts.application().names.read()
-        reasons = _reasons(sight, catalogue)
-        rows = sorted((names[identity], reasons[identity]) for identity in reasons if identity in names)
-        page = Page(parts, request, principal)
-        return page.show("access.html", rows=rows, total=len(names), as_of=sight.reader.as_of, gitlab=people.gitlab)
+        app = parts.application()
+        names, standings = await app.names.read(), await people.standings(session_of(request), sight)
+        reasons = _reasons(sight, catalogue, standings or {})
+        shown = {names[identity]: reasons[identity] for identity in reasons if identity in names}
+        asked, problem = request.query_params.get("name", "").strip()[:MAX_NAME_CHARS], None
+        if asked and asked not in shown:
+            try:
+                # Whatever is hidden does not exist there, so both have the same answer.
+                await app.limited(sight.visible).repositories.get(asked)
+            except RepositoryNotFound as error:
+                problem = str(error)
+        return Page(parts, request, principal).show(
+            "access.html",
+            shown=shown,
+            total=len(names),
+            as_of=sight.reader.as_of,
+            gitlab=people.gitlab,
+            is_explained=standings is not None,
+            asked=asked,
+            problem=problem,
+        )
 
     @routes.get(TOKENS_PATH)
     async def tokens(request: Request, principal: Principal = reader) -> Response:
@@ -101,7 +132,7 @@ def own_pages(parts: ApiParts, people: People) -> APIRouter:
     return routes
 
 
-def _reasons(sight: Sight, catalogue: CatalogueRights) -> dict[str, str]:
+def _reasons(sight: Sight, catalogue: CatalogueRights, standings: Mapping[str, Standing]) -> dict[str, str]:
     """Why the person sees each repository, by its id; as far as GitLab says it."""
     shown = sight.visible.ids or frozenset[str]()
     found = dict[str, str]()
@@ -110,8 +141,19 @@ def _reasons(sight: Sight, catalogue: CatalogueRights) -> dict[str, str]:
         found |= dict.fromkeys(catalogue.readers.get(word, ()), f"{why} (`readers` of the registry)")
     for number in sight.reader.readable:
         why = "you maintain the project in GitLab" if number in sight.reader.maintained else "GitLab shows you its code"
-        found |= dict.fromkeys(catalogue.projects.get(number, ()), why)
+        found |= {identity: _why(standings.get(identity), why) for identity in catalogue.projects.get(number, ())}
     return {identity: found.get(identity, "") for identity in shown}
+
+
+def _why(standing: Standing | None, otherwise: str) -> str:
+    """`otherwise`: as for an administrator, who is no member of a private project."""
+    if standing is None:
+        return otherwise
+    member = f"member: {ROLES.get(standing.level, f'level {standing.level}')}" if standing.level >= GUEST else ""
+    if standing.visibility == "private" or standing.level >= REPORTER:
+        return member or otherwise
+    # Below the role of a reporter, the visibility may have decided, or both together.
+    return f"{standing.visibility}, {member}" if member else standing.visibility
 
 
 async def _checked(people: People, opened: Opened, name: str, days: str) -> float:

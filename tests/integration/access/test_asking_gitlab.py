@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reposync.access.gitlab import GitLabRights
+from reposync.access.gitlab import GitLabRights, Standing
 from reposync.errors import ReaderRefused, RepoSyncError, RightsUnavailable
 from tests.fixtures.gitlab_server import OtherHost
 from tests.integration.access.conftest import TOKEN, People
@@ -140,6 +140,67 @@ async def test_two_users_in_the_answers_to_one_question_are_no_answer(people: Pe
 
     with pytest.raises(RightsUnavailable, match="several users"):
         await rights.ask(TOKEN, range(1, 150))
+
+
+# Reasons --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_standing_is_the_highest_role_and_the_visibility_of_what_gitlab_shows(
+    people: People, rights: GitLabRights
+) -> None:
+    people.project(1, ada=30)
+    people.project(2).visibility = "internal"
+    people.project(3)
+    people.gitlab.rights.add_group("group", {people.ada.id: 5})
+
+    found = await rights.standings(TOKEN, people.ada.id, [1, 2, 3, 99])
+
+    assert found == {1: Standing("private", 30), 2: Standing("internal", 0)}
+
+
+async def test_a_hundred_reasons_cost_a_request_and_none_cost_none(people: People, rights: GitLabRights) -> None:
+    for number in range(1, 251):
+        people.project(number, ada=20)
+    people.forget()
+
+    assert await rights.standings(TOKEN, people.ada.id, []) == {}
+    assert people.questions == 0
+    assert len(await rights.standings(TOKEN, people.ada.id, range(1, 251))) == 250
+    assert people.questions == 3
+
+
+STANDINGS = (
+    '{"data": {"currentUser": {"id": "gid://gitlab/User/101"}, "projects": {"nodes": '
+    '[{"id": "gid://gitlab/Project/1", "visibility": %s, "maxAccessLevel": {"integerValue": %s}}]}}}'
+)
+
+
+async def test_an_answer_about_projects_that_were_not_asked_for_explains_nothing(
+    people: People, rights: GitLabRights
+) -> None:
+    answers(200, STANDINGS % ('"public"', "null"))(people)
+    assert await rights.standings(TOKEN, 101, [1, 2]) == {1: Standing("public", 0)}
+    assert await rights.standings(TOKEN, 101, [2]) == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        STANDINGS % ('"public"', '"30"'),
+        STANDINGS % ('"public"', "true"),
+        STANDINGS % ('"<b>secret</b>"', "30"),
+        STANDINGS % ("null", "30"),
+        (STANDINGS % ('"public"', "30")).replace("User/101", "User/7"),
+        (STANDINGS % ('"public"', "30")).replace('{"id": "gid://gitlab/User/101"}', "null"),
+        '{"errors": [{"message": "Timeout"}], ' + (STANDINGS % ('"public"', "30"))[1:],
+        "<html>Sign in</html>",
+    ],
+)
+async def test_what_is_no_answer_explains_nothing(people: People, rights: GitLabRights, body: str) -> None:
+    answers(200, body)(people)
+
+    with pytest.raises(RightsUnavailable):
+        await rights.standings(TOKEN, 101, [1])
 
 
 async def test_the_token_goes_nowhere_else(people: People, rights: GitLabRights) -> None:

@@ -13,7 +13,7 @@ import httpx
 from pydantic import SecretStr
 
 from reposync.access.changes import RightsChange
-from reposync.access.gitlab import GitLabRights
+from reposync.access.gitlab import GitLabRights, Standing
 from reposync.access.gitlab_oauth import GitLabOAuth
 from reposync.access.readers import Readers, Wanted
 from reposync.api.app import create_app
@@ -63,6 +63,9 @@ class NoCatalogue:
 
     async def catalogue(self) -> CatalogueRights:
         return CatalogueRights({}, {}, {}, Wanted(frozenset()))
+
+    async def standings(self, token: str, sight: Sight) -> dict[str, Standing]:
+        return {}
 
     async def job_sight(self, token: str) -> JobSight:
         raise NotImplementedError
