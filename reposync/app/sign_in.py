@@ -22,6 +22,7 @@ from reposync.errors import RepoSyncError
 from reposync.http_client import HttpRefused
 from reposync.sealing import SealBroken, digest_of, key_of, new_key, new_secret, seal, unseal
 from reposync.store.credentials import USE_SECONDS, Credentials, OAuthClients, TooManyClients
+from reposync.store.credentials import SessionEnded as SessionEnded
 from reposync.store.database import Database
 from reposync.store.status import CredentialKind
 from reposync.store.tables import Credential, GitLabGrant
@@ -45,13 +46,6 @@ _ABOUT = "key of {}"
 
 class TooManyRegistrations(RepoSyncError, code="TOO_MANY_REGISTRATIONS", status=429, retryable=True):
     """Too many programs register themselves for /mcp, from one address or at all."""
-
-
-class SessionEnded(RepoSyncError, code="UNAUTHENTICATED", status=401):
-    """The sign-in has ended: it was signed out, or GitLab does not accept it any more."""
-
-    def __init__(self) -> None:
-        super().__init__("This sign-in has ended.", remedy="Sign in again.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, delete, exists, func, insert, or_, select, update
 
+from reposync.errors import RepoSyncError
 from reposync.store.columns import truncate
 from reposync.store.database import Connection, Stored
 from reposync.store.status import CredentialKind
@@ -23,6 +24,13 @@ _MAX_PURGED = 1_000
 _MAX_LISTED = 500
 
 _GRANT = tuple(GRANTS.c[name].label(f"grant_{name}") for name in GitLabGrant.model_fields)
+
+
+class SessionEnded(RepoSyncError, code="UNAUTHENTICATED", status=401):
+    """The sign-in has ended: it was signed out, or GitLab does not accept it any more."""
+
+    def __init__(self) -> None:
+        super().__init__("This sign-in has ended.", remedy="Sign in again.")
 
 
 class TooManyClients(Exception):
@@ -52,8 +60,9 @@ class Credentials(Stored):
             await connection.execute(insert(CREDENTIALS).values(**credential.model_dump()))
 
     async def add(self, credentials: Sequence[Credential]) -> None:
-        """Raises StoreUnavailable also if their grant has ended."""
+        """Raises SessionEnded if their grant has ended."""
         async with self._database.write() as connection:
+            await _require_grants(connection, credentials)
             for credential in credentials:
                 await connection.execute(insert(CREDENTIALS).values(**credential.model_dump()))
 
@@ -81,9 +90,11 @@ class Credentials(Stored):
 
     async def exchange(self, credential_id: str, credentials: Sequence[Credential]) -> bool:
         """Put others in the place of one that may be used once; whether this is its first use. Whoever else uses it at
-        the same moment gets False, when the others are there to be ended."""
+        the same moment gets False, when the others are there to be ended. Raises SessionEnded if their grant has
+        ended."""
         first = update(CREDENTIALS).where(CREDENTIALS.c.id == credential_id, CREDENTIALS.c.used_at.is_(None))
         async with self._database.write() as connection:
+            await _require_grants(connection, credentials)
             if await connection.change(first.values(used_at=self._database.moment(), wrapped_key="")) != 1:
                 return False
             for credential in credentials:
@@ -93,16 +104,11 @@ class Credentials(Stored):
     async def end(self, credential_id: str) -> bool:
         """Whether the grant ended with it, because nothing else stands for it."""
         async with self._database.write() as connection:
-            ended = delete(CREDENTIALS).where(CREDENTIALS.c.id == credential_id)
-            of = await connection.scalar(ended.returning(CREDENTIALS.c.connection_id))
-            return of is not None and await _end_unused(connection, GRANTS.c.id == of, self._valid()) == 1
+            return await self._end(connection, CREDENTIALS.c.id == credential_id) == 1
 
     async def end_family(self, family: str) -> None:
         async with self._database.write() as connection:
-            ended = delete(CREDENTIALS).where(CREDENTIALS.c.family == family)
-            of = {row[0] for row in await connection.rows(ended.returning(CREDENTIALS.c.connection_id))}
-            if of:
-                await _end_unused(connection, GRANTS.c.id.in_(of), self._valid())
+            await self._end(connection, CREDENTIALS.c.family == family)
 
     async def end_own(self, family: str, gitlab: str, user_id: int) -> bool:
         """Revoke what stands for this person, by its family; whether there was anything."""
@@ -162,16 +168,41 @@ class Credentials(Stored):
         return CREDENTIALS.c.expires_at > self._database.moment()
 
     async def _purge(self, connection: Connection) -> None:
-        over = select(CREDENTIALS.c.id).where(~self._valid()).limit(_MAX_PURGED).with_for_update(skip_locked=True)
-        gone = delete(CREDENTIALS).where(CREDENTIALS.c.id.in_(over)).returning(CREDENTIALS.c.connection_id)
-        if of := {row[0] for row in await connection.rows(gone)}:
-            await _end_unused(connection, GRANTS.c.id.in_(of), self._valid())
+        over = ~self._valid()
+        grants = select(CREDENTIALS.c.connection_id).where(over).limit(_MAX_PURGED)
+        await self._end(connection, over, grants, skip_locked=True)
+
+    async def _end(
+        self,
+        connection: Connection,
+        which: ColumnElement[bool],
+        grants: Select[tuple[str]] | None = None,
+        *,
+        skip_locked: bool = False,
+    ) -> int:
+        """Delete these credentials (those of `grants`), and the grants that no valid one opens any more: nobody can
+        open them. How many grants ended."""
+        of = select(CREDENTIALS.c.connection_id).where(which) if grants is None else grants
+        held = await _lock_grants(connection, GRANTS.c.id.in_(of), skip_locked=skip_locked)
+        await connection.execute(delete(CREDENTIALS).where(which, CREDENTIALS.c.connection_id.in_(held)))
+        opened = exists().where(CREDENTIALS.c.connection_id == GRANTS.c.id, self._valid())
+        return await connection.change(delete(GRANTS).where(GRANTS.c.id.in_(held), ~opened))
 
 
-async def _end_unused(connection: Connection, which: ColumnElement[bool], valid: ColumnElement[bool]) -> int:
-    """A grant that no valid credential opens can be opened by nobody."""
-    opened = exists().where(CREDENTIALS.c.connection_id == GRANTS.c.id, valid)
-    return await connection.change(delete(GRANTS).where(which, ~opened))
+async def _lock_grants(
+    connection: Connection, which: ColumnElement[bool], *, skip_locked: bool = False
+) -> Sequence[str]:
+    """The order of all transactions: grants by their ids, then their credentials, as a grant's end takes these with
+    it. PostgreSQL aborts one of two transactions that lock in different orders."""
+    query = select(GRANTS.c.id).where(which).order_by(GRANTS.c.id).with_for_update(skip_locked=skip_locked)
+    return await connection.scalars(query)
+
+
+async def _require_grants(connection: Connection, credentials: Sequence[Credential]) -> None:
+    """They do not end before the transaction. Raises SessionEnded."""
+    of = {credential.connection_id for credential in credentials}
+    if len(await _lock_grants(connection, GRANTS.c.id.in_(sorted(of)))) < len(of):
+        raise SessionEnded
 
 
 class OAuthClients(Stored):

@@ -49,7 +49,9 @@ class SecretFindings(Stored):
         keys = sorted(map(path_key, files))
         async with self._database.write() as connection:
             # Another one that adds rows between this deletion and insertion waits.
-            await lock_repositories(connection, REPOSITORIES.c.id == run.repository_id, [REPOSITORIES.c.id])
+            own = REPOSITORIES.c.id == run.repository_id
+            if not await lock_repositories(connection, own, [REPOSITORIES.c.id]):
+                return  # it was removed meanwhile, which the run notices
             await require_held(connection, run)
             seen: dict[tuple[str, str], tuple[str, Any]] = {}
             for row in await connection.rows(select(*_COLUMNS).where(mine).order_by(SECRET_FINDINGS.c.first_seen_at)):

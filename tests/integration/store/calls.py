@@ -11,6 +11,7 @@ import inspect
 import pkgutil
 import sys
 import types
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -326,14 +327,21 @@ def _registry() -> dict[str, Call]:
     }
 
 
+def _new() -> str:
+    """An id: these are random, and no two calls use the same one."""
+    return uuid.uuid4().hex
+
+
 def _credentials() -> dict[str, Call]:
     ann = ("https://gitlab.example.com", 41)
-    new = "grant-2"
+
+    def begin(it: Installation) -> Awaitable[object]:
+        grant = grant_of(it.database, _new())
+        return it.credentials.begin(grant, credential_of(grant, _new()))
+
     return {
-        "begin": lambda it: it.credentials.begin(
-            grant_of(it.database, new), credential_of(grant_of(it.database, new), "session-3")
-        ),
-        "add": lambda it: it.credentials.add([credential_of(it.grant, "token-1", CredentialKind.PERSONAL)]),
+        "begin": begin,
+        "add": lambda it: it.credentials.add([credential_of(it.grant, _new(), CredentialKind.PERSONAL)]),
         "find": lambda it: it.credentials.find("session-1"),
         "touch": lambda it: it.credentials.touch("session-1"),
         "exchange": lambda it: it.credentials.exchange("session-1", [credential_of(it.grant, "session-3")]),
@@ -353,7 +361,7 @@ def _credentials() -> dict[str, Call]:
 def _clients() -> dict[str, Call]:
     return {
         "get": lambda it: it.clients.get("client-1"),
-        "register": lambda it: it.clients.register("client-2", {}, "address-1", most=10, most_an_hour=10),
+        "register": lambda it: it.clients.register(_new(), {}, "address-1", most=10, most_an_hour=10),
         "touch": lambda it: it.clients.touch("client-1"),
     }
 
@@ -361,7 +369,7 @@ def _clients() -> dict[str, Call]:
 def _audit() -> dict[str, Call]:
     def entry(it: Installation) -> AuditEntry:
         words = {"actor": "@ann", "via": "http", "address": "192.0.2.7", "operation": "search", "outcome": "ok"}
-        return AuditEntry(id="entry-2", at=it.database.clock.now(), **words)
+        return AuditEntry(id=_new(), at=it.database.clock.now(), **words)
 
     return {
         "add": lambda it: it.audit.add([entry(it)]),
