@@ -2,9 +2,10 @@
 
     python -m benchmarks.rights [--worlds 10000] [--seed 1] [--leaks]
 
-People, groups, shares, visibility, custom roles and versions of GitLab are random in each world; two people look at the
-repositories over HTTP, and what they see is compared with a model of GitLab's rules that shares no code with the
-program. `--leaks`: count instead the worlds until the walk finds each planted leak. Exits with 1 if something is wrong.
+People, groups, shares, visibility, custom roles and versions of GitLab are random in each world; two people and a job
+look at the repositories over HTTP, by the tools for agents and by commands, and what they see is compared with a model
+of GitLab's rules that shares no code with the program. `--leaks`: count instead the worlds until the walk finds each
+planted leak. Exits with 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -22,22 +23,26 @@ from typing import Any
 from benchmarks.measure import machine
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.qdrant_server import QdrantServer
-from tests.fixtures.rights_walk import LEAKS, walking
+from tests.fixtures.rights_leaks import LEAKS
+from tests.fixtures.rights_walk import prepare, walking
 from tests.fixtures.rights_world import HOOK, INDEXER, RightsWorld
 
 _AT_A_TIME = 250
 """Worlds between two lines of progress."""
+_COMMANDS_EVERY = 100
+"""Worlds until a reader types commands, which are processes."""
 
 
 async def measure(folder: Path, worlds: int, seed: int, *, leaks: bool) -> dict[str, Any]:
     with GitLabServer() as gitlab, GitLabServer() as other, QdrantServer(folder / "qdrant") as qdrant:
         world = RightsWorld(folder, gitlab, other, qdrant.url, "code")
+        await prepare(world)
         async with world.opened() as app:
             await world.index(app)
             if leaks:
                 found: dict[str, Any] = {}
                 for name, plant in LEAKS.items():
-                    with plant():
+                    with plant(app):
                         async with walking(world, app, seed) as walk:
                             walked = await walk.world_after_world(worlds, until_wrong=True)
                             found[name] = walked if walk.wrong else None
@@ -45,7 +50,9 @@ async def measure(folder: Path, worlds: int, seed: int, *, leaks: bool) -> dict[
             started, walked = time.perf_counter(), 0
             async with walking(world, app, seed) as walk:
                 while walked < worlds and not walk.wrong:
-                    walked += await walk.world_after_world(min(_AT_A_TIME, worlds - walked))
+                    walked += await walk.world_after_world(
+                        min(_AT_A_TIME, worlds - walked), commands_every=_COMMANDS_EVERY
+                    )
                     gitlab.log.forget()
                     print(f"{walked:,} worlds, {walk.requests:,} requests, {len(walk.wrong)} wrong", file=sys.stderr)
             seconds = round(time.perf_counter() - started, 1)

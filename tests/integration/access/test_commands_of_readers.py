@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import pytest
 
 from reposync.app.application import Application
 from tests.fixtures.gitlab_server import GitLabServer, OtherHost
+from tests.fixtures.reader_commands import types
 from tests.fixtures.rights_world import PROJECTS, RightsWorld, canary
 
 PAYMENTS, EVERYBODYS, HIDDEN = PROJECTS[1], "folder-of-everybody", PROJECTS[4]
@@ -29,21 +27,6 @@ async def client(rights_world: RightsWorld) -> AsyncGenerator[httpx.AsyncClient,
         assert isinstance(app, Application)
         async with rights_world.served(app) as client:
             yield client
-
-
-async def types(folder: Path, *words: str, **environment: str) -> tuple[int, str, str]:
-    """The exit code and what is printed."""
-    home = folder / "home of a reader"
-    home.mkdir(exist_ok=True)
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    variables = {**kept, "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path), **environment}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "reposync", *words), env=variables, cwd=home, stdout=-1, stderr=-1
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    assert "glpat-" not in out.decode() + err.decode()
-    return process.returncode, out.decode(), err.decode()
 
 
 async def test_a_reader_types_what_they_type_beside_a_daemon_and_sees_what_gitlab_shows_them(

@@ -8,17 +8,23 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from reposync.app.application import Application
-from tests.fixtures.rights_walk import LEAKS, walking
+from tests.fixtures.rights_leaks import LEAKS
+from tests.fixtures.rights_walk import prepare, walking
 from tests.fixtures.rights_world import RightsWorld
 
 WORLDS = int(os.environ.get("REPOSYNC_RIGHTS_WORLDS", "25"))
 """`python -m benchmarks.rights` walks more of them."""
+COMMANDS_EVERY = 12
+"""Processes are slow."""
 MOST_WORLDS_OF_A_LEAK = 150
+WORLDS_BETWEEN_LEAKS = 2
+"""Without a leak, so that what is found is not left over from the one before."""
 
 
 @pytest.fixture
 async def app(rights_world: RightsWorld, database_url: str) -> AsyncGenerator[Application, None]:
     rights_world.database_url = database_url
+    await prepare(rights_world)
     async with rights_world.opened() as app:
         await rights_world.index(app)
         yield app
@@ -26,8 +32,8 @@ async def app(rights_world: RightsWorld, database_url: str) -> AsyncGenerator[Ap
 
 async def test_nobody_is_shown_more_or_less_than_gitlab_shows_them(rights_world: RightsWorld, app: Application) -> None:
     async with walking(rights_world, app, seed=7) as walk:
-        await walk.world_after_world(WORLDS)
-        assert walk.wrong == []
+        await walk.world_after_world(WORLDS, commands_every=COMMANDS_EVERY)
+        assert walk.wrong == [], "\n".join(walk.wrong)
         assert walk.requests > 2 * WORLDS
 
 
@@ -35,8 +41,11 @@ async def test_nobody_is_shown_more_or_less_than_gitlab_shows_them(rights_world:
 async def test_the_walk_finds_each_leak_that_is_planted(rights_world: RightsWorld, app: Application) -> None:
     unnoticed = []
     for number, (name, plant) in enumerate(LEAKS.items()):
-        with plant():
+        with plant(app):
             async with walking(rights_world, app, seed=number) as walk:
                 await walk.world_after_world(MOST_WORLDS_OF_A_LEAK, until_wrong=True)
                 unnoticed += [] if walk.wrong else [name]
+        async with walking(rights_world, app, seed=number) as walk:
+            await walk.world_after_world(WORLDS_BETWEEN_LEAKS)
+            assert walk.wrong == [], f"after the leak: {name}"
     assert unnoticed == []
