@@ -82,6 +82,13 @@ def write_registry(home: Path, repository: GitRepository, *, without: tuple[str,
             document[section].append(entry | SOURCES.get(last, {}) | {"name": f"other-{number}", last: value})
         elif section in ("gitlab", "groups"):
             document.setdefault(section, []).append(entry | {"name": f"server-{number}", last: value})
+        elif where == ["http", "sign_in"]:
+            document.setdefault("gitlab", []).append({"name": "people", "url": NOWHERE})
+            document.setdefault("http", {}).update(access="gitlab", gitlab="people", public_url=NOWHERE)
+            document["http"]["sign_in"] = {"client_id": "application", last: value}
+        elif where == ["http", "tokens"]:
+            token = {"name": "ci", "repositories": ["app"], last: value}
+            document.setdefault("http", {}).setdefault("tokens", []).append(token)
         else:
             assert len(where) == 1, f"{key} is deeper than this test writes"
             document.setdefault(section, dict(entry))[last] = value
