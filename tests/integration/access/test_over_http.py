@@ -12,7 +12,6 @@ import pytest
 from reposync.access.strangers import MAX_QUESTIONS, REFUSED_PER_MINUTE
 from reposync.app.application import Application
 from reposync.store.notifications import listen
-from tests.fixtures.applied import apply_again
 from tests.fixtures.gitlab_server import User
 from tests.fixtures.gitlab_server.state import Hook
 from tests.fixtures.rights_world import (
@@ -181,9 +180,8 @@ async def test_readers_of_a_folder_change_with_the_registry(
     world: RightsWorld, client: httpx.AsyncClient, app: Application, ada: User
 ) -> None:
     assert await listed(client, ada) == {EVERYBODYS}
-    text = (world.folder / "repositories.yaml").read_text()
-    (world.folder / "repositories.yaml").write_text(text.replace("readers: [everybody]", "readers: [research]"))
-    await apply_again(app)
+    world.folders[EVERYBODYS] = "research"
+    await world.adopt(app, "")
     world.seconds.now += 2
 
     assert await listed(client, ada) == set()
