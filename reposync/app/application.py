@@ -308,7 +308,10 @@ class Application:
     def audit(self) -> AuditWriter:
         from reposync.app.audit import AuditWriter
 
-        return AuditWriter(self.audit_log, self.observer.audit_lost)
+        writer = AuditWriter(self.audit_log, self.observer.audit_lost)
+        # A command has no task that writes.
+        self.resources.push_async_callback(writer.close)
+        return writer
 
     @cached_property
     def workers(self) -> Workers:

@@ -50,8 +50,12 @@ class AuditWriter:
                 except StoreUnavailable as error:
                     log.warning("the audit waits for the database: %s", error)
         finally:
-            with contextlib.suppress(StoreUnavailable):
-                await asyncio.shield(self.flush())
+            await asyncio.shield(self.close())
+
+    async def close(self) -> None:
+        """Write what is left, if the database answers."""
+        with contextlib.suppress(StoreUnavailable):
+            await self.flush()
 
     async def flush(self) -> None:
         """Raises StoreUnavailable; nothing is lost then."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Text, cast, delete, insert, select, tuple_
+from sqlalchemy import Text, cast, delete, select, tuple_
 
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Stored
@@ -21,9 +21,11 @@ _COLUMNS = tuple(AUDIT.c[name] for name in AuditEntry.model_fields)
 
 class AuditLog(Stored):
     async def add(self, entries: Sequence[AuditEntry]) -> None:
+        """Those that are there already, because the end of an earlier call is unknown, stay as they are."""
         if entries:
+            new = self._database.insert(AUDIT).on_conflict_do_nothing()
             async with self._database.write() as connection:
-                await connection.execute(insert(AUDIT), [each.model_dump() for each in entries])
+                await connection.execute(new, [each.model_dump() for each in entries])
 
     async def page(
         self,

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from pathlib import Path
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
 import pytest
 
 from reposync.app.application import Application
-from tests.fixtures.databases import copy_upgraded_sqlite
-from tests.fixtures.gitlab_server import GitLabServer, User
-from tests.fixtures.qdrant_targets import Target, collections
-from tests.fixtures.rights_world import AUDIENCE, HOOK, INDEXER, PROJECTS, SERVICE, RightsWorld, asked, canary, sent
+from tests.fixtures.gitlab_server import User
+from tests.fixtures.rights_world import AUDIENCE, PROJECTS, SERVICE, RightsWorld, asked, canary, sent
 from tests.integration.api.test_mcp import agent, called
 
 PAYMENTS, BILLING = PROJECTS[1], PROJECTS[2]
 
 
 @pytest.fixture
-def world(
-    request: pytest.FixtureRequest, tmp_path: Path, qdrant: Target, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[RightsWorld]:
-    monkeypatch.setenv("GITLAB_TOKEN", INDEXER)
-    monkeypatch.setenv("HOOK_SECRET", HOOK)
-    copy_upgraded_sqlite(request.config, tmp_path / "state" / "reposync.db")
-    with GitLabServer() as gitlab, GitLabServer() as other, collections(qdrant) as collection:
-        yield RightsWorld(tmp_path, gitlab, other, qdrant.url, collection)
+def world(rights_world: RightsWorld) -> RightsWorld:
+    return rights_world
 
 
 @pytest.fixture

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from pathlib import Path
+from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
 
 from reposync.app.application import Application
 from reposync.operations import syncs
-from tests.fixtures.databases import copy_upgraded_sqlite
-from tests.fixtures.gitlab_server import GitLabServer, Project
-from tests.fixtures.qdrant_targets import Target, collections
+from tests.fixtures.gitlab_server import Project
 from tests.fixtures.repositories import GitRepository
-from tests.fixtures.rights_world import AUDIENCE, HOOK, INDEXER, PROJECTS, RightsWorld, asked, canary, found, listed
+from tests.fixtures.rights_world import AUDIENCE, PROJECTS, RightsWorld, asked, canary, found, listed
 
 PAYMENTS, BILLING = PROJECTS[1], PROJECTS[2]
 NAMED = "folder-of-a-job"
 
 
 @pytest.fixture
-def world(
-    request: pytest.FixtureRequest, tmp_path: Path, qdrant: Target, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[RightsWorld]:
-    monkeypatch.setenv("GITLAB_TOKEN", INDEXER)
-    monkeypatch.setenv("HOOK_SECRET", HOOK)
-    copy_upgraded_sqlite(request.config, tmp_path / "state" / "reposync.db")
-    with GitLabServer() as gitlab, GitLabServer() as other, collections(qdrant) as collection:
-        yield RightsWorld(tmp_path, gitlab, other, qdrant.url, collection)
+def world(rights_world: RightsWorld) -> RightsWorld:
+    return rights_world
 
 
 @pytest.fixture

@@ -77,6 +77,13 @@ async def test_what_waits_is_written_when_the_writer_ends(database: Database) ->
     assert [each.id for each in await audit.page(10)] == ["0001"]
 
 
+async def test_entries_that_were_written_before_the_connection_broke_are_no_error(database: Database) -> None:
+    audit = AuditLog(database)
+    await audit.add([entry(1)])
+    await audit.add([entry(1), entry(2)])
+    assert [each.id for each in await audit.page(10)] == ["0002", "0001"]
+
+
 class _Away(AuditLog):
     """A database that does not answer until `is_back`."""
 
