@@ -13,8 +13,12 @@ QUERY ?= stop a sync when the new listing would delete too many files
 
 # Created again if the lock file changes; an incomplete environment has no stamp.
 $(VENV)/.stamp: requirements-dev.lock pyproject.toml
+	@echo "Set-up, once: reposync with its tests and tools in $(VENV), about 3 minutes."
+	@echo "  1 of 3  a Python environment"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "  2 of 3  $$(grep -c '==' requirements-dev.lock) packages"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.lock
+	@echo "  3 of 3  reposync itself"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -22,10 +26,14 @@ $(VENV)/.stamp: requirements-dev.lock pyproject.toml
 demo: export REPOSYNC_STATE_DIR = $(CURDIR)/$(DEMO_STATE)
 demo: export REPOSYNC_CONFIG = $(CURDIR)/config/demo.yaml
 demo: $(VENV)/.stamp
+	@echo "1 of 3  index a part of this repository$(if $(REPO), and $(REPO)), about 15 s the first time: reposync sync"
 	@$(BIN)/reposync apply > /dev/null
 	@$(BIN)/reposync sync reposync $(REPO)
+	@echo; echo "2 of 3  ask: reposync search \"$(QUERY)\""
 	@$(BIN)/reposync search "$(QUERY)" --limit 3
+	@echo; echo "3 of 3  what ran: reposync history"
 	@$(BIN)/reposync history
+	@echo; echo "Next: your own code. docs/start-with-gitlab.md, or $(BIN)/reposync sync /path/to/a/repository"
 
 test: $(VENV)/.stamp browser
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not full"

@@ -36,7 +36,8 @@ from benchmarks.public_questions import OCTOCODE, Repository, read_repositories
 from reposync.content.documents import FileText, cut, read_text
 from reposync.content.grammars import _GRAMMARS, grammar_of, load
 from reposync.content.model import Skipped
-from reposync.content.symbols import Definition, OverBudget, _searched, definitions
+from reposync.content.searched_definitions import Definition, searched_definitions
+from reposync.content.symbols import OverBudget, definitions
 
 LINES_BEFORE = 5
 """Of a definition before its name, by which the search finds it: annotations, attributes, types."""
@@ -92,7 +93,7 @@ def measure(files: Sequence[tuple[FileText, str]]) -> dict[str, Counter[str]]:
     for file, grammar in files:
         figures = measured[str(file.language)]
         with_parser = _timed(figures, "parser", lambda: _parsed(file))  # noqa: B023 - called at once
-        searched = _timed(figures, "search", lambda: list(_searched(file.text, grammar)))  # noqa: B023
+        searched = _timed(figures, "search", lambda: list(searched_definitions(file.text, grammar)))  # noqa: B023
         if ast_grep is not None:
             _timed(figures, "ast-grep", lambda: ast_grep(file.text, grammar))  # noqa: B023
         figures.update({"files": 1, "bytes": len(file.text.encode("utf-8", "replace"))})

@@ -3,9 +3,10 @@
 python -m benchmarks.mcp_calls QUESTION... [--rounds 50]
 
 Uses the state folder of REPOSYNC_STATE_DIR, with something indexed. Starts a daemon, asks each question in turn by `GET
-/search` (limit 25, as many hits as `search_code` reads) and by `/mcp`, by `GET /search` (limit 10) and on the search
-page, there once more, then ends it and starts `reposync mcp` five times. The number of the round is a word of the
-question: nothing that is remembered of a question helps the next one.
+/search` (limit 25, as many hits as `search_code` reads) and by `/mcp`, by `GET /search` (limit 10), there also with the
+next two questions as further phrasings, and on the search page, there once more, then ends it and starts `reposync mcp`
+five times. The number of the round is a word of the question: nothing that is remembered of a question helps the next
+one.
 """
 
 from __future__ import annotations
@@ -49,6 +50,13 @@ def milliseconds(seconds: list[float]) -> str:
 
 def over_http(questions: list[str], rounds: int) -> None:
     port = free_port()
+
+    def phrasings(asked: str) -> list[str]:
+        """The question and the next two."""
+        question, _, number = asked.rpartition(" ")
+        at = questions.index(question)
+        return [f"{(questions * 3)[at + more]} {number}" for more in range(3)]
+
     command = [sys.executable, "-m", "reposync", "serve", "--port", str(port), "--no-workers", "--no-scheduler"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as daemon:
         try:
@@ -58,6 +66,7 @@ def over_http(questions: list[str], rounds: int) -> None:
                     "GET /search, 25 hits": lambda q: client.get("/api/v1/search", params={"q": q, "limit": 25}),
                     "/mcp": lambda q: client.post("/mcp", json=call(q)),
                     "GET /search, 10 hits": lambda q: client.get("/api/v1/search", params={"q": q}),
+                    "3 phrasings, 10 hits": lambda q: client.get("/api/v1/search", params={"q": phrasings(q)}),
                     "search page": lambda q: client.get("/search", params={"q": q}),
                     "search page, again": lambda q: client.get("/search", params={"q": q}),
                 }

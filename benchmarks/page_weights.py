@@ -20,7 +20,18 @@ from benchmarks.pictures import TOKEN, addresses, api, served
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer
 
-STATIC = ("app.css", "code.css", "app.js", "icon.svg")
+STATIC = (
+    "app.css",
+    "home.css",
+    "runs.css",
+    "search.css",
+    "reference.css",
+    "code.css",
+    "app.js",
+    "runs.js",
+    "search.js",
+    "icon.svg",
+)
 CODINGS = ("identity", "gzip")
 
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks.pictures [--only terminal|pages] [--folder docs/images]
 
-terminal.svg is what `reposync sync`, `search` and `history` print on a terminal, with the model of the package.
+terminal.svg is what `reposync sync`, `search` and `history` print on a terminal, with the model of the package;
+commands-*.svg is what commands about several repositories print on terminals of 80 and 120 columns, dark and light.
 The others are the pages in Chromium, each in both themes, of a daemon that keeps repositories made of the sources of
 installed packages, with real commits, a move of everything, one that is blocked and one that is being synced.
 """
@@ -46,6 +47,8 @@ from tests.fixtures.supervised import free_port
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
 COLUMNS = 116
+_SYNC_SECONDS = 300.0
+"""At most, also on a busy machine."""
 COMMANDS = (
     ("sync", "."),
     ("search", "where is a session cookie signed and written", "--limit", "2"),
@@ -53,7 +56,7 @@ COMMANDS = (
 )
 SIZE: ViewportSize = {"width": 1200, "height": 560}
 TOKEN, GITLAB_TOKEN = "operate-pictures-of-the-pages", "glpat-reader-of-everything"
-THEME = TerminalTheme(
+DARK = TerminalTheme(
     (13, 17, 23),
     (230, 237, 243),
     [
@@ -67,6 +70,20 @@ THEME = TerminalTheme(
         (177, 186, 196),
     ],
 )
+LIGHT = TerminalTheme(
+    (255, 255, 255),
+    (31, 35, 40),
+    [
+        (110, 119, 129),
+        (207, 34, 46),
+        (17, 99, 41),
+        (125, 78, 0),
+        (9, 105, 218),
+        (130, 80, 223),
+        (27, 124, 131),
+        (110, 119, 129),
+    ],
+)
 
 
 def main() -> None:
@@ -78,6 +95,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pictures", ignore_cleanup_errors=True) as name:
         if options.only != "pages":
             (options.folder / "terminal.svg").write_text(terminal(Path(name) / "terminal"))
+            for picture_name, svg in commands(Path(name) / "commands"):
+                (options.folder / f"{picture_name}.svg").write_text(svg)
         if options.only != "terminal":
             pages(Path(name) / "pages", options.folder)
 
@@ -96,7 +115,57 @@ def terminal(folder: Path) -> str:
     repository = GitRepository.create(folder / "starlette.git")
     repository.commit(sources("starlette"), message="Starlette")
     place = repository.clone(folder / "starlette")
-    variables = {
+    variables = variables_of(folder)
+    try:
+        return picture([(words, on_a_terminal(words, variables, place, COLUMNS)) for words in COMMANDS], COLUMNS, DARK)
+    finally:
+        end_engines(folder)
+
+
+def commands(folder: Path) -> Iterator[tuple[str, str]]:
+    """Names and pictures of commands about several repositories, one of which is blocked and one is gone, on a narrow
+    and on a wide terminal, dark and light."""
+    folder.mkdir()
+    variables = variables_of(folder)
+    names = ("platform/web/starlette", "platform/clients/asynchronous-http-client", "tools/click", "handbook")
+    packages = ("starlette", "httpx", "click", "uvicorn")
+    repositories = [GitRepository.create(folder / f"{package}.git") for package in packages]
+    entries = [
+        f"- {{name: {name}, path: {folder / package}.git, schedule: every 6 hours}}"
+        for name, package in zip(names, packages, strict=True)
+    ]
+    (folder / "repositories.yaml").write_text("\n".join(["repositories:", *entries]) + "\n")
+    variables["REPOSYNC_CONFIG"] = str(folder / "repositories.yaml")
+    for repository, package in zip(repositories, packages, strict=True):
+        repository.commit(sources(package), message=package)
+    try:
+        for words in (("apply",), ("sync",)):
+            on_a_terminal(words, variables, folder, COLUMNS)
+        repositories[0].commit({"starlette/added.py": b"ADDED = True\n"}, message="One more")
+        repositories[1].commit({"README.md": b"# Moved\n"}, message="Moved elsewhere", replace=True)
+        (folder / "uvicorn.git").rename(folder / "elsewhere")
+        on_a_terminal(("sync",), variables, folder, COLUMNS, exit_code=1)
+        listed = json.loads(on_a_terminal(("history", "--status", "blocked", "--json"), variables, folder, COLUMNS))
+        run = listed["items"][0]["id"][:8]
+        for columns in (80, 120):
+            shown = [
+                (words, on_a_terminal(words, variables, folder, columns))
+                for words in (
+                    ("repos", "list"),
+                    ("history", "--limit", "6"),
+                    ("runs", "show", run),
+                    ("search", "where is a session cookie signed", "--limit", "2"),
+                    ("grep", r"def \w+_cookie\(", "--limit", "4"),
+                )
+            ]
+            for theme, colors in (("dark", DARK), ("light", LIGHT)):
+                yield f"commands-{columns}-{theme}", picture(shown, columns, colors)
+    finally:
+        end_engines(folder)
+
+
+def variables_of(folder: Path) -> dict[str, str]:
+    return {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
         "TERM": "xterm-256color",
@@ -104,26 +173,29 @@ def terminal(folder: Path) -> str:
         "REPOSYNC_ENGINE_IDLE_SECONDS": "30",
         "POD_NAME": "laptop",
     }
-    shown = Text()
-    try:
-        for words in COMMANDS:
-            typed = " ".join(f'"{word}"' if " " in word else word for word in words)
-            shown.append("$ ", "bold green").append(f"reposync {typed}\n", "bold")
-            shown.append(Text.from_ansi(on_a_terminal(words, variables, place))).append("\n")
-    finally:
-        end_engines(folder)
-    console = Console(record=True, width=COLUMNS, file=io.StringIO(), highlight=False)
-    console.print(shown)
+
+
+def picture(shown: Sequence[tuple[Sequence[str], str]], columns: int, theme: TerminalTheme) -> str:
+    """Commands with what they print."""
+    text = Text()
+    for words, printed in shown:
+        typed = " ".join(f'"{word}"' if " " in word else word for word in words)
+        text.append("$ ", "bold green").append(f"reposync {typed}\n", "bold")
+        text.append(Text.from_ansi(printed)).append("\n")
+    console = Console(record=True, width=columns, file=io.StringIO(), highlight=False)
+    console.print(text)
     # Rich's frame loads a font from somebody else's server; any fixed one will do.
     frame = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     frame = frame.replace("Fira Code, monospace", "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace")
-    return console.export_svg(title="reposync", theme=THEME, code_format=frame, unique_id="reposync") + "\n"
+    return console.export_svg(title="reposync", theme=theme, code_format=frame, unique_id="reposync") + "\n"
 
 
-def on_a_terminal(words: Sequence[str], variables: dict[str, str], place: Path) -> str:
-    """What it prints to one as wide as the picture. The bar, which moves, goes elsewhere."""
+def on_a_terminal(
+    words: Sequence[str], variables: dict[str, str], place: Path, columns: int, exit_code: int = 0
+) -> str:
+    """What it prints to one of that width. The bar, which moves, goes elsewhere."""
     ours, its_side = pty.openpty()
-    fcntl.ioctl(its_side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    fcntl.ioctl(its_side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-m", "reposync", *words],
         env=variables,
@@ -138,7 +210,7 @@ def on_a_terminal(words: Sequence[str], variables: dict[str, str], place: Path) 
         while piece := os.read(ours, 65_536):
             printed += piece
     os.close(ours)
-    if process.wait():
+    if process.wait() != exit_code:
         raise SystemExit(f"reposync {' '.join(words)}: exit code {process.returncode}\n{printed.decode()}")
     return printed.decode().replace("\r\n", "\n")
 
@@ -177,7 +249,7 @@ def pages(folder: Path, images: Path) -> None:
                 take(name, address)
             with running(client, embeddings) as run:
                 take("run-running", f"/runs/{run}")
-                take("locks", "/locks")
+                take("workers", "/workers")
         for scheme in shown:
             page = browser.new_page(viewport=SIZE, color_scheme=scheme, timezone_id="UTC", locale="en-GB")
             take_people(page, f"http://localhost:{urlsplit(str(pod.url)).port}", images, scheme)
@@ -282,9 +354,17 @@ def served(folder: Path, embeddings: EmbeddingServer, gitlab: GitLabServer) -> I
         def syncs(name: str, status: str = "completed") -> None:
             before = len(log.ended(f"platform/{name}", status))
             client.post(f"/api/v1/repositories/platform/{name}/sync").raise_for_status()
-            until(lambda: len(log.ended(f"platform/{name}", status)) > before, details=pod.log_tail)
+            until(
+                lambda: len(log.ended(f"platform/{name}", status)) > before,
+                timeout_seconds=_SYNC_SECONDS,
+                details=pod.log_tail,
+            )
 
-        until(lambda: all(log.ended(f"platform/{name}") for name in names), details=pod.log_tail)
+        until(
+            lambda: all(log.ended(f"platform/{name}") for name in names),
+            timeout_seconds=_SYNC_SECONDS,
+            details=pod.log_tail,
+        )
         for name in names:
             repositories[name].commit(dict(list(contents[name].items())[-3:]), message="Three more")
             syncs(name)

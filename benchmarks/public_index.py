@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import Usage, measure
 from benchmarks.public_questions import Repository
@@ -92,6 +93,11 @@ class State:
     def sync(self, names: Sequence[str]) -> Usage:
         """Index what has changed."""
         return self._run("sync", "--json", *names)
+
+    def evaluate(self, name: str, last: int) -> dict[str, Any]:
+        """What `eval --from-history --replay` says about the last questions of its history."""
+        command = ("eval", "--from-history", name, "--replay", "--last", str(last), "--json")
+        return dict(json.loads(self._run(*command).stdout))
 
     def _run(self, *arguments: str) -> Usage:
         usage = measure([sys.executable, "-m", "reposync", *arguments], self.environment)

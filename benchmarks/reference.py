@@ -1,11 +1,11 @@
-"""The tables of docs/reference.md, from the program itself: commands, keys, routes, metrics. And the paragraphs of
-docs/errors.md that say what each error code means.
+"""The tables of docs/reference.md, from the program itself: commands, keys, routes, metrics. And what docs/errors.md
+says about the meaning of each error code.
 
     python -m benchmarks.reference            # writes them anew, between their marks
     python -m benchmarks.reference --check    # writes nothing; exit code 1 where they are out of date
 
-The text between `<!-- begin NAME -->` and `<!-- end NAME -->` is generated here, and the first paragraph below the
-heading of an error code; the rest of both pages is written by hand.
+The text between `<!-- begin NAME -->` and `<!-- end NAME -->` is generated here, and the first two cells of an error
+code; the rest of both pages is written by hand.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import pkgutil
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,11 @@ def command_table() -> Iterator[str]:
         arguments = [
             each.make_metavar(click.Context(command)) for each in command.params if isinstance(each, click.Argument)
         ]
-        options = [_option(each, command) for each in command.params if isinstance(each, click.Option)]
+        options = [
+            _option(each, command)
+            for each in command.params
+            if isinstance(each, click.Option) and "--color" not in each.opts  # every command has it
+        ]
         yield _row(_code(" ".join([words, *arguments])), _sentence(command.help or ""), "<br>".join(options))
 
 
@@ -215,16 +220,31 @@ def metrics() -> Iterator[tuple[str, list[str], str, str]]:
 # Error codes -------------------------------------------------------------------------------------------------------
 
 
+_ERROR_ROW = re.compile(r'^\| <a id="\w+"></a>`(?P<code>\w+)`.*? \| (?P<cause>.*) \| (?P<remedy>.*) \|$', re.MULTILINE)
+
+
 def filled_errors(page: str) -> str:
-    """`page` with a section for each code, sorted, that begins with what the code means."""
-    head, *sections = re.split(r"^## ", page, flags=re.MULTILINE)
-    texts = {code: text.strip() for code, _, text in (each.partition("\n") for each in sections)}
-    for code, error in errors().items():
-        again = ", tried again automatically" if error.retryable else ""
-        cause = f"{' '.join((error.__doc__ or '').split())} *HTTP {error.status}{again}.*"
-        _, _, remedy = texts.get(_code(code), "").partition("\n\n")
-        texts[_code(code)] = f"{cause}\n\n{remedy}".strip()
-    return head + "\n".join(f"## {code}\n\n{text}\n" for code, text in sorted(texts.items()))
+    """`page` with a row for each code, in the table that it is in; what to do about it is written by hand. One that no
+    table has is added to the last."""
+    known = errors()
+
+    def row(found: re.Match[str]) -> str:
+        code = found["code"]
+        return _error_row(code, known[code], found["remedy"]) if code in known else found[0]
+
+    rest = [code for code in known if code not in remedies(page)]
+    return _ERROR_ROW.sub(row, page) + "".join(f"{_error_row(code, known[code], '')}\n" for code in rest)
+
+
+def remedies(page: str) -> dict[str, str]:
+    """What to do, by code."""
+    return {found["code"]: found["remedy"] for found in _ERROR_ROW.finditer(page)}
+
+
+def _error_row(code: str, error: type[RepoSyncError], remedy: str) -> str:
+    again = ", retried" if error.retryable else ""
+    facts = f"{error.status}, {error.exit_code}{again}"
+    return _row(f'<a id="{code.lower()}"></a>{_code(code)}<br>{facts}', error.__doc__ or "", remedy)
 
 
 def errors() -> dict[str, type[RepoSyncError]]:
@@ -239,7 +259,7 @@ def errors() -> dict[str, type[RepoSyncError]]:
 
 
 def skip_list() -> Iterator[str]:
-    yield ", ".join(_code(each.value) for each in Skip)
+    yield textwrap.fill(", ".join(_code(each.value) for each in Skip), 120)
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {

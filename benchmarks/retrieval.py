@@ -7,9 +7,10 @@ lines of its own; a chunk is right if it holds the line that defines the functio
 path alone; the last four rows are searches of the product, with symbols, its fusion and its ranking.
 
 python -m benchmarks.retrieval [--chunks 690] [--queries 700] [--whole-modules] [--without-paths]
-    [--go DIR] [--java DIR] [--typescript DIR] [--former]
+    [--go DIR] [--java DIR] [--typescript DIR] [--static] [--former]
 
-With --former the local model of 0.1.0 runs too: mean difference and standard error, paired by question.
+The model is the transformer; --static: the one of the static table. With --former the transformer of 0.1.0 runs too:
+mean difference and standard error, paired by question.
 
 With --whole-modules the chunks are those of modules drawn at random: harder, since the neighbours of the right chunk
 are all there. With a folder of Go, Java or TypeScript, that is measured in place of the library, by the same rules: the
@@ -196,16 +197,15 @@ def searches(shard: edge.EdgeShard) -> dict[str, Callable[[str, Matrix], Iterato
         for point in shard.query(edge.QueryRequest(limit=TOP, query=query, prefetches=prefetches)):
             yield int(point.id)
 
+    def by_both(text: str, row: Matrix) -> Iterator[int]:
+        queries = [sparse_query(text), *([dense_query(row)] if len(row) else [])]
+        return found(edge.Fusion.Rrf(k=2), [edge.Prefetch(limit=PREFETCH, query=each) for each in queries])
+
+    # The static model has no vector for a question of which it knows no word.
     return {
         "BM25": lambda text, row: found(sparse_query(text)),
-        "model": lambda text, row: found(dense_query(row)),
-        "both (RRF)": lambda text, row: found(
-            edge.Fusion.Rrf(k=2),
-            [
-                edge.Prefetch(limit=PREFETCH, query=dense_query(row)),
-                edge.Prefetch(limit=PREFETCH, query=sparse_query(text)),
-            ],
-        ),
+        "model": lambda text, row: found(dense_query(row)) if len(row) else iter(()),
+        "both (RRF)": by_both,
     }
 
 
@@ -225,15 +225,17 @@ async def measure(arguments: argparse.Namespace, modules: Iterable[Module]) -> N
     )
     print(f"{platform.machine()}, {platform.python_implementation()} {platform.python_version()}")
     ranks: defaultdict[str, list[list[float]]] = defaultdict(list)  # of each way to search, by model
-    for model in [LOCAL_MODEL, *([FORMER_LOCAL_MODEL] if arguments.former else [])]:
-        embedder = open_embedder(EmbeddingConfig().model_copy(update={"model": model}))
+    transformers = [LOCAL_MODEL, *([FORMER_LOCAL_MODEL] if arguments.former else [])]
+    configured = [EmbeddingConfig(provider="local").model_copy(update={"model": each}) for each in transformers]
+    for config in [EmbeddingConfig(provider="static")] if arguments.static else configured:
+        embedder = open_embedder(config)
         try:
             dense = await dense_vectors(embedder, passages, questions)
             spec = await embedder.spec()
         finally:
             await embedder.close()
         windows = sum(map(len, dense[: len(passages)]))
-        print(f"{model}: {len(passages)} chunks, {windows} windows, {len(questions)} questions")
+        print(f"{spec.model}: {len(passages)} chunks, {windows} windows, {len(questions)} questions")
         with tempfile.TemporaryDirectory() as folder:
             shard = make_index(folder, passages, dense, paths=not arguments.without_paths)
             for name, search in searches(shard).items():
@@ -257,6 +259,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=700)
     parser.add_argument("--whole-modules", action="store_true", help="chunks of whole modules, not single ones")
     parser.add_argument("--without-paths", action="store_true", help="leave the path's terms out of sparse vectors")
+    parser.add_argument("--static", action="store_true")
     parser.add_argument("--former", action="store_true", help="compare with the local model of 0.1.0")
     for option in ("--go", "--java", "--typescript"):
         parser.add_argument(option, type=Path, metavar="DIR", help="a folder of sources, in place of the library")

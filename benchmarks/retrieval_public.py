@@ -1,7 +1,7 @@
 """How well a search finds the answers of two public benchmarks of code search, through the product's index and search.
 
-python -m benchmarks.retrieval_public --data DIR --repositories DIR [--only semble|octocode] [--provider none|local]
-    [--state DIR] [--repository NAME ...] [--all-files] [--newest] [--tokens] [--json]
+python -m benchmarks.retrieval_public --data DIR --repositories DIR [--only semble|octocode]
+    [--provider none|static|local] [--state DIR] [--repository NAME ...] [--all-files] [--newest] [--tokens] [--json]
 
 The questions and their metrics: `benchmarks/public_questions.py`. `--repositories` holds git repositories as
 `OWNER/NAME` (the last two parts of the URL), bare or with a work tree. One that is missing, or lacks the pinned commit,
@@ -332,7 +332,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the questions")
     parser.add_argument("--repositories", type=Path, required=True, metavar="DIR", help="git repositories OWNER/NAME")
     parser.add_argument("--only", choices=("semble", "octocode"))
-    parser.add_argument("--provider", choices=("none", "local"), default="none")
+    parser.add_argument("--provider", choices=("none", "static", "local"), default="none")
     parser.add_argument("--state", type=Path, metavar="DIR", help="default: in the temporary directory")
     parser.add_argument("--repository", nargs="+", metavar="NAME", help="only these, octocode among them")
     parser.add_argument("--all-files", action="store_true", help="not only code")

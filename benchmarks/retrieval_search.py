@@ -15,7 +15,7 @@ from reposync.content.symbols import OverBudget, definitions, symbols_of_chunks
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.sparse import document_vector, query_vector
 from reposync.search.ranking import Question as Asked
-from reposync.search.ranking import ranked
+from reposync.search.ranking import ranked, telling_words
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import FileWrite, IndexQuery, IndexSettings, PointWrite, SearchHit, WriteScope
 
@@ -47,7 +47,8 @@ async def ranks_of_searches(
                 found[name] = []
                 for question, row in zip(questions, rows, strict=True):
                     rank = partial(ranked, Asked(question.text)) if is_ranked else None
-                    query = IndexQuery(query_vector(question.text), row if by_meaning else None, rank=rank)
+                    sparse = query_vector(telling_words(question.text))
+                    query = IndexQuery(sparse, row if by_meaning and len(row) else None, rank=rank)
                     found[name].append(_reciprocal_rank(question, await index.search(query)))
         finally:
             await index.close()

@@ -1,6 +1,6 @@
 """Whether anybody is shown more or less than GitLab shows them, in random worlds of rights.
 
-    python -m benchmarks.rights [--worlds 10000] [--seed 1] [--leaks]
+    python -m benchmarks.rights [--worlds 10000] [--seed 1] [--database sqlite|postgresql] [--leaks]
 
 People, groups, shares, visibility, custom roles and versions of GitLab are random in each world; two people and a job
 look at the repositories over HTTP, by the tools for agents and by commands, and what they see is compared with a model
@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.filling import address
 from benchmarks.measure import machine
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.qdrant_server import QdrantServer
@@ -33,9 +34,9 @@ _COMMANDS_EVERY = 100
 """Worlds until a reader types commands, which are processes."""
 
 
-async def measure(folder: Path, worlds: int, seed: int, *, leaks: bool) -> dict[str, Any]:
+async def measure(folder: Path, url: str, worlds: int, seed: int, *, leaks: bool) -> dict[str, Any]:
     with GitLabServer() as gitlab, GitLabServer() as other, QdrantServer(folder / "qdrant") as qdrant:
-        world = RightsWorld(folder, gitlab, other, qdrant.url, "code")
+        world = RightsWorld(folder, gitlab, other, qdrant.url, "code", url)
         await prepare(world)
         async with world.opened() as app:
             await world.index(app)
@@ -63,12 +64,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--leaks", action="store_true")
     options = parser.parse_args()
     os.environ.update(GITLAB_TOKEN=INDEXER, HOOK_SECRET=HOOK)
-    with tempfile.TemporaryDirectory() as folder:
-        figures = asyncio.run(measure(Path(folder), options.worlds, options.seed, leaks=options.leaks))
-    print(json.dumps({"machine": machine(), "seed": options.seed, **figures}, indent=2))
+    with tempfile.TemporaryDirectory() as folder, address(options.database) as url:
+        figures = asyncio.run(measure(Path(folder), url, options.worlds, options.seed, leaks=options.leaks))
+    asked = {"machine": machine(), "database": options.database, "seed": options.seed}
+    print(json.dumps(asked | figures, indent=2))
     missed = [name for name, walked in figures.get("worlds_until_found", {}).items() if walked is None]
     if figures.get("wrong") or missed:
         raise SystemExit(1)

@@ -102,7 +102,7 @@ def _active(client: httpx.Client) -> bool:
 def _answers(client: httpx.Client, paths: Sequence[str]) -> Iterator[str]:
     runs = [run["id"] for run in client.get("/api/v1/runs?limit=100").json()["items"]]
     described = client.get("/openapi.json").json()["paths"]
-    wanted = ["/", "/runs", "/locks", "/search?q=setting", "/repositories/canaries", "/metrics", "/readyz"]
+    wanted = ["/", "/runs", "/workers", "/search?q=setting", "/repositories/canaries", "/metrics", "/readyz"]
     wanted += [f"/runs/{run}" for run in runs]
     wanted += [f"/repositories/canaries?folder={quote(path.rpartition('/')[0])}" for path in paths]
     wanted += [f"/files/canaries/-/{quote(path)}" for path in paths]

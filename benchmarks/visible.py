@@ -29,7 +29,7 @@ from reposync.embedding.port import Matrix
 from reposync.embedding.sparse import document_vector
 from reposync.operations.core import Actor, Role, Rule
 from reposync.operations.repositories import RepositoryFilters, list_repositories
-from reposync.operations.search import Search, search
+from reposync.operations.search import FacetedSearch, search
 from reposync.store.repository import repository_id
 from reposync.sync.index_versions import VersionSettings
 from reposync.sync.prepare import ContentSettings
@@ -88,13 +88,13 @@ def actor(visible: Visible) -> Actor:
 
 
 async def _search(app: Application, who: Actor) -> None:
-    found = await search(app, who, Search(q=QUERY))
+    found = await search(app, who, FacetedSearch(q=QUERY))
     assert len(found.items) >= 5
 
 
 async def _act(app: Application, who: Actor) -> None:
     if who.visible.is_everything:
-        await search.act(app, who, Search(q=QUERY))
+        await search.act(app, who, FacetedSearch(q=QUERY))
 
 
 async def _list(app: Application, who: Actor) -> None:

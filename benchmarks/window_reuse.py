@@ -91,8 +91,11 @@ class Points:
             self.files[file.path] = file
             self._hashes.update(chunk.content_hash for chunk in file.chunks)
 
+    def has(self, content_hash: str) -> bool:
+        return self._hashes[content_hash] > 0
+
     async def known(self, hashes: Sequence[str]) -> Mapping[str, Matrix]:
-        return {each: zeros(1) for each in hashes if self._hashes[each] > 0}
+        return {each: zeros(1) for each in hashes if self.has(each)}
 
     async def chunks(
         self, version_id: str, paths: Sequence[str], *, with_dense: bool

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from reposync.next_steps import NextStep
 
+NEXT_RUN = "The next run tries again."
+"""The remedy of a failure of a server that repairs itself, if there is a next run."""
+
 FAILED, MISUSED, NOT_FOUND, CONFLICT, INTERRUPTED = 1, 2, 3, 4, 130
 
 EXIT_CODES = {
@@ -23,11 +26,11 @@ EXIT_CODES = {
     CONFLICT: "not possible in its present state, or the name is ambiguous or taken",
     INTERRUPTED: "interrupted",
 }
-"""Of all commands. Scripts can distinguish a mistyped name (3) from a conflict (4)."""
+"""The exit codes of all commands. Scripts can distinguish a mistyped name (3) from a conflict (4)."""
 
 
 class RepoSyncError(Exception):
-    """Base of all errors; raised itself only for an unexpected one."""
+    """An error that was not foreseen. Base of all errors."""
 
     code = "INTERNAL_ERROR"
     status = 500
@@ -168,6 +171,14 @@ class SourceNotAllowed(UsageError, code="SOURCE_NOT_ALLOWED", status=403):
 
 class NothingIndexed(UsageError, code="NOTHING_INDEXED", exit_code=CONFLICT):
     """The repository, or every repository, has no index yet."""
+
+
+class NoQuestions(UsageError, code="NO_QUESTIONS", exit_code=CONFLICT):
+    """The history of the repository has no commit that can be a question."""
+
+
+class ReplayFailed(RepoSyncError, code="REPLAY_FAILED", status=502):
+    """A past commit could not be indexed for an evaluation; the real index is not affected."""
 
 
 class FileNotIndexed(NotFoundError, code="FILE_NOT_INDEXED"):

@@ -22,7 +22,7 @@ from urllib.parse import urljoin
 import httpx
 
 from reposync import __version__
-from reposync.errors import RepoSyncError
+from reposync.errors import NEXT_RUN, RepoSyncError
 from reposync.outgoing import (
     LONGEST_WAIT_SECONDS,
     OtherServer,
@@ -188,7 +188,7 @@ class HttpClient:
         doing: str,
         policy: RetryPolicy | None = None,
         on_attempt: Callable[[int], None] = lambda attempt: None,
-        remedy: str | None = "The next run tries again.",
+        remedy: str | None = NEXT_RUN,
     ) -> T:
         """The result of `call`, repeated after a TransientFailure. A wait that a server requests is kept by all calls,
         which do not continue at the same moment.

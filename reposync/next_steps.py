@@ -42,6 +42,11 @@ class RemoveRepository(NextStep):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckRegistry(NextStep):
+    """List all mistakes in the registry file of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyRegistry(NextStep):
     """Apply the registry file of this machine."""
 

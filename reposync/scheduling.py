@@ -38,6 +38,9 @@ class CronScheduler:
         try:
             await unending(self._take_turns(scheduler))
         finally:
+            # A job that has just begun ends in this turn of the loop. `shutdown` would cancel it and log an error.
+            scheduler.pause()
+            await asyncio.sleep(0)
             scheduler.shutdown(wait=False)
 
     async def _take_turns(self, scheduler: AsyncIOScheduler) -> None:

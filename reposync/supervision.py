@@ -10,7 +10,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, overload
 
 from reposync.errors import first_error
 
@@ -18,6 +18,8 @@ from reposync.errors import first_error
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
@@ -123,6 +125,22 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
         _, pending = await asyncio.wait(pending, timeout=1.0)
     for task in tasks:
         _retrieve(task)
+
+
+@overload
+async def together(first: Awaitable[T], second: Awaitable[T2], /) -> tuple[T, T2]: ...
+@overload
+async def together(first: Awaitable[T], second: Awaitable[T2], third: Awaitable[T3], /) -> tuple[T, T2, T3]: ...
+@overload
+async def together(*work: Awaitable[T]) -> list[T]: ...
+async def together(*work: Awaitable[Any]) -> Any:
+    """The results, in the order of the work, which is done at the same time. None of it outlives the call: if a part
+    fails, the others are cancelled and awaited before its error is raised. `asyncio.gather` lets them run on."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)  # noqa: TID251
+    finally:
+        await end(*tasks)
 
 
 async def to_the_end(work: Awaitable[T], *, grace_seconds: float | None = None) -> T:

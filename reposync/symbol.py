@@ -32,6 +32,11 @@ def read_symbols(stored: object) -> list[Symbol]:
     ]
 
 
+def read_names(stored: object) -> list[str]:
+    """As `read_symbols`, of the names that are called in a point's text."""
+    return [each for each in stored if isinstance(each, str)] if isinstance(stored, list) else []
+
+
 def merged(symbols: Iterable[Symbol]) -> list[Symbol]:
     """By line, each definition once. Chunks that overlap both have those of the lines they share: the one that shows
     more of a definition knows its end."""

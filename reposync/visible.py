@@ -15,7 +15,7 @@ class Visible:
         return self.ids is None or repository_id in self.ids
 
     def __and__(self, other: Visible) -> Visible:
-        """Those that are in both."""
+        """The repositories that are in both."""
         if self.ids is None or other.ids is None:
             return other if self.ids is None else self
         return Visible(self.ids & other.ids)

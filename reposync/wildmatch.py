@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 _MOST_REGEX_CHARS: Final = 4_000
-"""Of patterns in one regular expression, which blocks other threads: 50 ms for the slowest and a path of 4 kB."""
+"""The limit for the patterns in one regular expression, which blocks other threads: 50 ms for the slowest and a path of
+4 kB."""
 
 
 class PathPatterns:
@@ -61,7 +62,8 @@ def check_pattern(line: str) -> None:
 
 
 def _line_regex(line: str) -> str | None:
-    """Of one line of a gitignore file, without its `!`, to be matched from the start; None if it matches nothing."""
+    """The regular expression for one line of a gitignore file, without its `!`, to be matched from the start; None if
+    it matches nothing."""
     text = line.rstrip(" ")
     if text != line and (len(text) - len(text.rstrip("\\"))) % 2:
         text += " "  # the first of the spaces is escaped

@@ -4,8 +4,9 @@ meant."""
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
@@ -55,6 +56,19 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def roughly(seconds: float) -> str:
+    """A rounded estimate: `a few seconds`, `about 40 s`, `about 12 min`, `about 2 h 30 min`."""
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 55:
+        return f"about {math.ceil(seconds / 10) * 10} s"
+    minutes = max(1, round(seconds / 60))
+    if minutes < 60:
+        return f"about {minutes} min"
+    hours, rest = divmod(math.ceil(minutes / 10) * 10, 60)
+    return f"about {hours:,} h{f' {rest} min' if rest else ''}"
 
 
 def escape_unprintable(text: str) -> str:
@@ -110,3 +124,10 @@ def suggestion(word: str, known: Iterable[str]) -> str:
         return "; there is none"
     more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
     return f"; known here: {', '.join(names[:LISTED_NAMES])}{more}"
+
+
+def phrasings_words(numbers: Sequence[int]) -> str:
+    """`phrasings 1, 3`: those of a search that find a hit; empty if it has one."""
+    if not numbers:
+        return ""
+    return f"{'phrasing' if len(numbers) == 1 else 'phrasings'} {', '.join(map(str, sorted(numbers)))}"

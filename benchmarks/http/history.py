@@ -1,6 +1,7 @@
-"""How long `GET /api/v1/runs` takes if the history is long, for every combination of its filters.
+"""How long `GET /api/v1/runs` takes if the history is long, for every combination of its filters; and the page of it.
 
     python -m benchmarks.http.history [--repositories 1000] [--history 1000000] [--rounds 20]
+                                      [--only-pages]
 
 One process of `reposync serve` that schedules and executes nothing, PostgreSQL (which writes durably) on the same
 machine, one client on one connection, 50 runs a page. One repository has three eighths of all runs; triggers and states
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--repositories", type=int, default=1_000)
     parser.add_argument("--history", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only-pages", action="store_true")
     options = parser.parse_args()
     print(f"{machine()}; load {psutil.getloadavg()[0]:.1f} before", flush=True)
     with tempfile.TemporaryDirectory() as folder, address("postgresql") as url:
@@ -90,8 +92,11 @@ async def measure(url: str, folder: Path, options: argparse.Namespace) -> None:
 
         gc.collect()
         gc.freeze()  # what this process filled the database with is not to be looked through while it waits for answers
-        show([await timed(get, question, options.rounds) for question in list(await questions(get, options))])
+        if not options.only_pages:
+            show([await timed(get, question, options.rounds) for question in list(await questions(get, options))])
         writer.close()
+        async with httpx.AsyncClient(base_url=at, headers={"Accept": "text/html"}, timeout=60) as browser:
+            await show_pages(browser, options)
 
 
 async def make_uneven(url: str, repositories: int) -> None:
@@ -149,6 +154,31 @@ def show(found: list[Times]) -> None:
     for times in sorted(found, key=lambda times: times.p95, reverse=True)[:10]:
         middle = statistics.median(times.milliseconds)
         print(f"  p95 {times.p95:6.1f} ms, median {middle:6.1f} ms  {times.items:3} of {times.question}")
+
+
+async def show_pages(browser: httpx.AsyncClient, options: argparse.Namespace) -> None:
+    """The page of the history as it is opened, and narrowed as people do."""
+    days = options.history / options.repositories * EVERY
+    week = {"since": stamp(START - days / 2), "until": stamp(START - days / 2 + timedelta(days=7))}
+    asked: dict[str, dict[str, Any]] = {
+        "as it is opened": {},
+        "also runs without a change": {"idle": "show"},
+        "failed": {"status": "failed"},
+        "of the repository with most runs": {"repository": name(0)},
+        "a week": week,
+        "the longest ones": {"order": "longest"},
+        "charts of durations": {"chart": "duration"},
+        "the repositories": {},
+    }
+    for shown, question in asked.items():
+        path = "/" if shown == "the repositories" else f"/runs?{urlencode(question)}"
+        (await browser.get(path)).raise_for_status()
+        milliseconds = []
+        for _ in range(options.rounds):
+            began = time.perf_counter()
+            (await browser.get(path)).raise_for_status()
+            milliseconds.append((time.perf_counter() - began) * 1_000)
+        print(f"page, {shown}: {spread(milliseconds)}", flush=True)
 
 
 if __name__ == "__main__":

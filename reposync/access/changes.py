@@ -55,8 +55,8 @@ class _Project(_Event):
 
 
 def read_change(body: bytes | bytearray) -> RightsChange | None:
-    """Of an authenticated delivery; None for an event that changes no rights. A group's own event changes rights in all
-    that is below it, which the event does not list. Raises ValidationError for what is no event."""
+    """Read the body of an authenticated delivery; None for an event that changes no rights. A group's own event changes
+    rights in all that is below it, which the event does not list. Raises ValidationError for what is no event."""
     name = _Event.model_validate_json(body).event_name
     if name in _NEW:
         return None

@@ -23,11 +23,11 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.errors import ReaderRefused, RightsUnavailable
 from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
 from reposync.outgoing import RequestObserver, RetryPolicy, Timeouts, parse_json
-from reposync.supervision import end
+from reposync.supervision import together
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ GUEST = 10
 """The lowest level of a member that counts."""
 WITHIN_SECONDS = 15.0
 STANDINGS_WITHIN_SECONDS = 10.0
-"""Of all requests together: a page waits for them."""
+"""The time limit of all requests together: a page waits for them."""
 MAX_ANSWER_BYTES = 1_000_000
 MAX_USERNAME_CHARS = 255
 
@@ -70,8 +70,8 @@ _PROJECT_ID = re.compile(r"gid://gitlab/Project/([0-9]{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Of the projects that were asked for: whose code the user may read, and which ones they maintain. `groups`: those
-    of which they are a member."""
+    """The answer about the projects that were asked for: whose code the user may read, and which ones they maintain.
+    `groups`: those of which they are a member."""
 
     user_id: int
     username: str
@@ -138,12 +138,9 @@ class GitLabRights:
             async with limit:
                 return group if await self._is_member(token, first.user_id, group) else None
 
-        pending: list[Any] = [asyncio.ensure_future(code(batch)) for batch in batches[1:]]
-        pending += [asyncio.ensure_future(membership(group)) for group in sorted(groups)]
-        try:
-            results = await asyncio.gather(*pending)
-        finally:
-            await end(*pending)
+        pending: list[Any] = [code(batch) for batch in batches[1:]]
+        pending += [membership(group) for group in sorted(groups)]
+        results = await together(*pending)
         answers = [first, *(each for each in results if isinstance(each, Answer))]
         if len({(each.user_id, each.username) for each in answers}) > 1:
             raise RightsUnavailable(f"{self.url} answered one question as to several users.")
@@ -156,8 +153,8 @@ class GitLabRights:
         )
 
     async def standings(self, token: str, user_id: int, projects: Collection[int]) -> dict[int, Standing]:
-        """Of the owner of the token, in those of the projects that GitLab shows them: to explain what `ask` found, and
-        not to decide anything. One request for each hundred projects."""
+        """The standing of the owner of the token in those of the projects that GitLab shows them: to explain what `ask`
+        found, and not to decide anything. One request for each hundred projects."""
         limit = asyncio.Semaphore(MAX_REQUESTS)
 
         async def batch(numbers: Sequence[int]) -> dict[int, Standing]:
@@ -165,14 +162,12 @@ class GitLabRights:
                 document = await self._graphql(token, STANDINGS_QUESTION, "graphql_standings", numbers)
             return self._read_as(_read_standings, document, user_id, frozenset(numbers))
 
-        pending = [asyncio.ensure_future(batch(numbers)) for numbers in _batches(sorted(projects)) if numbers]
+        pending = [batch(numbers) for numbers in _batches(sorted(projects)) if numbers]
         try:
             async with asyncio.timeout(STANDINGS_WITHIN_SECONDS):
-                answers = await asyncio.gather(*pending)
+                answers = await together(*pending)
         except TimeoutError as error:
             raise RightsUnavailable(f"{self.url} took too long to say why a reader sees a project.") from error
-        finally:
-            await end(*pending)
         return {number: standing for answer in answers for number, standing in answer.items()}
 
     async def close(self) -> None:

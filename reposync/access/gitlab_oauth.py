@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from pydantic import SecretStr
 
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.errors import RepoSyncError
 from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
 from reposync.outgoing import Timeouts, parse_json, printable
@@ -25,7 +25,7 @@ DEFAULT_SECONDS = 7_200.0
 """How long a token is valid if GitLab does not say."""
 _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=10.0)
 EXCHANGE_SECONDS = 10.0
-"""Of one request, with its answer."""
+"""The time limit of one request with its answer."""
 _MAX_ANSWER_BYTES = 256 * 1024
 _MAX_TOKEN_CHARS = 4_000
 

@@ -19,6 +19,7 @@ from reposync.access.gitlab import Answer
 from reposync.access.strangers import Strangers
 from reposync.clock import Clock, elapsed_seconds
 from reposync.errors import ReaderRefused, RightsUnavailable
+from reposync.supervision import end
 
 FRESH_SECONDS = 60.0
 AWAY_SECONDS = 300.0
@@ -127,7 +128,8 @@ class Readers:
         identity = hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), sha256)
         known = self._known.get(identity)
         if known is None:
-            self._strangers.check(identity)
+            if self._strangers.is_refused(identity):
+                raise ReaderRefused("GitLab does not accept this token.")
         else:
             self._known.move_to_end(identity)
             if (reader := self._usable(known, wanted)) is not None:
@@ -156,9 +158,7 @@ class Readers:
                 self._known[identity] = _without(known, project_id)
 
     async def close(self) -> None:
-        for task in list(self._running):
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await end(*self._running)
 
     def _usable(self, known: _Known, wanted: Wanted) -> Reader | None:
         """The answer if it needs no question."""

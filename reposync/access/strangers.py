@@ -1,4 +1,4 @@
-"""Tokens that no reader is known by: what one client, and all together, may cost GitLab with them."""
+"""Tokens that nobody is known by: what one client, and all together, may cost GitLab, or the database, with them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from reposync.errors import ReaderRefused, TooManyUnknownTokens
+from reposync.errors import StoreUnavailable, TooManyUnknownTokens
 
 MAX_QUESTIONS = 4
 """First questions about a token at a time, in one daemon."""
 MAX_WAITING = 200
 """A daemon that has just started knows nobody. These take GitLab seconds."""
 REFUSED_PER_MINUTE = 30
-"""Of one client. A token that turns out to be good does not count."""
+"""The refusals that one client may have. A token that turns out to be good does not count."""
 MAX_REMEMBERED = 10_000
 """Refused tokens, and clients."""
 
@@ -33,7 +33,7 @@ class _Account:
         """Raises TooManyUnknownTokens."""
         if self.spent + 1 > REFUSED_PER_MINUTE:
             wait_seconds = (self.spent + 1 - REFUSED_PER_MINUTE) * 60 / REFUSED_PER_MINUTE
-            raise _too_many("This client has sent too many tokens that GitLab does not accept.", wait_seconds)
+            raise _too_many("This client has sent too many tokens that are not valid.", wait_seconds)
 
 
 class Strangers:
@@ -46,11 +46,10 @@ class Strangers:
         self._slots = asyncio.Semaphore(MAX_QUESTIONS)
         self._waiting = 0
 
-    def check(self, identity: bytes) -> None:
-        """Raises ReaderRefused for a token that was refused a moment ago."""
+    def is_refused(self, identity: bytes) -> bool:
+        """Whether the token was refused a moment ago."""
         refused_at = self._refused.get(identity)
-        if refused_at is not None and self._elapsed() - refused_at < self._refused_seconds:
-            raise ReaderRefused("GitLab does not accept this token.")
+        return refused_at is not None and self._elapsed() - refused_at < self._refused_seconds
 
     def refuse(self, identity: bytes) -> None:
         self._refused[identity] = self._elapsed()
@@ -74,6 +73,8 @@ class Strangers:
             self._account(network).check()
             try:
                 yield
+            except StoreUnavailable:
+                raise
             except Exception:
                 # Also if GitLab does not answer: it must not be asked more often then.
                 self._account(network).spent += 1

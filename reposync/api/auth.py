@@ -16,9 +16,10 @@ from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
 
 from reposync.access.changes import RightsChange
+from reposync.access.gitlab import Standing
 from reposync.api.errors import AccessDenied, LoginNeeded
 from reposync.api.service_tokens import SESSION_SECONDS, Names, Session, Token, digest, no_names
-from reposync.app.gitlab_access import JobSight, Sight, is_job_token
+from reposync.app.gitlab_access import CatalogueRights, JobSight, Sight, is_job_token
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
 from reposync.errors import ConfigError, ReaderRefused, RepoSyncError
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 ANONYMOUS = "anonymous"
 """Name of every client if no tokens are configured."""
+IN_A_BROWSER = ", in a browser"
+"""After the name of a token whose session it is."""
 ADMITTED = "admitted"
 """Key of the request's state if it has a principal: the server then keeps its connection."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -48,7 +51,7 @@ _IS_AGENT = "reposync.is_agent"
 _OPENED = "reposync.opened"
 """And for the credential of a person that it came with."""
 _SIGHT = "reposync.sight"
-"""And for what GitLab lets that person see."""
+"""And for what GitLab lets that person, or the owner of this token, see."""
 _PREFIXES = tuple(kind.prefix for kind in CredentialKind)
 _MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
 
@@ -87,6 +90,10 @@ class ReaderSights(Protocol):
     async def sight(self, token: str, *, address: str | None = None) -> Sight: ...
 
     async def job_sight(self, token: str) -> JobSight: ...
+
+    async def catalogue(self) -> CatalogueRights: ...
+
+    async def standings(self, token: str, sight: Sight) -> dict[str, Standing]: ...
 
     async def change(self, change: RightsChange) -> None: ...
 
@@ -158,7 +165,7 @@ class Access:
             principal = await self._principal(request)
             if principal is not None:
                 via = "page" if principal.has_session else principal.via
-                principal = replace(principal, via=via, address=request.client.host if request.client else "")
+                principal = replace(principal, via=via, address=_address(request))
                 setattr(request.state, ADMITTED, True)
             request.scope[_PRINCIPAL] = principal
         return cast("Principal | None", request.scope[_PRINCIPAL])
@@ -197,7 +204,7 @@ class Access:
         session = self.session(cookie)
         if session is None or (self._ended is not None and await self._ended.has_ended(session.id)):
             return None
-        name = f"{session.token.name}, in a browser"
+        name = f"{session.token.name}{IN_A_BROWSER}"
         return await self._of_token(session.token, name, session.id, has_session=True)
 
     async def _of_token(self, token: Token, name: str, credential: str, *, has_session: bool = False) -> Principal:
@@ -209,25 +216,25 @@ class Access:
 
     async def _of_own_secret(self, request: Request, secret: str) -> Principal:
         """Raises AccessDenied."""
-        kinds = [CredentialKind.PERSONAL]
-        if request.scope.get(_IS_AGENT) and self.people is not None:
-            kinds += [CredentialKind.ACCESS] if await self.people.is_for_agents(request) else []
+        kinds = [CredentialKind.PERSONAL, *([CredentialKind.ACCESS] if request.scope.get(_IS_AGENT) else [])]
         principal = await self._person(request, secret, *kinds)
         if principal is None:
-            log.warning("a token was refused", extra={"address": request.client.host if request.client else ""})
+            log.warning("a token was refused", extra={"address": _address(request)})
             raise AccessDenied("This token is unknown, or has expired or ended.", remedy="Make a new one.")
         return principal
 
     async def _person(self, request: Request, secret: str, *kinds: CredentialKind) -> Principal | None:
-        opened = await self.people.opened(secret, *kinds) if self.people is not None else None
-        if opened is None or self.people is None:
+        if self.people is None:
+            return None
+        opened = await self.people.opened(secret, *kinds, address=_address(request))
+        if opened is None or (opened.kind is CredentialKind.ACCESS and not await self.people.is_for_agents(request)):
             return None
         sight = await self.people.sight(opened)
         if sight is None:
             return None
-        request.scope[_OPENED], request.scope[_SIGHT] = opened, sight
+        request.scope[_OPENED], request.scope[_SIGHT] = opened, ("", sight)
         is_session = opened.kind is CredentialKind.SESSION
-        return replace(_reader(sight), has_session=is_session, maintains=sight.maintains if is_session else NOTHING)
+        return replace(reader_of(sight), has_session=is_session, maintains=sight.maintains if is_session else NOTHING)
 
     def session(self, cookie: str) -> Session | None:
         """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
@@ -247,8 +254,9 @@ class Access:
         """End the session of this browser, on every pod. Raises StoreUnavailable."""
         cookie = self.cookie(request, SESSION_COOKIE)
         session = self.session(cookie)
-        if is_own_secret(cookie) and self.people is not None:
-            await self.people.sign_ins.sign_out(cookie)
+        people, address = self.people, _address(request)
+        if people is not None and await people.opened(cookie, CredentialKind.SESSION, address=address) is not None:
+            await people.sign_ins.sign_out(cookie)
         if session is not None and self._ended is not None:
             await self._ended.end(session.id)
         self.set_cookie(request, response, SESSION_COOKIE, "", 0)
@@ -262,20 +270,22 @@ class Access:
     async def _reader(self, request: Request, readers: ReaderSights, secret: str) -> Principal:
         """Whoever GitLab knows by this token, or the job that it signed it for. Raises AccessDenied,
         TooManyUnknownTokens, RightsUnavailable."""
-        address, is_job = request.client.host if request.client else "", is_job_token(secret)
+        address, is_job = _address(request), is_job_token(secret)
         try:
             if is_job:
                 of_job = await readers.job_sight(secret)
+                request.scope[_SIGHT] = "", of_job
                 credential = f"gitlab project {of_job.job.project_id}"
                 return Principal(
                     of_job.job.name, Role.READ, credential=credential, visible=of_job.visible, maintains=NOTHING
                 )
             sight = await readers.sight(secret, address=address)
+            request.scope[_SIGHT] = secret, sight
         except ReaderRefused as error:
             log.warning("a token was refused", extra={"address": address})
             remedy = "See `id_tokens` of the pipeline." if is_job else "Make an access token with the scope read_api."
             raise AccessDenied(error.message, remedy=remedy) from None
-        return _reader(sight)
+        return reader_of(sight)
 
     def _known(self, secret: str) -> Token | None:
         given, found = digest(secret), None
@@ -287,7 +297,7 @@ class Access:
 
     def _verified(self, request: Request, token: Token | None) -> Token:
         if token is None:
-            log.warning("a token was refused", extra={"address": request.client.host if request.client else ""})
+            log.warning("a token was refused", extra={"address": _address(request)})
             raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
         return token
 
@@ -338,8 +348,14 @@ def opened_of(request: Request) -> Opened | None:
     return cast("Opened | None", request.scope.get(_OPENED))
 
 
-def sight_of(request: Request) -> Sight | None:
-    return cast("Sight | None", request.scope.get(_SIGHT))
+def seen_by(request: Request) -> tuple[str, Sight | JobSight] | None:
+    """What GitLab lets the sender see, with the token of GitLab if that was sent; None for one whom it does not
+    know."""
+    return cast("tuple[str, Sight | JobSight] | None", request.scope.get(_SIGHT))
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def is_own_secret(secret: str) -> bool:
@@ -364,7 +380,7 @@ def local_address(wanted: str, root: str) -> str:
     return wanted if is_path and is_inside and not has_dots else f"{root}/"
 
 
-def _reader(sight: Sight) -> Principal:
+def reader_of(sight: Sight) -> Principal:
     """What is limited is limited for a person, however many tokens they have."""
     return Principal(
         f"@{sight.reader.username}",

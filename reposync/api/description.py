@@ -40,7 +40,7 @@ def _amended(document: dict[str, Any]) -> dict[str, Any]:
 
 
 ROUTING_CODES = ("NOT_FOUND", "METHOD_NOT_ALLOWED")
-"""Of paths without a route, and of routes without a method."""
+"""The codes for paths without a route, and for routes without a method."""
 
 _IF_NONE_MATCH = {
     "name": "If-None-Match",

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
@@ -141,26 +141,34 @@ class InvalidPart(BaseModel):
 
 
 class InvalidDetails(BaseModel):
-    """Of REQUEST_INVALID, and of CONFIG_INVALID for a whole file."""
+    """The details of REQUEST_INVALID, and of CONFIG_INVALID for a whole file."""
 
     problems: list[InvalidPart]
 
 
 @dataclass(frozen=True, slots=True)
 class NotSearchableDetails(CommitState):
-    """Of NOT_SEARCHABLE_YET: the present state. `run`: the one that is active, or the latest."""
+    """The details of NOT_SEARCHABLE_YET: the present state. `run`: the one that is active, or the latest."""
 
     run: dict[str, Any] | None
 
 
 class IncidentDetails(BaseModel):
-    """Of INTERNAL_ERROR: the log has it under this id."""
+    """The details of INTERNAL_ERROR: the log has it under this id."""
 
     incident: str
 
 
+class AbsenceDetails(BaseModel):
+    """The details of FILE_NOT_INDEXED and NOTHING_INDEXED. `rule`: of `excluded`. `repositories`: of `not_indexed`."""
+
+    reason: Literal["not_indexed", "excluded", "no_match"]
+    rule: str = ""
+    repositories: list[str] = []
+
+
 class NoDetails(BaseModel):
-    """Of all other codes."""
+    """The details of all other codes."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -172,7 +180,7 @@ class ErrorBody(BaseModel):
     code: str
     message: str
     help: str
-    details: InvalidDetails | NotSearchableDetails | IncidentDetails | NoDetails
+    details: InvalidDetails | NotSearchableDetails | IncidentDetails | AbsenceDetails | NoDetails
     next: list[dict[str, Any]] = []
 
 

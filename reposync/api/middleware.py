@@ -138,7 +138,9 @@ class Requests:
 
     def _add_headers(self, scope: Scope, start: Message, request_id: str) -> None:
         headers = MutableHeaders(scope=start)
-        headers.update({**SECURITY_HEADERS, REQUEST_ID: request_id})
+        headers[REQUEST_ID] = request_id
+        for name, value in SECURITY_HEADERS.items():
+            headers.setdefault(name, value)  # a route may be stricter
         headers.setdefault("Cache-Control", "no-store")
         headers.setdefault("Date", formatdate(usegmt=True))
         if start["status"] == 304:

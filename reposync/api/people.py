@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,9 +18,12 @@ from starlette.requests import Request
 
 from reposync.access.gitlab import Standing
 from reposync.access.gitlab_oauth import GitLabOAuth, SignInFailed, SignInUnavailable
+from reposync.access.readers import FRESH_SECONDS, MAX_READERS
+from reposync.access.strangers import Strangers
 from reposync.app.gitlab_access import CatalogueRights, Sight
 from reposync.app.sign_in import Opened, SessionEnded, SignIns
-from reposync.config.registry import GitLabInstance
+from reposync.clock import elapsed_seconds
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.config.sections import HttpConfig
 from reposync.errors import ConfigError, ReaderRefused, RightsUnavailable
 from reposync.sealing import key_of
@@ -72,8 +76,11 @@ class People:
         self._client_secret = client_secret.get_secret_value()
         self._cookies = self.signer("sign-in cookie")
         self.verifier: TokenVerifier | None = None
-        """Of the tokens of agents; set by the authorization server."""
+        """The verifier of the tokens of agents; set by the authorization server."""
         self._exchanges, self._waiting = asyncio.Semaphore(_MAX_EXCHANGES), 0
+        self._strangers = Strangers(elapsed_seconds, refused_seconds=FRESH_SECONDS)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of secrets that were valid a moment ago: these do not wait behind unknown ones."""
 
     def signer(self, purpose: str) -> URLSafeTimedSerializer:
         """For values that a browser keeps and must not change, on whichever pod it comes back."""
@@ -125,8 +132,32 @@ class People:
 
     # Clients
 
-    async def opened(self, secret: str, *kinds: CredentialKind) -> Opened | None:
-        return await self.sign_ins.open(secret, *kinds)
+    async def opened(self, secret: str, *kinds: CredentialKind, address: str) -> Opened | None:
+        """None if it is none of these kinds, or not valid. `address`: of the client, whose unknown secrets are limited.
+        Raises TooManyUnknownTokens."""
+        if not secret.startswith(tuple(kind.prefix for kind in kinds)):
+            return None
+        identity = sha256(secret.encode("utf-8", "surrogatepass")).digest()
+        if identity in self._known:
+            self._known.move_to_end(identity)
+            opened = await self.sign_ins.open(secret, *kinds)
+            if opened is None:
+                self._known.pop(identity, None)
+            return opened
+        if self._strangers.is_refused(identity):
+            return None
+        try:
+            async with self._strangers.asking(address):
+                opened = await self.sign_ins.open(secret, *kinds)
+                if opened is None:
+                    raise ReaderRefused("It is not valid.")
+        except ReaderRefused:
+            self._strangers.refuse(identity)
+            return None
+        self._known[identity] = None
+        if len(self._known) > MAX_READERS:
+            self._known.popitem(last=False)
+        return opened
 
     def challenge(self, *, has_token: bool) -> dict[str, str]:
         """Headers that lead an agent without a valid token to where it gets one (RFC 9728, 5.1)."""

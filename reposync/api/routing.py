@@ -31,7 +31,7 @@ from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets
 
 FILE = "{name:path}/-/{path:path}"
-"""The end of a route's path: a file of a repository."""
+"""The end of a route's path: a file of a repository. With a slash after it: a folder."""
 
 _JSON = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 
@@ -142,7 +142,8 @@ class Route(APIRoute):
         if ":path}" in path:
             # The shortest name: a file begins after the first `/-/`. No value is empty or ends in a slash, which is
             # decided first: otherwise each `/-/` of a path that ends in one would be tried.
-            pattern = self.path_regex.pattern.replace(".*)", ".+?)").replace("^", "^(?!.*/$)", 1)
+            end = "^(?=.*/$)" if path.endswith("/") else "^(?!.*/$)"
+            pattern = self.path_regex.pattern.replace(".*)", ".+?)").replace("^", end, 1)
             if path == f"{PREFIX}/repositories/{{name:path}}":
                 pattern = pattern.replace("(?P<name>", rf"(?!.+/(?:{'|'.join(ACTIONS)})$)(?P<name>")
             self.path_regex = re.compile(pattern)

@@ -76,7 +76,7 @@ async def no_names() -> Mapping[str, str]:
 
 
 def digest(secret: str) -> bytes:
-    """Of the same length for every secret, so that comparing two does not reveal their lengths."""
+    """A digest that has the same length for every secret, so that comparing two does not reveal their lengths."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from reposync.app.audit import AuditWriter
     from reposync.app.commit_wait import SearchableCommits
+    from reposync.app.run_log import RunLog
     from reposync.runs.endings import ExecutionPolicy
     from reposync.runs.execution import Execution
     from reposync.runs.redis_locks import RedisLocks
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
     from reposync.store.audit import AuditLog
+    from reposync.store.evaluations import Evaluations
     from reposync.store.secret_findings import SecretFindings
     from reposync.sync.content_pool import ContentPool
     from reposync.sync.preview import Preview
@@ -63,7 +66,7 @@ _IMPATIENT_SECONDS = 3.0
 # Applications of actors that are kept: of those who have asked lately.
 _MOST_LIMITED = 64
 # What all actors share: the limits of what is done at once, and the query over runs that are followed.
-_SHARED = ("searches", "greps", "followed_runs", "workers", "live", "audit")
+_SHARED = ("searches", "greps", "replays", "followed_runs", "workers", "live", "audit", "run_log")
 
 
 @dataclass
@@ -142,8 +145,13 @@ class Application:
             self.resources.push_async_callback(self._embedders[config].close)
         return self._embedders[config]
 
+    def borrow(self, owner: Application) -> None:
+        """Use the embedder and the workers of a different application with the same registry, which closes them."""
+        self._embedders = {self.configuration.registry.embedding: owner.embedder()}
+        self.content = owner.content
+
     def index(self, collection: str) -> QdrantIndex:
-        """Of a physical collection, or of an alias."""
+        """The index of a physical collection, or of an alias."""
         if collection not in self.indexes:
             # Imported here: a list of repositories needs neither httpx nor numpy.
             from reposync.vectors.index import QdrantIndex
@@ -211,7 +219,7 @@ class Application:
         return {each.physical for each in behind if each is not None} | await self.versions.physical_collections()
 
     def execution(self, run: Run, policy: ExecutionPolicy, *, claimed_since: float | None = None) -> Execution:
-        """Of a run that this process has claimed. `claimed_since`: see `Execution`."""
+        """The execution of a run that this process has claimed. `claimed_since`: see `Execution`."""
         from reposync.runs.execution import Execution
 
         return Execution(self.runs, run, self.locks, policy, self.observer, claimed_since=claimed_since)
@@ -293,10 +301,21 @@ class Application:
         return pool
 
     @cached_property
+    def replays(self) -> asyncio.Lock:
+        """Held by the one replay of this process: each has an engine of its own."""
+        return asyncio.Lock()
+
+    @cached_property
     def findings(self) -> SecretFindings:
         from reposync.store.secret_findings import SecretFindings
 
         return SecretFindings(self.database)
+
+    @cached_property
+    def evaluations(self) -> Evaluations:
+        from reposync.store.evaluations import Evaluations
+
+        return Evaluations(self.database)
 
     @cached_property
     def audit_log(self) -> AuditLog:
@@ -312,6 +331,13 @@ class Application:
         # A command has no task that writes.
         self.resources.push_async_callback(writer.close)
         return writer
+
+    @cached_property
+    def run_log(self) -> RunLog:
+        from reposync.app.run_log import RunLog
+        from reposync.store.run_log import RunLogs
+
+        return RunLog(RunLogs(self.database), self.now)
 
     @cached_property
     def workers(self) -> Workers:

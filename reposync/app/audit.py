@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from reposync.errors import StoreUnavailable
 from reposync.store.audit import AuditLog
-from reposync.store.tables import AuditEntry
+from reposync.store.people_tables import AuditEntry
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from reposync.app.application import Application
 
 MAX_NAMES = 100
-"""Of repositories in one entry."""
+"""The number of repositories that one entry names."""
 
 
 class Asking(Protocol):
@@ -41,6 +41,8 @@ class Recording:
         self.outcome = "ok"
 
     def shows(self, document: object) -> None:
+        # Those of `usages:NAME` are in place of hits.
+        document = getattr(document, "usages", None) or document
         items = getattr(document, "items", None)
         if callable(items) or items is None:
             items = (getattr(document, "structure", None) or {}).get("files")
@@ -58,7 +60,7 @@ class Recording:
     @property
     def query(self) -> str | None:
         query = getattr(self._asked, "q", None)
-        return str(query) if query else None
+        return (query if isinstance(query, str) else " | ".join(query)) if query else None
 
 
 def _repository(document: Any) -> str | None:
@@ -86,7 +88,7 @@ def recording(
         made.outcome = RepoSyncError.code
         raise
     finally:
-        from reposync.store.tables import AuditEntry
+        from reposync.store.people_tables import AuditEntry
 
         app.audit.add(
             AuditEntry(

@@ -166,6 +166,7 @@ class Daemon:
             "lag": lambda: watch_loop(self._metrics),
             "retention": lambda: _every(_PURGE_SECONDS, lambda: self._purge(app)),
             "audit": app.audit.run,
+            "run log": app.run_log.run,
         }
         if app.database.connect is not None:
             tasks["news"] = lambda: listen(app.database)
@@ -183,7 +184,8 @@ class Daemon:
             ]
             log.info("serving", workers=self._roles.workers, scheduler=self._roles.scheduler)
             try:
-                await (pool.run() if self._roles.workers else self._stop.wait())
+                with app.run_log.listening(self._secrets, self._settings.pod_name):
+                    await (pool.run() if self._roles.workers else self._stop.wait())
             finally:
                 for task in kept:
                     task.cancel()
@@ -251,7 +253,7 @@ class Daemon:
 
 
 async def _points(app: Application, collections: Iterable[str]) -> dict[str, float]:
-    """Of each collection that can be asked: the figures of the database do not wait for Qdrant."""
+    """The number of points of each collection that can be asked: the figures of the database do not wait for Qdrant."""
     found: dict[str, float] = {}
     for name in sorted(collections):
         with contextlib.suppress(VectorIndexError, TimeoutError):

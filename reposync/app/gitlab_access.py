@@ -14,7 +14,8 @@ from reposync.access.readers import MAX_READERS, Reader, Readers, Wanted
 from reposync.app.application import Application
 from reposync.catalog.targets import server_at
 from reposync.clock import Clock, elapsed_seconds
-from reposync.config.registry import GitLabInstance, Registry
+from reposync.config.gitlab_instance import GitLabInstance
+from reposync.config.registry import Registry
 from reposync.config.sections import RightsConfig
 from reposync.errors import ReaderRefused
 from reposync.store.database import Database
@@ -85,8 +86,8 @@ class JobSight:
 
 
 class GitLabAccess:
-    """Of one daemon. `audience`: what pipelines name as `aud`; None: no job is let in. `application` may raise
-    Starting. Changes are heard from all daemons of the same database."""
+    """The access by GitLab's rights, one for a daemon. `audience`: what pipelines name as `aud`; None: no job is let
+    in. `application` may raise Starting. Changes are heard from all daemons of the same database."""
 
     def __init__(
         self,

@@ -9,15 +9,17 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from reposync.app.application import Application
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
 from reposync.outgoing import RetryPolicy
 from reposync.telemetry.health import Health, HealthStatus
 from reposync.telemetry.redaction import Secrets
 from reposync.words import next_attempt
+
+T = TypeVar("T")
 
 LONG_WAIT_SECONDS = 300.0
 """Shorter pauses that a server requests are usual."""
@@ -43,8 +45,8 @@ class Check(NamedTuple):
 
 @dataclass
 class HealthChecks:
-    """Of the database, the waits in its queue, Redis, Qdrant, the embedding server and each GitLab server of the
-    current registry."""
+    """The checks of the database, the waits in its queue, Redis, Qdrant, the embedding server and each GitLab server of
+    the current registry."""
 
     app: Application
     health: Health
@@ -57,7 +59,7 @@ class HealthChecks:
         """Until cancelled."""
         due: dict[str, float] = {}
         while True:
-            checks, now = self._checks(), time.monotonic()
+            checks, now = self.checks(), time.monotonic()
             for component in due.keys() - checks.keys():
                 self.health.forget(component)
             # Those of servers that were registered since, too.
@@ -69,8 +71,8 @@ class HealthChecks:
             # Random, so that pods that started together do not ask together.
             await asyncio.sleep(self.own_seconds * random.uniform(0.8, 1.2))  # noqa: S311
 
-    def _checks(self) -> dict[str, Check]:
-        """Of the current registry, by component."""
+    def checks(self) -> dict[str, Check]:
+        """The checks for the current registry, by component."""
         app = self.app
         registry = app.configuration.registry
         checks = {
@@ -128,16 +130,22 @@ class HealthChecks:
     async def _check(self, component: str, check: Check) -> float:
         """Returns the pause until the next time."""
         began = time.monotonic()
-        reason: str | None = None
-        try:
-            async with asyncio.timeout(self.timeout_seconds):
-                await check.ask()
-        except TimeoutError:
-            reason = f"No answer within {self.timeout_seconds:g} s."
-        except RepoSyncError as error:
-            reason = self.secrets.redact(str(error))
-        except Exception as error:  # noqa: BLE001 - a defect of one check must not end the others
-            reason = self.secrets.redact(f"It could not be checked: {type(error).__name__}: {error}")
+        error = await problem_or(check.ask, self.timeout_seconds, self.secrets)
+        reason = str(error) if isinstance(error, RepoSyncError) else None
         latency = time.monotonic() - began if reason is None else None
         self.health.report(component, "ok" if reason is None else check.worst, reason, latency)
         return check.pause_seconds if reason is None else min(check.pause_seconds, _AGAIN_SECONDS)
+
+
+async def problem_or(ask: Callable[[], Awaitable[T]], timeout_seconds: float, secrets: Secrets) -> T | RepoSyncError:
+    """The answer, or why there is none in time, without secrets."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await ask()
+    except TimeoutError:
+        return RepoSyncError(f"No answer within {timeout_seconds:g} s.")
+    except RepoSyncError as error:
+        error.redact(secrets.redact)
+        return error.without_traceback()
+    except Exception as error:  # noqa: BLE001 - a defect of one check must not end the others
+        return RepoSyncError(secrets.redact(f"It could not be checked: {type(error).__name__}: {error}"))

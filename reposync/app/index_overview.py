@@ -22,22 +22,23 @@ from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, VersionState
 
 ChangeState = Literal["done", "building", "waiting", "unknown"]
-"""Of a repository: its live version has the configured model; the next version is being built; no run has begun it;
-or its index was built before 0.2 recorded models, and no run has checked it since."""
+"""The progress of a repository: its live version has the configured model; the next version is being built; no run has
+begun it; or its index was built before 0.2 recorded models, and no run has checked it since."""
 CHANGE_STATES: tuple[ChangeState, ...] = ("done", "building", "waiting", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class VersionOverview:
-    """`commit` is indexed completely, `partial_commit` except for `failed` files that could not be read. `provider` to
-    `branch`: the settings of its points, None if an older program made them. `meaning_pending`: how many of them have
-    no dense vector yet; None: all have one, or the model makes none. `removed_after`: when the next run may remove a
-    retired version."""
+    """One version of an index. Its settings, from `provider` to `branch`, are None if an older program made it."""
 
+    id: str
+    """Each point of the version has this id as its `metadata.repository_id`."""
     number: int
     state: str
     commit: str | None
+    """This commit is indexed completely."""
     partial_commit: str | None
+    """This commit is indexed except for the `failed` files, which could not be read."""
     provider: str | None
     model: str | None
     dimension: int | None
@@ -47,6 +48,7 @@ class VersionOverview:
     chunk_overlap: int | None
     branch: str | None
     meaning_pending: int | None
+    """This number of points have no dense vector yet. None: all have one, or the model makes none."""
     collection: str
     physical: str
     files: int
@@ -57,6 +59,7 @@ class VersionOverview:
     live_at: datetime | None
     retired_at: datetime | None
     removed_after: datetime | None
+    """The next run after this time may remove the retired version."""
 
     @property
     def removal_is_due(self) -> bool:
@@ -123,7 +126,7 @@ class CollectionChange:
 
 
 async def index_overviews(app: Application, names: Collection[str] | None = None) -> list[IndexOverview]:
-    """Of all repositories, or of those with these names, by name."""
+    """The overviews of all repositories, or of those with these names, by name."""
     rows = {row.name: row for row in await app.repositories.list(names)}
     versions = await app.versions.all(None if names is None else [row.id for row in rows.values()])
     ids = None if names is None else [each.id for row in rows.values() for each in versions.get(row.id, ())]
@@ -194,7 +197,8 @@ async def failed_files(app: Application, versions: Iterable[VersionSummary]) -> 
 
 
 def _change_state(config: EmbeddingConfig, spec: str | None, *, moves: bool, is_building: bool) -> ChangeState:
-    """Of live versions with this `spec`. `moves`: they are to be in a different collection."""
+    """The state of repositories whose live version has this `spec`. `moves`: they are to be in a different
+    collection."""
     stored = json.loads(spec or "null")
     if stored and not moves and is_configured(config, EmbeddingSpec(**known_fields(EmbeddingSpec, stored))):
         return "done"

@@ -12,7 +12,7 @@ from reposync.supervision import end
 T = TypeVar("T")
 
 MAX_CONCURRENT = 2
-"""Of greps, which take seconds of a core each."""
+"""The number of concurrent greps, which take seconds of a core each."""
 MAX_WAITING = 50
 MAX_WAITING_GREPS = 6
 """Each takes 5 s at most, so that the last one is answered within the time limit."""

@@ -65,16 +65,30 @@ async def open_application(
         secrets.know(configuration.secrets())
         if with_engine:
             await asyncio.to_thread(start_engine, configuration)
-        worker = f"{settings.pod_name}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
-        repositories = Repositories(database)
-        runs = Runs(database, redact=secrets.redact, on_lost=observer.attempt_lost)
-        history = RunHistory(database)
-        locks = _open_locks(configuration, history, observer)
-        if locks is not None:
-            resources.push_async_callback(locks.close)
-        catalog = Catalog(registry, repositories, await _unapplied(database, settings))
-        stores = (database, repositories, Manifests(database), Versions(database), runs, history, catalog)
-        yield Application(configuration, *stores, worker, locks, observer, secrets, resources)
+        app = application_of(configuration, database, observer, secrets, resources)
+        app.catalog = Catalog(registry, app.repositories, await _unapplied(database, settings))
+        yield app
+
+
+def application_of(
+    configuration: Configuration,
+    database: Database,
+    observer: Observer,
+    secrets: Secrets,
+    resources: contextlib.AsyncExitStack,
+) -> Application:
+    """Asks nothing of the database, and opens nothing. `resources` closes what is opened later."""
+    settings = configuration.settings
+    worker = f"{settings.pod_name}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+    repositories = Repositories(database)
+    runs = Runs(database, redact=secrets.redact, on_lost=observer.attempt_lost)
+    history = RunHistory(database)
+    locks = _open_locks(configuration, history, observer)
+    if locks is not None:
+        resources.push_async_callback(locks.close)
+    catalog = Catalog(configuration.registry, repositories)
+    stores = (database, repositories, Manifests(database), Versions(database), runs, history, catalog)
+    return Application(configuration, *stores, worker, locks, observer, secrets, resources)
 
 
 @contextlib.contextmanager

@@ -24,8 +24,8 @@ from reposync.sealing import SealBroken, digest_of, key_of, new_key, new_secret,
 from reposync.store.credentials import USE_SECONDS, Credentials, OAuthClients, TooManyClients
 from reposync.store.credentials import SessionEnded as SessionEnded
 from reposync.store.database import Database
+from reposync.store.people_tables import Credential, GitLabGrant
 from reposync.store.status import CredentialKind
-from reposync.store.tables import Credential, GitLabGrant
 from reposync.supervision import to_the_end
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ MAX_PERSONAL = 50
 """Tokens that one person may have."""
 MAX_CLIENTS = 10_000
 MAX_REGISTRATIONS = 20
-"""Of programs, in an hour, from one address."""
+"""The number of programs that one address may register in an hour."""
 MARGIN_SECONDS = 60.0
 """GitLab's token is refreshed so long before its end."""
 CLAIM_SECONDS = 3 * EXCHANGE_SECONDS

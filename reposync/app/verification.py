@@ -36,39 +36,39 @@ class Verification:
     wait_seconds: float = math.inf
     report: Callable[[str], None] = lambda _: None
 
-    async def verify(self, name: str) -> documents.Verdict:
-        """Raises StoreUnavailable; any other error is in the verdict."""
+    async def verify(self, name: str, identity: str | None = None) -> documents.Verdict:
+        """By its `identity`, if given. Raises StoreUnavailable; any other error is in the verdict."""
         try:
-            if await self.app.repositories.list([name]):
-                return await self._verify(name)
+            if identity is not None or await self.app.repositories.list([name]):
+                return await self._verify(name, identity)
         except StoreUnavailable:
             raise
         except RepoSyncError as error:
             return _unread(name, trouble=str(error))
         return _unread(name, note="It was never synced.")
 
-    async def _verify(self, name: str) -> documents.Verdict:
+    async def _verify(self, name: str, identity: str | None) -> documents.Verdict:
         deadline = time.monotonic() + self.wait_seconds
         for _ in range(READS):
-            row, running = await self._moment(name)
+            row, running = await self._moment(name, identity)
             if running is not None:
                 self.report(f"{name}: waits for run {running.id}")
             while running is not None:
                 if time.monotonic() >= deadline:
                     return _unread(name, trouble=f"Run {running.id} of it has not ended yet.")
                 await asyncio.sleep(FOLLOW_SECONDS)
-                row, running = await self._moment(name)
+                row, running = await self._moment(name, identity)
             verdict = await self._read(row)
-            after, running = await self._moment(name)
+            after, running = await self._moment(name, identity)
             if running is None and _written(after) == _written(row):
                 return verdict
         trouble = f"It was synced during each of {READS} attempts to read it. `--repair` checks it in a run."
         return _unread(name, trouble=trouble)
 
-    async def _moment(self, name: str) -> tuple[Repository, Run | None]:
+    async def _moment(self, name: str, identity: str | None) -> tuple[Repository, Run | None]:
         """Its row and its running run, if that may still write. The row first: a run that begins after this begins a
         new epoch before it writes."""
-        row, now = await self.app.repositories.get(name), self.app.history.now()
+        row, now = await self.app.repositories.get(name, identity), self.app.history.now()
         running = [run for run in await self.app.history.active(row.id) if run.status is RunStatus.RUNNING]
         return row, next((run for run in running if run.lease_until is None or run.lease_until >= now), None)
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from reposync.access.changes import RightsChange, read_change
 from reposync.app.application import Application
 from reposync.catalog.targets import server_at
-from reposync.config.registry import GitLabInstance, signing_key
+from reposync.config.gitlab_instance import GitLabInstance, signing_key
 from reposync.config.secret_fields import known_text
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.store.repository import Repository
@@ -95,7 +95,7 @@ def may_have_sent(server: GitLabInstance, given: Credentials) -> bool:
 
 
 def has_sent(server: GitLabInstance, given: Credentials, body: bytes | bytearray, now: float) -> bool:
-    """Of a server that may have sent it: whether its signing token signed `body`, if it signs (Standard Webhooks: `v1,`
+    """Whether this server has sent it: whether its signing token signed `body`, if it signs (Standard Webhooks: `v1,`
     and the base64 of HMAC-SHA256 over `id.timestamp.body`; several signatures are separated by spaces). `now` in epoch
     seconds. Raises WebhookRefused for a valid signature that is too old or from the future."""
     if not _is_signed(server, given):
@@ -210,7 +210,7 @@ def read_event(kind: str, body: bytes | bytearray) -> Push | Reason:
 
 
 def read_rights_change(kind: str, body: bytes | bytearray) -> RightsChange | None:
-    """Of a system hook; None for an event that changes no rights. Raises WebhookInvalid."""
+    """Read the body of a system hook; None for an event that changes no rights. Raises WebhookInvalid."""
     if kind != "System Hook":
         raise WebhookInvalid(
             "This is not an event of a system hook.", remedy="Add the hook in the Admin area of GitLab."

@@ -130,7 +130,8 @@ class WorkerPool:
 
     async def _execute(self, execution: Execution) -> None:
         run = execution.run
-        with bound_contextvars(run=run.id, repository=run.repository, attempt=run.attempt):
+        bound = bound_contextvars(run=run.id, repository=run.repository, attempt=run.attempt)
+        with self._app.run_log.attempt(run) as lines, bound:
             try:
                 ended = await self._app.execute(execution)
             except LeaseLost as error:
@@ -142,6 +143,7 @@ class WorkerPool:
                 self._unexplained.append((run, error.code, str(error)))
             else:
                 _log_end(run, ended, execution.figures)
+                lines.ended(ended)
 
     async def _be_fair(self) -> None:
         """Release the longest run that has had its share of time and has made progress (a share that is too short for a
@@ -154,7 +156,8 @@ class WorkerPool:
             if now - execution.started <= config.fair_share_seconds or not execution.progress.files_done:
                 continue
             if (is_full and await runs.others_wait(run)) or await runs.asked_again(run):
-                log.info("run lets others go first", run=run.id, repository=run.repository)
+                with bound_contextvars(run=run.id, repository=run.repository, attempt=run.attempt):
+                    log.info("run lets others go first")
                 execution.interrupt(YIELDING)
                 return
 
@@ -175,7 +178,8 @@ class WorkerPool:
             await asyncio.wait(set(self._running), timeout=LAST_WRITE_SECONDS)
         for task in self._running:
             task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        # Once: `end` would cancel again what is handing its run back.
+        await asyncio.gather(*self._running, return_exceptions=True)  # noqa: TID251
 
     async def _sleep(self, seconds: float) -> None:
         """Until a notification, an ended run, `stop`, or `seconds` have passed."""

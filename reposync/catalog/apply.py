@@ -163,7 +163,7 @@ class Applying:
         )
 
     def _with_defaults(self, rows: Iterator[Repository]) -> Iterator[Registration]:
-        """Of repositories registered by command or over HTTP, which have the defaults of the file."""
+        """Yield the repositories registered by command or over HTTP, with the defaults of the file."""
         for row in rows:
             if row.definition is not None and row.group_key is None and not row.has_left:
                 with contextlib.suppress(ConfigError):  # its server left the file; its next run says so

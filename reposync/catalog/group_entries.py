@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from reposync.catalog.targets import CONFIG, GROUP
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.config.loading import checked_group, group_of
-from reposync.config.registry import GitLabInstance, Group, Registry
+from reposync.config.registry import Group, Registry
 from reposync.errors import ConfigError, GroupExists, GroupNotFound, GroupReadOnly, RegistryConflict
 from reposync.store.database import Database
 from reposync.store.registry import ProjectGroups

@@ -34,7 +34,7 @@ class Member:
     name: str
     """From now on."""
     path: str | None
-    """Of the project; None if it is not listed."""
+    """The path of the project; None if it is not listed."""
     registration: Registration | None
     """What is registered from now on; None if the project is not listed."""
     left: str | None

@@ -15,7 +15,7 @@ from reposync.store.columns import known_fields
 from reposync.store.history import RunHistory
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories
-from reposync.store.repository import MissedTick, Repository
+from reposync.store.repository import MissedTick, Repository, RepositoryGlance
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Overview:
     next_attempt_at: datetime | None
 
 
-async def late_repositories(states: Sequence[Repository], now: datetime) -> list[str]:
+async def late_repositories(states: Sequence[Repository | RepositoryGlance], now: datetime) -> list[str]:
     """Names of repositories that were not synced at the last two ticks of their schedule."""
     late = []
     for number, state in enumerate(states):
@@ -103,10 +103,10 @@ async def overviews(
 
 
 async def repository_detail(
-    repositories: Repositories, manifests: Manifests, history: RunHistory, name: str
+    repositories: Repositories, manifests: Manifests, history: RunHistory, name: str, identity: str | None = None
 ) -> tuple[RepositoryDetail, Repository]:
-    """With its row. Raises RepositoryNotFound, which names the nearest name."""
-    row = await repositories.get(name)
+    """With its row; by its `identity`, if given. Raises RepositoryNotFound, which names the nearest name."""
+    row = await repositories.get(name, identity)
     (columns,) = await _overviews([row], manifests, history)
     missed = [MissedTick.model_validate(tick) for tick in row.missed_ticks]
     return RepositoryDetail(**columns, definition=row.definition, missed_ticks=missed, version=row.version), row

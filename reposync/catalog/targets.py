@@ -303,9 +303,10 @@ async def request_removal(repositories: Repositories, runs: Runs, name: str, ask
     return (await runs.enqueue(row.name, ask))[0]
 
 
-async def syncable(repositories: Repositories, name: str) -> Repository:
-    """The repository, if it can be synced. Raises RepositoryNotFound, RepositoryInactive."""
-    row = await repositories.get(name)
+async def syncable(repositories: Repositories, name: str, identity: str | None = None) -> Repository:
+    """The repository, if it can be synced; by its `identity`, if given. Raises RepositoryNotFound,
+    RepositoryInactive."""
+    row = await repositories.get(name, identity)
     row.require_registered()
     return row
 

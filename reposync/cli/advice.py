@@ -13,6 +13,7 @@ _COMMANDS = {
     steps.Verify: ("verify",),
     steps.ListRepositories: ("repos", "list"),
     steps.RemoveRepository: ("repos", "remove"),
+    steps.CheckRegistry: ("config", "check"),
     steps.ApplyRegistry: ("apply",),
     steps.ShowHistory: ("history",),
     steps.ShowRun: ("runs", "show"),
@@ -34,10 +35,10 @@ def command_of(step: steps.NextStep) -> list[str] | None:
     return [*words, *names, *(f"--{key.replace('_', '-')}" for key, value in given.items() if value is True)]
 
 
-def advice(error: RepoSyncError) -> str:
-    """What to do, in sentences for a person at a terminal; empty if there is nothing to say."""
-    commands = [command_of(step) for step in error.next_steps]
-    sentences = [f"Next: `reposync {shlex.join(words)}`." for words in commands if words is not None]
+def advice(error: RepoSyncError) -> list[str]:
+    """What to do, in lines for a person at a terminal; each command has a line of its own."""
+    lines = [error.remedy] if error.remedy else []
     if any(isinstance(step, steps.UseFixed) for step in error.next_steps):
-        sentences.append("With -F the pattern is a text.")
-    return " ".join([*([error.remedy] if error.remedy else []), *sentences])
+        lines.append("With -F the pattern is a text.")
+    commands = [command_of(step) for step in error.next_steps]
+    return [*lines, *(f"Next: reposync {shlex.join(words)}" for words in commands if words is not None)]

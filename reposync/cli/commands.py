@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import getpass
 import signal
-import socket
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import get_completion_class
 
+from reposync.cli.terminal import color_option
 from reposync.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +27,16 @@ COMPLETION_VARIABLE = "_REPOSYNC_COMPLETE"  # click derives it from the name of 
 
 
 class Group(click.Group):
-    """A group that suggests a command for an unknown one."""
+    """A group that suggests a command for an unknown one. All its commands have `--color`."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        return None if command is None else with_color(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in commands if command])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -41,6 +49,13 @@ class Group(click.Group):
             hint = f"Did you mean `{ctx.command_path} {near}`?" if near else f"Commands: {', '.join(commands)}."
             ctx.fail(f"No such command: `{ctx.command_path} {word}`. {hint}")
         return super().resolve_command(ctx, args)
+
+
+def with_color(command: click.Command) -> click.Command:
+    """The command with the option `--color`, if it does something itself."""
+    if not any("--color" in option.opts for option in command.params) and not isinstance(command, click.Group):
+        command.params.append(color_option())
+    return command
 
 
 @click.command()
@@ -112,6 +127,9 @@ def settings(*, bare_names: bool = False) -> Settings:
 
 def current_user() -> str:
     """`user@host`, for the history. A container's user may have no name."""
+    import getpass
+    import socket
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

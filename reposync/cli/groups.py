@@ -8,8 +8,9 @@ import click
 
 from reposync import operations
 from reposync.cli.commands import Group
-from reposync.cli.output import Result, table
+from reposync.cli.output import Result
 from reposync.cli.performing import Performer, performs
+from reposync.cli.tables import table, wide_option
 from reposync.words import escape_unprintable, until
 
 if TYPE_CHECKING:
@@ -19,12 +20,14 @@ groups = Group("groups")
 
 
 @groups.command("list")
+@wide_option
 @performs
 def list_(perform: Performer) -> Result:
     """All groups: those of the registry file, and those that were added by `groups set` or over HTTP."""
     found = perform(operations.groups.list_groups)
-    rows = table(list(map(_row, found.items)), fold=("group",)) if found.items else "No groups are registered."
-    return Result(found, [rows])
+    if not found.items:
+        return Result(found, ["No groups are registered."])
+    return Result(found, [table(list(map(_row, found.items)), "group", "repositories", "next listing")])
 
 
 def _row(group: GroupDetail) -> dict[str, Any]:

@@ -9,8 +9,10 @@ import click
 
 from reposync import operations
 from reposync.cli.commands import Group
-from reposync.cli.output import NO_REPOSITORY, Line, Result, short, table
+from reposync.cli.completion import repository_names
+from reposync.cli.output import NO_REPOSITORY, Line, Result, short
 from reposync.cli.performing import Performer, performs
+from reposync.cli.tables import table, wide_option
 from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
@@ -21,7 +23,8 @@ index = Group("index")
 
 
 @index.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=repository_names)
+@wide_option
 @performs
 def status(perform: Performer, name: str | None) -> Result:
     """The versions of each index (of the repository NAME), and the progress of a change of the embedding model."""
@@ -43,7 +46,7 @@ def _lines(overviews: list[IndexOverview], changes: list[CollectionChange]) -> I
     ]
     nothing = {"version": None, "state": "nothing yet"}
     rows += [{"repository": overview.repository, **nothing} for overview in overviews if not overview.versions]
-    yield table(rows, fold=("repository", "model", "in"))
+    yield table(rows, "repository", "state", "files", "failed", "chunks", "since", "version", "commit", "model")
     yield from _notes(overviews)
     yield from filter(None, map(change_words, changes))
 
@@ -110,6 +113,7 @@ locks = Group("locks")
 
 
 @locks.command("list")
+@wide_option
 @performs
 def list_(perform: Performer) -> Result:
     """The locks in Redis, and the running syncs without one.
@@ -121,16 +125,13 @@ def list_(perform: Performer) -> Result:
     database  only the run's row guards it: there is no Redis, or it is unreachable
     """
     document = perform(operations.index.locks)
-    rows = (
-        table(list(map(_lock_row, document.items)), fold=("repository", "pod", "holder", "run"))
-        if document.items
-        else ""
-    )
-    return Result(document, [rows or "No repository is locked."])
+    if not document.items:
+        return Result(document, ["No repository is locked."])
+    return Result(document, [table(list(map(_lock_row, document.items)), "repository", "state", "pod", "run")])
 
 
 @locks.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @click.option("--force", is_flag=True, help="Release it whoever holds it, and request its run to stop.")
 @performs
 def release(perform: Performer, name: str, force: bool) -> Result:

@@ -18,8 +18,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from reposync import __version__
-from reposync.cli.commands import Group
-from reposync.cli.output import print_json
+from reposync.cli.commands import Group, with_color
+from reposync.cli.output import note, print_json
+from reposync.cli.terminal import COLORS, color_of
 from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError, UsageError
 from reposync.garbage import collect_rarely
 
@@ -30,7 +31,8 @@ COMMANDS = {
     "search": ("search", "search", "Search the indexed code, in words or by identifiers."),
     "grep": ("search", "grep", "Print the lines of indexed files that match a pattern."),
     "cat": ("search", "cat", "Print the indexed text of a file, or some of its lines."),
-    "eval": ("search", "evaluate", "Measure how well search finds known answers."),
+    "eval": ("evaluate", "evaluate", "Measure how well search finds known answers."),
+    "status": ("status", "status", "Whether everything is current, and what is not, on one screen."),
     "history": ("runs", "history", "The execution log: what ran, when, and how it ended."),
     "runs": (
         "runs",
@@ -42,16 +44,28 @@ COMMANDS = {
     "index": ("index", "index", "The versions of each repository's index, and the progress of a change."),
     "verify": ("verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
     "secrets": ("secrets", "secrets", "Secrets in the indexed code, without their values."),
+    "access": ("access", "access", "The repositories that you see, and why."),
     "audit": ("audit", "audit", "Who searched and read what, and when."),
     "locks": ("index", "locks", "The locks of running syncs: list them, or release one."),
     "mcp": ("mcp", "mcp", "Let agents search: a server of the Model Context Protocol, and its set-up."),
+    "init": ("init", "init", "Register projects of a GitLab server: ask, test, and write the registry file."),
+    "doctor": ("doctor", "doctor", "Check everything that a daemon needs, with what to do about it."),
     "serve": ("serve", "serve", "Keep all repositories in sync until it is stopped."),
+    "open": ("open", "open_", "Open the page of a repository or a run in the browser."),
     "apply": ("config", "apply", "Write the registry file to the catalogue, or show what would change."),
     "config": ("config", "config", "The registry file: check it, or print its schema."),
     "db": ("db", "db", "The database: its schema, and a backup of it."),
     "version": ("db", "version", "Versions of reposync and of its main dependencies."),
     "completion": ("commands", "completion", "Complete commands and options in bash, zsh or fish."),
 }
+
+SECTIONS = {
+    "Search": ("search", "grep", "cat", "eval", "access", "mcp"),
+    "Sync": ("sync", "status", "history", "runs", "verify"),
+    "Operate": ("serve", "open", "index", "locks", "secrets", "audit", "db", "doctor"),
+    "Set up": ("init", "repos", "groups", "apply", "config", "completion", "version"),
+}
+"""How `--help` groups the commands."""
 
 
 class LazyGroup(Group):
@@ -67,7 +81,7 @@ class LazyGroup(Group):
         command = getattr(importlib.import_module(f"reposync.cli.{module}"), attribute)
         assert isinstance(command, click.Command)  # noqa: S101 - for the type checker
         command.help = command.help or text
-        return command
+        return with_color(command)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
         names = [
@@ -76,14 +90,23 @@ class LazyGroup(Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+        margin = max(map(len, COMMANDS))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                lines = [(f"{name:<{margin}}", COMMANDS[name][2]) for name in names if name in COMMANDS]
+                formatter.write_dl(lines)
 
 
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
+)
+@click.option(
+    "--color",
+    type=click.Choice(COLORS),
+    expose_value=False,
+    help="Of every command: colors on a terminal (auto, the default), always or never.",
 )
 @click.version_option(__version__, prog_name="reposync")
 def cli() -> None:
@@ -109,9 +132,9 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Execute a command; its exit code. An error is one line on stderr, and with --json also a document on stdout."""
+    color = color_of(arguments)
     try:
         # Without its standalone mode, click returns the exit code of a command that called `ctx.exit`.
-        color = False if os.environ.get("NO_COLOR") else None
         code = cli.main(list(arguments), prog_name="reposync", standalone_mode=False, color=color)
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
@@ -122,17 +145,22 @@ def run(arguments: Sequence[str]) -> int:
         is_expected = isinstance(error, click.ClickException | click.Abort | KeyboardInterrupt)
         if os.environ.get("REPOSYNC_DEBUG") and not is_expected:
             raise
-        exit_code, document = _report(error)
+        exit_code, document = _report(error, color)
         if "--json" in itertools.takewhile(lambda word: word != "--", arguments):
             print_json({"error": document})
         return exit_code
 
 
-def _report(error: BaseException) -> tuple[int, dict[str, Any]]:
+def _report(error: BaseException, color: bool | None) -> tuple[int, dict[str, Any]]:
     """One line per problem on stderr: what failed, where, what to do. The exit code, and the error as JSON."""
     match error:
-        case click.ClickException():
+        case click.exceptions.NoArgsIsHelpError():
             error.show()
+            return error.exit_code, _document(UsageError.code, error.format_message())
+        case click.ClickException():
+            context = getattr(error, "ctx", None)
+            hints = [] if context is None else [f"Help: {context.command_path} --help"]
+            _print_error([error.format_message()], hints, color)
             return error.exit_code, _document(UsageError.code, error.format_message())
         case click.Abort() | KeyboardInterrupt():
             click.echo("Interrupted.", err=True)
@@ -141,10 +169,8 @@ def _report(error: BaseException) -> tuple[int, dict[str, Any]]:
             from reposync.cli.advice import advice
 
             problems: tuple[Any, ...] = getattr(error, "problems", ())
-            for problem in problems or [_redacted(error.message)]:
-                click.echo(f"error: {problem}", err=True)
-            if not problems and (words := _redacted(advice(error))):
-                click.echo(f"  {words}", err=True)
+            hints = [] if problems else [_redacted(line) for line in advice(error)]
+            _print_error([*map(str, problems)] or [_redacted(error.message)], hints, color)
             steps = [step.document() for step in error.next_steps]
             return error.exit_code, _document(
                 error.code, _redacted(str(error)), details=dict(error.details), next=steps
@@ -152,9 +178,16 @@ def _report(error: BaseException) -> tuple[int, dict[str, Any]]:
     # SQLAlchemy adds the statement to the message of the database.
     cause = getattr(error, "orig", None) or error
     message = _redacted(f"{type(error).__name__}: {cause}")
-    click.echo(f"error: {message}", err=True)
-    click.echo("  This error is unexpected. REPOSYNC_DEBUG=1 shows the traceback; please report it.", err=True)
+    hint = "This error is unexpected. REPOSYNC_DEBUG=1 shows the traceback; please report it."
+    _print_error([message], [hint], color)
     return FAILED, _document(RepoSyncError.code, message)
+
+
+def _print_error(problems: Sequence[str], hints: Sequence[str], color: bool | None) -> None:
+    for problem in problems:
+        note(f"{click.style('error:', fg='red', bold=True)} {problem}", color=color)
+    for hint in hints:
+        note(f"  {hint}", hang=0, color=color)
 
 
 def _document(code: str, message: str, **more: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import click
 
 from reposync.cli.commands import Group, current_user, settings
 from reposync.cli.running_daemon import TIMEOUT_SECONDS, running_daemon
-from reposync.errors import ConfigError, RepoSyncError, first_error
+from reposync.errors import ConfigError, RepoSyncError, UsageError, first_error
 from reposync.operations.core import Actor
 from reposync.supervision import end
 
@@ -100,7 +100,7 @@ def install(
                 raise ConfigError(f"There is no program `{program}` here.", remedy="Run the command where it is.")
             if not yes:
                 if not sys.stdin.isatty():
-                    raise click.UsageError("There is no terminal for the question. --yes runs the command.")
+                    raise UsageError("There is no terminal for the question.", remedy="--yes runs the command.")
                 click.confirm("Run it?", abort=True, err=True)
             if code := subprocess.run([path, *arguments], check=False).returncode:  # noqa: S603 - shown and confirmed
                 context.exit(code)
@@ -160,7 +160,7 @@ async def _serve(environment: Settings, secrets: Secrets) -> None:
 
 
 class _Tools:
-    """Of the running daemon, else of an application that is opened here when it is first needed."""
+    """The answer of the running daemon, else of an application that is opened here when it is first needed."""
 
     def __init__(self, environment: Settings, secrets: Secrets) -> None:
         self.resources = contextlib.AsyncExitStack()

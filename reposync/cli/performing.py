@@ -8,16 +8,15 @@ import functools
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import urlencode
 
-import click
-
 from reposync import operations
 from reposync.cli.commands import current_user, interrupt_on_sigterm, settings
-from reposync.cli.output import Result, open_display, prints, warn
+from reposync.cli.output import Result, note, prints, warn
+from reposync.cli.progress import Display, open_display
 from reposync.cli.remote import RemoteServer
 from reposync.cli.running_daemon import SLOW_SECONDS, TIMEOUT_SECONDS, RunningDaemon, running_daemon
 from reposync.errors import CANNOT_HERE, RepoSyncError, StoreUnavailable
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from reposync.operations.runs import Run, RunDetail
 
 FOLLOW_SECONDS = 0.3
+MOST_BARS = 12
 OUTAGE_SECONDS = 60.0
 """How long `Performer.watch` waits for an unreachable database."""
 
@@ -59,6 +59,11 @@ class Performer:
         if self._loop is not None:
             self._loop.run(self._resources.aclose())
             self._loop.close()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether `--server` names a daemon elsewhere."""
+        return self._server is not None
 
     @property
     def daemon(self) -> RunningDaemon | None:
@@ -129,12 +134,13 @@ class Performer:
             whole = page.model_copy(update={"items": [*items, *page.items]})
         return cast("PageT", whole)
 
-    def follow(self, run: Run) -> RunDetail:
+    def follow(self, run: Run, others: Sequence[Run] = ()) -> RunDetail:
         """The run when it has ended, or has failed here and continues because somebody else asked for it too. Its
         progress is displayed. Without workers, or if they cannot execute it, it is executed here. Ctrl-C takes it with
-        the command, unless somebody else asked for it too. Raises LeaseLost, StoreUnavailable."""
+        the command, unless somebody else asked for it too. The progress of `others` is displayed, too. Raises
+        LeaseLost, StoreUnavailable."""
         try:
-            return self._followed(run, self._execute)
+            return self._followed(run, self._execute, others=others)
         except KeyboardInterrupt:
             self.withdraw(run)
             raise
@@ -144,12 +150,19 @@ class Performer:
         if the database is unreachable for a minute."""
         return self._followed(run, lambda run, display: False, outage_seconds=OUTAGE_SECONDS)
 
-    def _followed(self, run: Run, execute: Callable[[Run, Watch], bool], *, outage_seconds: float = 0.0) -> RunDetail:
+    def _followed(
+        self,
+        run: Run,
+        execute: Callable[[Run, Watch], bool],
+        *,
+        others: Sequence[Run] = (),
+        outage_seconds: float = 0.0,
+    ) -> RunDetail:
         """`execute`: see `_execute`."""
         latest, failures, read_at = run, None, time.monotonic()
-        with open_display(run.repository) as display:
+        with open_display() as display:
             while True:
-                has_ended = execute(latest, display)
+                has_ended = execute(latest, partial(display.update, run.repository))
                 try:
                     latest, read_at = self(operations.runs.get_run, run_id=run.id), time.monotonic()
                 except StoreUnavailable:
@@ -163,8 +176,19 @@ class Performer:
                     what = f"attempt {latest.attempt} failed and will be retried: {latest.error_message}"
                     warn(run.repository, what)
                 failures = latest.failures
-                display(operations.following.displayed_progress(latest))
+                display.update(run.repository, operations.following.displayed_progress(latest))
+                if others and display.shows_others:
+                    self._show_running(others, display, run.repository)
                 time.sleep(FOLLOW_SECONDS)
+
+    def _show_running(self, runs: Sequence[Run], display: Display, followed: str) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            page = self(operations.runs.history, {"status": [RunStatus.RUNNING], "limit": MOST_BARS})
+            ids = {run.id for run in runs}
+            running = {run.repository: run for run in page.items if run.id in ids}
+            display.keep([followed, *running])
+            for name, run in running.items():
+                display.update(name, operations.following.displayed_progress(run))
 
     def _execute(self, run: Run, display: Watch) -> bool:
         """Whether the run was executed here, or has ended."""
@@ -204,10 +228,9 @@ class Performer:
         opened = open_application(self._settings, with_engine=with_engine, migrates=migrates)
         app = await self._resources.enter_async_context(opened)
         if self._settings.has_own_database and os.environ.get("DATABASE_URL") and not await app.repositories.names():
-            click.echo(
+            note(
                 f"note: nothing is registered in {self._settings.state_dir}. DATABASE_URL is used by `serve`, `apply` "
-                "and `db` only: set REPOSYNC_DATABASE_URL for all commands.",
-                err=True,
+                "and `db` only: set REPOSYNC_DATABASE_URL for all commands."
             )
         return app
 

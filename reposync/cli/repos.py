@@ -11,32 +11,38 @@ import click
 
 from reposync import operations
 from reposync.cli.commands import Group
-from reposync.cli.output import NO_REPOSITORY, Result, field_lines, short, table
+from reposync.cli.completion import repository_names
+from reposync.cli.descriptions import repository_lines
+from reposync.cli.output import NO_REPOSITORY, Result, short
 from reposync.cli.performing import Performer, performs
 from reposync.cli.remote import server_option
-from reposync.errors import FAILED
+from reposync.cli.tables import table, wide_option
+from reposync.errors import FAILED, UsageError
 from reposync.words import ago, escape_unprintable, next_attempt, until
+
+IMPORTANT = ("name", "last run", "failed", "last sync", "state", "files", "next due", "schedule", "chunks", "commit")
 
 repos = Group("repos")
 
 
 @repos.command("list")
+@wide_option
 @server_option
 @performs
 def list_(perform: Performer) -> Result:
     """All repositories: those of the registry file and of groups, and those that were synced by path or URL."""
     page = perform.all_pages(operations.repositories.list_repositories)
-    rows = table(list(map(_row, page.items)), fold=("name", "source", "schedule")) if page.items else NO_REPOSITORY
-    return Result(page, [rows])
+    return Result(page, [table(list(map(_row, page.items)), *IMPORTANT) if page.items else NO_REPOSITORY])
 
 
 @repos.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @performs
 def show(perform: Performer, name: str) -> Result:
-    """One repository: its source, what is indexed, and its latest run."""
+    """One repository: its source, what is indexed, its latest run, and what to do. --json has everything."""
     repository = perform(operations.repositories.get_repository, name=name)
-    return Result(repository, field_lines(repository.as_json()))
+    missed = [tick.scheduled_for for tick in repository.missed_ticks]
+    return Result(repository, repository_lines(repository, missed))
 
 
 def _changeable(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +85,7 @@ def add(perform: Performer, /, name: str, **options: Any) -> Result:
 
 
 @repos.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @_changeable
 @performs
 def set_(perform: Performer, /, name: str, **options: Any) -> Result:
@@ -92,7 +98,7 @@ def set_(perform: Performer, /, name: str, **options: Any) -> Result:
 
 
 @repos.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 @performs
 def remove(perform: Performer, name: str, yes: bool) -> Result:
@@ -100,7 +106,7 @@ def remove(perform: Performer, name: str, yes: bool) -> Result:
     shown = escape_unprintable(name)
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError(f"There is no terminal for the question. --yes removes {shown} and its index.")
+            raise UsageError("There is no terminal for the question.", remedy=f"--yes removes {shown} and its index.")
         click.confirm(f"Remove {shown} and its index?", abort=True, err=True)
     run = perform.follow(perform(operations.repositories.remove, name=name)).summary
     is_done = run.status == "completed"
@@ -110,7 +116,7 @@ def remove(perform: Performer, name: str, yes: bool) -> Result:
 
 
 @repos.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @performs
 def adopt(perform: Performer, name: str) -> Result:
     """Sync the project that was created again at the path of the repository NAME. The index stays until its first
@@ -122,7 +128,7 @@ def adopt(perform: Performer, name: str) -> Result:
 
 
 @repos.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @click.option("--reason", default="Paused by command.", show_default=True, help="Displayed as the reason of the pause.")
 @performs
 def pause(perform: Performer, name: str, reason: str) -> Result:
@@ -131,7 +137,7 @@ def pause(perform: Performer, name: str, reason: str) -> Result:
 
 
 @repos.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @performs
 def resume(perform: Performer, name: str) -> Result:
     """Start the schedule of the repository NAME again."""

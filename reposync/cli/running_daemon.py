@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import time
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 25.0
 """Longer than the time limit of a search in the daemon, which then answers with an error."""
 SLOW_SECONDS = 86_400.0
-"""Of operations that read a whole repository."""
+"""The time limit of operations that read a whole repository."""
 
 _RECORD = "serve.json"
 _MAX_RECORD_BYTES = 4096
@@ -145,7 +144,19 @@ def running_daemon(settings: Settings) -> RunningDaemon | None:
     """The daemon with these settings and of this version; None if there is none, or if it does not listen on the
     loopback address."""
     record = _record(settings)
-    if record is None or record.get("version") != __version__:
+    return None if record is None else _daemon_of(record)
+
+
+def daemon_of_folder(state_dir: Path) -> RunningDaemon | None:
+    """As `running_daemon`, whatever its settings are."""
+    record = _record_of(state_dir)
+    with contextlib.suppress(LookupError):
+        return None if record is None else _daemon_of(record)
+    return None
+
+
+def _daemon_of(record: dict[str, Any]) -> RunningDaemon | None:
+    if record.get("version") != __version__:
         return None
     url = str(record["url"])
     for every, loopback in (("http://0.0.0.0:", "http://127.0.0.1:"), ("http://[::]:", "http://[::1]:")):
@@ -161,20 +172,27 @@ def is_served(settings: Settings) -> bool:
 
 
 def _record(settings: Settings) -> dict[str, Any] | None:
-    """None if no process has its lock (the key must not be sent to whoever has the port now), or if it is of other
-    settings."""
+    """None if it is of other settings, or no process has its lock."""
+    record = _record_of(settings.state_dir)
+    return record if record is not None and record.get("settings") == _digest(settings) else None
+
+
+def _record_of(state_dir: Path) -> dict[str, Any] | None:
+    """None if no process has its lock: the key must not be sent to whoever has the port now."""
     try:
-        with Path(settings.state_dir / _RECORD).open("rb") as file:
+        with Path(state_dir / _RECORD).open("rb") as file:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return None
             record: dict[str, Any] = json.loads(file.read(_MAX_RECORD_BYTES))
-        return record if record["settings"] == _digest(settings) else None
+        return record if isinstance(record, dict) else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
 def _digest(settings: Settings) -> str:
-    """Of what decides what a command works on. A slow hash: the address of the database may hold a password."""
+    """The hash of what decides what a command works on. It is slow: the address of the database may hold a password."""
+    import hashlib  # not for a completion
+
     named = f"{settings.database_url}\n{settings.qdrant_url}\n{settings.config_path}"
     return hashlib.scrypt(named.encode(), salt=str(settings.state_dir).encode(), n=2**10, r=8, p=1).hex()

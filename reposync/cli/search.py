@@ -1,36 +1,57 @@
-"""`reposync search`, `grep` and `cat`, and `eval`: how well search finds known answers."""
+"""`reposync search`, `grep` and `cat`."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reposync import operations
-from reposync.cli.output import Line, Result, table
+from reposync.cli.completion import repository_names
+from reposync.cli.output import Result, is_json
 from reposync.cli.performing import Performer, performs
 from reposync.cli.remote import server_option
-from reposync.finding import masks_words
+from reposync.cli.results import Places, hit_lines, matching_lines
+from reposync.errors import RepoSyncError
 from reposync.words import escape_unprintable, visible
 
+if TYPE_CHECKING:
+    from reposync.search.pattern import Pattern
+
 _LINES = re.compile(r"([1-9]\d{0,8})(-([1-9]\d{0,8})?)?")
-OUTDATED = "older than the commit: could not be read"
+MAX_RESULTS = 100
+_LONG_CHARS = 600
+_RESULTS = 5
 
 repository_option = click.option(
-    "--repository", metavar="NAME", multiple=True, help="Only in this repository; repeat it for several."
+    "--repository",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=repository_names,
+    help="Only in this repository; repeat it for several.",
 )
 path_option = click.option(
     "--path", metavar="GLOB", help="Only files that match this gitignore pattern: 'src/**/*.py'."
+)
+context_option = click.option(
+    "-C",
+    "--context",
+    metavar="N",
+    type=click.IntRange(0, 100),
+    default=0,
+    show_default=True,
+    help="Show N more lines above and below.",
 )
 language_option = click.option("--language", metavar="NAME", help="Only in this language: python, go, markdown ...")
 
 
 @click.command()
 @click.argument("query", nargs=-1)
+@click.option(
+    "--or", "others", metavar="QUERY", multiple=True, help="A further phrasing of QUERY, ranked together; repeatable."
+)
 @repository_option
 @path_option
 @language_option
@@ -39,47 +60,53 @@ language_option = click.option("--language", metavar="NAME", help="Only in this 
     "--kind", metavar="KIND", help="Only chunks that define one of this kind: function, class ...; also kind:KIND."
 )
 @click.option("--like", metavar="PATH:LINE", help="In place of QUERY: code like that at this line of an indexed file.")
-@click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True, help="Maximum number of results.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, MAX_RESULTS),
+    help="Maximum number of results; default: 5, of usages:NAME 200 lines.",
+)
+@context_option
 @click.option("--explain", is_flag=True, help="Show what the score of each result is made of.")
 @server_option
 @performs
-def search(perform: Performer, /, query: tuple[str, ...], explain: bool, **filters: Any) -> Result:
-    """Search the indexed code for QUERY: words that describe the code, or identifiers in it."""
-    found = perform(operations.search.search, {"q": " ".join(query), **filters})
-    return Result(found, _hit_lines(found, explain=explain))
+def search(
+    perform: Performer,
+    /,
+    query: tuple[str, ...],
+    others: tuple[str, ...],
+    limit: int | None,
+    explain: bool,
+    context: int,
+    **filters: Any,
+) -> Result:
+    """Search the indexed code for QUERY: words that describe the code, or identifiers in it.
 
+    usages:NAME in place of words finds the lines that call a name, as `grep --kind call` does.
 
-def _hit_lines(found: operations.search.Hits, *, explain: bool) -> Iterator[str]:
-    """Each hit with the lines that match best. Coloured on a terminal only."""
-    from reposync.search.snippets import best_snippet
+    Filters in QUERY or in a further phrasing (lang:go) count for all. QUERY may be a pasted traceback, compiler output
+    or issue of up to 20,000 characters; `-` reads it from the standard input.
+    """
+    text = sys.stdin.read(operations.search.MAX_PASTE_CHARS + 1) if query == ("-",) else " ".join(query)
+    asked = {"q": [*([text] if query else []), *others], **filters}
+    if limit is not None or "usages:" not in text:
+        asked["limit"] = limit = limit or _RESULTS
+    # An address has at most 8,192 bytes, and a character takes up to 12 of them.
+    is_long = sum(map(len, asked["q"])) > _LONG_CHARS
+    found = perform(operations.search.search_text if is_long else operations.search.search, asked)
+    if found.usages is not None:
+        from reposync.search.pattern import Pattern
 
-    if not found.items:
-        yield "Nothing found."
-    for number, hit in enumerate(found.items):
-        snippet = best_snippet(hit.text, hit.start_line, found.words, symbols=hit.symbols, definitions=hit.definitions)
-        place = click.style(f"{escape_unprintable(hit.path)}:{snippet.best_line}", fg="cyan", bold=True)
-        about = click.style(f"  {escape_unprintable(hit.repository)}  {hit.score:.3f}", dim=True)
-        notes = f"  {OUTDATED}" if hit.outdated else ""
-        notes += f"  masked: {masks_words(hit.masked)}" if hit.masked else ""
-        if hit.meaning_indexed is not None:
-            notes += f"  by words, {hit.meaning_indexed:.0%} of meaning indexed"
-        if number:
-            yield ""
-        yield f"{place}{about}{click.style(notes, fg='yellow') if notes else ''}"
-        if explain:
-            yield click.style(f"  {_explained(hit)}", dim=True)
-        width = len(str(snippet.lines[-1].number)) if snippet.lines else 1
-        for line in snippet.lines:
-            shown = f"  {line.number:>{width}} {'>' if line.matches else ' '} {line.text}"
-            yield shown if line.matches else click.style(shown, dim=True)
-
-
-def _explained(hit: operations.search.Hit) -> str:
-    """`0.91 = words 0.58 + meaning 0.21 + definition 0.28 + path 0.23, times prior 0.70`."""
-    parts = dict(hit.parts)
-    prior = parts.pop("prior", 1.0)
-    total = " + ".join(f"{name} {value:.2f}" for name, value in parts.items())
-    return f"{hit.score:.2f} = {total}" + (f", times prior {prior:.2f}" if prior != 1.0 else "")
+        return _lines(perform, found, found.usages, Pattern.of_name(found.words), context)
+    more = (
+        f"--limit {min(2 * limit, MAX_RESULTS)} shows more."
+        if limit and len(found.items) == limit < MAX_RESULTS
+        else None
+    )
+    places = Places(perform, (hit.repository for hit in found.items))
+    lines = hit_lines(found, places, explain=explain, context=context)
+    hints = [found.used and escape_unprintable(found.used), _missing(found.missing)]
+    hints += [more] if sys.stdout.isatty() and not any(hints) else []
+    return Result(found, lines, "\n".join(filter(None, hints)) or None)
 
 
 @click.command()
@@ -89,27 +116,55 @@ def _explained(hit: operations.search.Hit) -> str:
 @language_option
 @click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is a text, not a regular expression.")
 @click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case match each other.")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number of lines.")
+@click.option(
+    "--kind", type=click.Choice(["call"]), help="call: PATTERN is a name, and lines that call it are printed."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 1_000), help="Maximum number of lines; default: 100, of --kind call 200."
+)
+@context_option
 @server_option
 @performs
-def grep(perform: Performer, /, pattern: str, **filters: Any) -> Result:
+def grep(perform: Performer, /, pattern: str, context: int, **filters: Any) -> Result:
     """Print the lines of indexed files that match PATTERN, a regular expression in RE2's syntax.
 
-    Every line is printed with its repository, path and number. The exit code is 0 also if nothing matches.
+    Every line is printed with its repository, path and number; on a terminal below the name of its repository. The exit
+    code is 0 also if nothing matches.
     """
+    from reposync.search.pattern import Pattern
+    from reposync.search.query import plain_name
+
     found = perform(operations.search.grep, {"q": pattern, **filters})
-    hint = found.stopped or (None if found.items else "Nothing found.")
-    return Result(found, _matching_lines(found.items), hint)
+    if filters["kind"] is None:
+        compiled = Pattern(pattern, fixed=filters["fixed"], ignore_case=filters["ignore_case"])
+    else:
+        compiled = Pattern.of_name(plain_name(pattern, "usages"))
+    return _lines(perform, found, found, compiled, context)
 
 
-def _matching_lines(files: list[operations.search.MatchingFile]) -> Iterator[str]:
-    """As ripgrep prints them. Coloured on a terminal only."""
-    for file in files:
-        place = f"{escape_unprintable(file.repository)}:{escape_unprintable(file.path)}"
-        for match in file.matches:
-            for number, text in enumerate(match.text.split("\n"), match.line):
-                shown = "\t".join(map(escape_unprintable, text.split("\t")))
-                yield f"{click.style(f'{place}:{number}:', fg='cyan')} {shown}"
+def _lines(
+    perform: Performer, document: Any, found: operations.search.MatchingFiles, pattern: Pattern, context: int
+) -> Result:
+    hint = found.stopped or _missing(found.missing) or (None if found.items else "Nothing found.")
+    around = [_around(perform, file, context) if context and not is_json() else {} for file in found.items]
+    places = Places(perform, (file.repository for file in found.items))
+    return Result(document, matching_lines(found.items, pattern, places, around), hint)
+
+
+def _missing(missing: operations.search.Missing | None) -> str | None:
+    return None if missing is None or missing.reason == "no_match" else escape_unprintable(missing.message)
+
+
+def _around(perform: Performer, file: operations.search.MatchingFile, context: int) -> dict[int, str]:
+    """The lines of the file that are at most `context` lines from a match, by number; none if it has changed since."""
+    shown = {at for match in file.matches for at in range(match.line - context, match.end_line + context + 1) if at > 0}
+    span = {"start": min(shown), "end": max(shown)}
+    try:
+        found = perform(operations.search.read, span, name=file.repository, path=file.path)
+    except RepoSyncError:
+        return {}
+    lines = found.text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    return {at: text for at, text in enumerate(lines, found.start_line) if at in shown}
 
 
 class _Lines(click.ParamType[tuple[int, int | None]]):
@@ -124,7 +179,7 @@ class _Lines(click.ParamType[tuple[int, int | None]]):
 
 
 @click.command()
-@click.argument("repository")
+@click.argument("repository", shell_complete=repository_names)
 @click.argument("path")
 @click.option("--lines", metavar="START-END", type=_Lines(), help="Only these lines: 10-20, 10- or 10.")
 @server_option
@@ -141,35 +196,3 @@ def cat(perform: Performer, repository: str, path: str, lines: tuple[int, int | 
     if file.outdated:
         hint = "This text is older than the commit: the newer version of the file could not be read."
     return Result(file, [text.encode()], hint)
-
-
-@click.command("eval")
-@click.argument("file", metavar="QUESTIONS.yaml", type=click.Path(path_type=Path))
-@click.option("--misses", is_flag=True, help="List the questions whose answer is not the first result.")
-@performs
-def evaluate(perform: Performer, file: Path, misses: bool) -> Result:
-    """Measure how well search finds the known answers of QUESTIONS.yaml.
-
-    Prints recall, MRR and NDCG of the first 10 results.
-    """
-    from reposync.search.evaluation import load_questions
-
-    questions = [question.model_dump() for question in load_questions(file)]
-    evaluation = perform(operations.search.evaluate, {"questions": questions})
-    return Result(evaluation, [_scores(evaluation.live), *(_miss_lines(miss) for miss in evaluation.misses if misses)])
-
-
-def _scores(live: operations.search.Scores) -> Line:
-    from reposync.search.evaluation import CUTOFFS, DEPTH
-
-    title = "1 question" if live.questions == 1 else f"{live.questions:,} questions"
-    figures = {f"recall@{at}": live.recall[at] for at in CUTOFFS}
-    figures |= {f"MRR@{DEPTH}": live.mrr, f"NDCG@{DEPTH}": live.ndcg}
-    return table([{title: name, "live": value} for name, value in figures.items()])
-
-
-def _miss_lines(miss: operations.search.Miss) -> str:
-    lines = "" if miss.lines is None else f":{miss.lines[0]}-{miss.lines[1]}"
-    place = f"{escape_unprintable(miss.repository)} {escape_unprintable(miss.path)}{lines}"
-    rank = miss.ranks["live"]
-    return f"\n{escape_unprintable(miss.question)}\n  {place}: live {f'rank {rank}' if rank else 'not in the first 10'}"

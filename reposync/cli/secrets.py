@@ -5,16 +5,19 @@ from __future__ import annotations
 import click
 
 from reposync import operations
-from reposync.cli.output import Line, Result, short, table
+from reposync.cli.completion import repository_names
+from reposync.cli.output import Result, short, warn
 from reposync.cli.performing import Performer, performs
+from reposync.cli.tables import table, wide_option
 from reposync.errors import FAILED
 from reposync.words import ago
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=repository_names)
 @click.option("--fail", is_flag=True, help="Exit with 1 if there are any.")
 @click.option("--purge", is_flag=True, help="First apply the present rules to all that is indexed.")
+@wide_option
 @performs
 def secrets(perform: Performer, name: str | None, fail: bool, purge: bool) -> Result:
     """Secrets in the indexed files (of the repository NAME): where, of which kind, first seen in which commit. Never
@@ -25,7 +28,7 @@ def secrets(perform: Performer, name: str | None, fail: bool, purge: bool) -> Re
         for each in names:
             run = perform.follow(perform(operations.secrets.purge, name=each)).summary
             if run.error_message:
-                click.echo(f"{each}: {run.error_message}", err=True)
+                warn(each, run.error_message)
     if name is None:
         page = perform.all_pages(operations.secrets.found_secrets)
     else:
@@ -38,5 +41,7 @@ def secrets(perform: Performer, name: str | None, fail: bool, purge: bool) -> Re
         }
         for found in page.items
     ]
-    lines: list[Line] = [table(rows, fold=("repository", "path", "rule"))] if rows else ["No secrets were found."]
-    return Result(page, lines, exit_code=FAILED if fail and rows else 0)
+    if not rows:
+        return Result(page, ["No secrets were found."])
+    shown = table(rows, "repository", "path", "line", "rule", "action", "since")
+    return Result(page, [shown], exit_code=FAILED if fail else 0)

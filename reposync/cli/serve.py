@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-_DEFAULT_PORT = 8080
+DEFAULT_PORT = 8080
 
 
-class _Port(click.IntRange):
+class Port(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         # Kubernetes sets REPOSYNC_PORT=tcp://ADDRESS:PORT in pods beside a Service of the name `reposync`.
-        return super().convert(_DEFAULT_PORT if str(value).startswith("tcp://") else value, param, ctx)
+        return super().convert(DEFAULT_PORT if str(value).startswith("tcp://") else value, param, ctx)
 
 
 def _root_path(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -53,7 +54,7 @@ _option = functools.partial(click.option, show_envvar=True, show_default=True)
 
 @click.command(context_settings={"auto_envvar_prefix": "REPOSYNC"})
 @_option("--host", default="127.0.0.1", help="Address to listen on.")
-@_option("--port", type=_Port(0, 65_535), default=_DEFAULT_PORT, help="0: any free one.")
+@_option("--port", type=Port(0, 65_535), default=DEFAULT_PORT, help="0: any free one.")
 @click.option(
     "--root-path",
     show_envvar=True,
@@ -156,6 +157,8 @@ async def serve_until_stopped(
     try:
         # Requests in progress need the database, so the server ends before it is closed.
         async with contextlib.AsyncExitStack() as resources, serve_http(create_app(parts), host, port) as address:
+            if sys.stderr.isatty():
+                click.echo(f"Pages: {click.style(address.url, bold=True)}/ (Ctrl-C stops)", err=True)
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine has full access over HTTP")

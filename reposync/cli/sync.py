@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from pathlib import Path
+
 import click
 
 from reposync import operations
-from reposync.cli.output import FAILED_FILE, Result, say, short, summary, warn
+from reposync.cli import completion
+from reposync.cli.output import FAILED_FILE, Result, note, say, short, summary, warn
 from reposync.cli.performing import Performer, performs
 from reposync.errors import FAILED, RepositoryNotFound
 from reposync.garbage import collect_as_usual
 from reposync.paths import existing_path
-from reposync.words import escape_unprintable
+from reposync.words import escape_unprintable, nearest
 
 NAMED_FAILURES = 5
+MOST_FOLDERS = 1_000
 INTERRUPTED_FULL = (
     "Files that were read again stay. `reposync sync` does not read the rest again; `reposync sync --full` starts over."
 )
 
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...")
+@click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...", shell_complete=completion.targets)
 @click.option("--full", is_flag=True, help="Read every file and check every point; known text is not embedded again.")
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would change: files, chunks, characters. No writes.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let this run delete more than half of the indexed files.")
@@ -36,21 +41,38 @@ def sync(perform: Performer, targets: tuple[str, ...], full: bool, plan_only: bo
         return _sync(perform, words, full=full, allow_mass_delete=allow_mass_delete)
     except KeyboardInterrupt:
         if full:
-            click.echo(INTERRUPTED_FULL, err=True)
+            note(INTERRUPTED_FULL)
         raise
 
 
 def target_of(perform: Performer, word: str) -> str:
     """With the absolute path of a folder: a daemon runs in a different one. A registered name comes first."""
     path = existing_path(word)
-    if "://" in word or path is None:
+    if "://" in word:
         return word
+    if path is None:
+        near = _near_folder(word)
+        if near is None:
+            return word
+        raise RepositoryNotFound(f"There is no folder {word!r}.", remedy=f"Did you mean {near!r}?")
     if word[0] not in "./~":
         try:
             return perform(operations.repositories.get_repository, name=word).name
         except RepositoryNotFound:
             pass
     return str(path.absolute())
+
+
+def _near_folder(word: str) -> str | None:
+    """The folder beside a path that was probably meant; None for what looks like a name."""
+    if word[:1] not in ("/", ".", "~"):
+        return None
+    try:
+        missing = Path(word).expanduser()
+        near = nearest(missing.name, (each.name for each in islice(missing.parent.iterdir(), MOST_FOLDERS)))
+    except (OSError, ValueError, RuntimeError):  # the last one: nobody has that home
+        return None
+    return None if near is None else str(Path(word).with_name(near))
 
 
 def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete: bool) -> Result:
@@ -76,7 +98,7 @@ def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete
         # interrupt leaves nothing in the queue.
         queued = [request(word) for word in words] if len(words) > 1 and perform.has_workers() else []
         for number, word in enumerate(words):
-            run = perform.follow(queued[number] if queued else request(word))
+            run = perform.follow(queued[number] if queued else request(word), queued[number + 1 :])
             ended.append(run)
             say(summary(run), *_problem_lines(perform, run))
     finally:

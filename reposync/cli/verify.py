@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from reposync import operations
+from reposync.cli.completion import repository_names
 from reposync.cli.output import Result, say, short
 from reposync.cli.performing import Performer, performs
 from reposync.cli.sync import target_of
-from reposync.errors import FAILED, RepoSyncError, VectorIndexError
+from reposync.errors import FAILED, NOT_FOUND, RepoSyncError, VectorIndexError
 from reposync.garbage import collect_as_usual
 from reposync.words import escape_unprintable
 
@@ -20,7 +21,7 @@ LONGEST_WAIT_SECONDS = 86_400.0
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=repository_names)
 @click.option("--repair", is_flag=True, help="Repair what differs, by a run that the history shows.")
 @click.option("--source", is_flag=True, help="Also read the recorded commit again and compare its files.")
 @click.option(
@@ -38,7 +39,7 @@ def verify(
     perform: Performer, names: tuple[str, ...], repair: bool, source: bool, remove_unknown: bool, limit: int
 ) -> Result:
     """Prove that the index holds precisely the indexed files of the recorded commit, for each repository NAME (default:
-    all). The exit code is 0 if it does, and 1 otherwise.
+    all). The exit code is 0 if it does, 1 if not, and 3 if nothing is registered.
 
     Every point is read and compared with the manifest. If a sync is running, verify waits for it.
     """
@@ -52,7 +53,7 @@ def verify(
         page = perform.all_pages(operations.repositories.list_repositories)
         chosen = [repository.name for repository in page.items]
     if not chosen:
-        say("Nothing is registered.")
+        say("Nothing is registered, so nothing was verified.")
     options = {"source": source, "limit": limit, "timeout": LONGEST_WAIT_SECONDS}
     verdicts = [_verify_one(perform, name, options, repair=repair) for name in chosen]
     leftovers, trouble = [], None
@@ -65,7 +66,9 @@ def verify(
     exact = trouble is None and all(verdict["exact"] for verdict in verdicts)
     exact = exact and all(left["run"] and left["run"].status == "completed" for left in leftovers)
     document = {"exact": exact, "repositories": verdicts, "leftovers": leftovers, "trouble": trouble}
-    return Result(document, [], exit_code=0 if exact else FAILED)
+    # In a pipeline, a verification of nothing must not read as a proof.
+    code = FAILED if not exact else 0 if chosen or leftovers else NOT_FOUND
+    return Result(document, [], exit_code=code)
 
 
 def _verify_one(perform: Performer, name: str, options: dict[str, Any], *, repair: bool) -> dict[str, Any]:

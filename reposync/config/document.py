@@ -78,7 +78,7 @@ class Document:
         return Problem(self.file, place.line, place.column, message)
 
     def error(self, place: Place, message: str) -> RegistryErrors:
-        """Of a file that cannot be read as a whole."""
+        """The error for a file that cannot be read as a whole."""
         return RegistryErrors([self.problem(place, message)])
 
     def problem_at(self, loc: Loc, message: str) -> Problem:

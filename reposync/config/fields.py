@@ -41,8 +41,8 @@ VARIABLE = r"\$\{"
 SMALLEST_CHUNK = 100  # characters
 MAX_PREFIX_CHARS = 1_000
 MAX_PATTERNS, MAX_PATTERNS_CHARS, MAX_PATTERN_CHARS = 1_000, 50_000, 1_000
-"""Of one `include` or `exclude`; each pattern is matched with every path of a commit. The slowest patterns within these
-limits take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 0.06 ms."""
+"""The limits of one `include` or `exclude`; each pattern is matched with every path of a commit. The slowest patterns
+within these limits take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 0.06 ms."""
 
 # And halves of surrogate pairs, which JSON can hold and no database can.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

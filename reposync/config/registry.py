@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reposync.config import fields, secret_fields
 from reposync.config.document import Loc
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, key
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.config.references import Interpolated, has_clear_credentials, split_credentials
 from reposync.config.schedule import NEVER, Schedule
 from reposync.config.sections import (
@@ -33,60 +32,12 @@ T = TypeVar("T")
 SecretAction = Literal["mask", "skip", "warn", "off"]
 
 DEFAULT_CHUNK_SIZE, DEFAULT_CHUNK_OVERLAP = 7000, 1500  # characters
-SHORTEST_WEBHOOK_SECRET = 16  # characters
-SIGNING_KEY_BYTES = 32
-
-
-def signing_key(token: str) -> bytes | None:
-    """The key inside a signing token of GitLab's webhooks; None if it is not a signing token."""
-    prefix, _, encoded = token.partition("_")
-    try:
-        key = base64.b64decode(encoded, validate=True)
-    except binascii.Error:
-        return None
-    return key if prefix == "whsec" and len(key) == SIGNING_KEY_BYTES else None
 
 
 def default_overlap(size: int, usual_size: int = DEFAULT_CHUNK_SIZE, usual_overlap: int = DEFAULT_CHUNK_OVERLAP) -> int:
     """The overlap of chunks without an overlap of their own: the usual one at the usual size, else a fifth of the size.
     An overlap that does not shrink with the chunks would embed most of a text several times."""
     return usual_overlap if size == usual_size else size // 5
-
-
-# They allow to start syncs, and the endpoint is open to everybody who can reach the server: they must be hard to guess.
-
-
-def _webhook_problem(text: str) -> str | None:
-    if len(text) < SHORTEST_WEBHOOK_SECRET:
-        return f"must have at least {SHORTEST_WEBHOOK_SECRET} characters; try `openssl rand -hex 32`"
-    return secret_fields.header_problem(text)
-
-
-def _signing_problem(text: str) -> str | None:
-    if signing_key(text) is None:
-        return 'must be whsec_ and 32 bytes in base64; try `echo "whsec_$(openssl rand -base64 32)"`'
-    return None
-
-
-_WEBHOOK_SECRET = secret_fields.EnvironmentSecret("GITLAB_WEBHOOK_SECRET", _webhook_problem)
-_WEBHOOK_SIGNING = secret_fields.EnvironmentSecret("GITLAB_WEBHOOK_SIGNING", _signing_problem)
-
-
-class GitLabInstance(ConfigModel):
-    """A GitLab server. Without a token only public projects are visible."""
-
-    name: fields.Name = Field(description="The name that repositories and groups use for this server.")
-    url: fields.GitLabUrl = Field(description="Its address, without /api/v4.")
-    token: secret_fields.Token = key(None, "Access token with read_api and read_repository.")
-    ca_file: fields.LocalPath | None = key(None, "PEM file of the authority that signed its certificate.")
-    webhook_secret: Annotated[SecretStr | None, _WEBHOOK_SECRET] = key(
-        None, "Secret token of its webhooks: at least 16 characters, the same in all."
-    )
-    webhook_signing: Annotated[SecretStr | None, _WEBHOOK_SIGNING] = key(
-        None, "Signing token of its webhooks (GitLab 19.0 and later): whsec_..."
-    )
-    connect_timeout_seconds: fields.Seconds = 10.0
-    read_timeout_seconds: fields.Seconds = 60.0
 
 
 class ChunkOverride(ConfigModel):
@@ -291,7 +242,7 @@ class ResolvedRepository(Repository):
     exclude: tuple[str, ...] = ()
     server: GitLabInstance | None = Field(None, exclude=True)
     policy: SecretsConfig = Field(SecretsConfig(), exclude=True)
-    """Of secrets, with all defaults filled in: a change of the defaults alone changes no repository."""
+    """The policy for secrets, with all defaults filled in: a change of the defaults alone changes no repository."""
 
     @property
     def kind(self) -> Literal["gitlab", "git", "path"]:

@@ -271,7 +271,7 @@ def _time_of_day(text: str) -> tuple[int, int]:
 
 
 def _interval_seconds(words: str) -> int | None:
-    """Of `every 5 hours`, `every minute`, `@every 1h30m`, `10m`; None if it is no interval."""
+    """The seconds in `every 5 hours`, `every minute`, `@every 1h30m`, `10m`; None if it is no interval."""
     if (match := _COUNTED.fullmatch(words)) and (match[1] or match[2] != "day"):
         return int(match[1] or 1) * _UNIT_SECONDS[match[2]]
     if match := _DURATION.fullmatch(words):

@@ -389,7 +389,7 @@ _MODELS = (
 
 
 def prefixes_of(model: str | None) -> ModelPrefixes | None:
-    """Of a name as servers have them: `nomic-embed-text:v1.5`, `org/name`, `/models/name`. None for an unknown model,
-    or one that needs none."""
+    """The prefixes for a model's name as servers have them: `nomic-embed-text:v1.5`, `org/name`, `/models/name`. None
+    for an unknown model, or one that needs none."""
     name = (model or "").lower().replace("_", "-").rstrip("/").rpartition("/")[2]
     return next((known for pattern, known in _MODELS if re.search(pattern, name)), None)

@@ -161,7 +161,7 @@ def api_tokens(value: str) -> tuple[ApiToken, ...]:
 
 
 def service_tokens(http: HttpConfig) -> tuple[ApiToken, ...]:
-    """Those of the registry file that this process knows."""
+    """The tokens of the registry file whose secrets this process knows."""
     return tuple(
         ApiToken(each.role, each.token, each.name, each.repositories)
         for each in http.tokens

@@ -21,7 +21,7 @@ _LONGEST_LINE: Final = 2048
 _LONGEST_PATH: Final = 4096
 _MOST_LINES: Final = 3000
 _BUDGET: Final = 3000
-"""Of all files together: a line costs 1, and 5 more for each `*` or `**`. Within it a path takes 0.1 ms."""
+"""The budget of all files together: a line costs 1, and 5 more for each `*` or `**`. Within it a path takes 0.1 ms."""
 
 _BLANKS: Final = " \t"
 _NAMES: Final = ("linguist-vendored", "linguist-generated")

@@ -18,9 +18,10 @@ from typing import Final
 from reposync.content.letters import BITS
 
 _MOST_BITS: Final = 6.8
-"""Of a byte. Text takes 2 (German) to 6 (a word of rare characters); all letters of cp1251 at random take 7."""
+"""The bits of a byte of text. Text takes 2 (German) to 6 (a word of rare characters); all letters of cp1251 at random
+take 7."""
 _MOST_LATIN_BITS: Final = 11
-"""Of a byte, if what the bytes are in leaves no doubt about the script: also letters of other languages."""
+"""The bits of a byte, if what the bytes are in leaves no doubt about the script: also letters of other languages."""
 _MARGIN: Final = 4
 """Bits by which the best encoding is better than those of other scripts: 16 times as likely."""
 
@@ -148,7 +149,7 @@ def _has_latin_words(sample: bytes) -> bool:
 
 
 def _costs_of_letters(sample: bytes, script: _Script, *, is_latin: bool = False) -> Iterator[tuple[str, int]]:
-    """Of each encoding in which `sample` is valid, the bits in the language that takes the fewest."""
+    """For each encoding in which `sample` is valid, the bits in the language that takes the fewest."""
     for encoding, rarer, languages in script.encodings:
         try:
             text = sample.decode(encoding)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from reposync.content.calls import CALL_PATTERNS
+
 if TYPE_CHECKING:
     from tree_sitter import Language, Query
 
@@ -257,4 +259,5 @@ def load(name: str) -> tuple[Language, Query]:
 
     grammar = _GRAMMARS[name]
     language = Language(getattr(importlib.import_module(grammar.module), grammar.function)())
-    return language, Query(language, grammar.patterns)
+    # One query: a second one would walk the tree again, which is most of its time.
+    return language, Query(language, grammar.patterns + CALL_PATTERNS[name])

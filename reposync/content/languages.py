@@ -31,7 +31,8 @@ _FAMILIES: Final = (
     "html", "python", "ruby", "groovy", "objective-c++", "c++", "c#", "f#", "clojure", "scala", "pascal", "shell",
     "json", "yaml", "toml", "ini", "xml", "gitignore", "meson",
 )  # fmt: skip
-"""Of several tags ({xml, csproj, msbuild}), the first of these is the language; the others say what it is used for."""
+"""The languages that win: of several tags ({xml, csproj, msbuild}), the first of these is the language; the others say
+what it is used for."""
 
 _EXTENSIONS: Final = {
     "ada": "ada", "adb": "ada", "ads": "ada", "am": "make", "ac": "m4", "asax": "html", "ascx": "html", "aspx": "html",

@@ -36,7 +36,7 @@ def _joined(spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]
 
 
 def _mask(value: str, kind: str) -> str:
-    """Of a secret of several lines, such as a private key, the first line has the kind."""
+    """The mask for a secret. If it has several lines, as a private key has, the first one has the kind."""
     lines = _LINE_BREAKS.split(value)
     return "".join(part if index % 2 else _line(part, "" if index else kind) for index, part in enumerate(lines))
 

@@ -29,7 +29,7 @@ class SecretAction(StrEnum):
 
 
 def rules_version() -> str:
-    """Of all rules: the version of the scanner, whose rules belong to it, and that of our own."""
+    """The version of all rules: the version of the scanner, whose rules belong to it, and that of our own."""
     return f"{version(SCANNER)}-{RULES_REVISION}"
 
 

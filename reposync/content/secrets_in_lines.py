@@ -20,7 +20,7 @@ _EXTENSION: Final = re.compile(r"\.(?=[^.\s]*(?:\s|$))")
 
 
 def scan_lines(scanner: SecretScanner, texts: Sequence[str], policy: SecretPolicy) -> dict[int, Scanned]:
-    """Those of the texts in which anything was found, by number. Raises RulesUnavailable."""
+    """The texts in which anything was found, by number. Raises RulesUnavailable."""
     if len(texts) == 1:
         scanned = _scan(scanner, texts[0], policy)
         return {0: scanned} if scanned.findings else {}

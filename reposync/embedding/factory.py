@@ -43,12 +43,12 @@ class NoEmbedder(Embedder):
     async def embed(
         self, texts: Sequence[str], rows: WindowRows | None = None, on_share: OnShare = no_share
     ) -> list[Matrix]:
-        return [await self.embed_query(text) for text in texts]
+        return await self.embed_queries(texts)
 
     async def split(self, texts: Sequence[str]) -> list[list[str]]:
         return [[text] for text in texts]
 
-    async def embed_query(self, text: str) -> Matrix:
+    async def embed_queries(self, texts: Sequence[str]) -> list[Matrix]:
         import numpy as np
 
-        return np.empty((0, 0), np.float32)
+        return [np.empty((0, 0), np.float32) for _ in texts]

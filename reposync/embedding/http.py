@@ -128,10 +128,10 @@ class HttpEmbedder(Embedder):
         chars = self._prompt.text_chars(window)
         return [readable_windows(text, chars) for text in texts]
 
-    async def embed_query(self, text: str) -> Matrix:
-        """One row: of a query longer than the window, the mean of its windows."""
-        (matrix,) = await self._with(self._query_lane).embed([text])
-        return matrix if len(matrix) == 1 else self._unit_rows(matrix.mean(axis=0, keepdims=True))
+    async def embed_queries(self, texts: Sequence[str]) -> list[Matrix]:
+        """One row each: of a query longer than the window, the mean of its windows."""
+        matrices = await self._with(self._query_lane).embed(texts)
+        return [each if len(each) == 1 else self._unit_rows(each.mean(axis=0, keepdims=True)) for each in matrices]
 
     async def ping(self) -> None:
         """A server that does not know the path, as some that speak a dialect do not, is there all the same."""
@@ -258,7 +258,7 @@ class HttpEmbedder(Embedder):
         return self._unit_rows(numbers), tokens
 
     def _unproven(self, inputs: Sequence[str], tokens: int) -> list[str]:
-        """Those that the server may have cut, the longest first. It counts the `tokens` that it read, of all inputs
+        """The texts that the server may have cut, the longest first. It counts the `tokens` that it read, of all inputs
         together, and a token has at least one byte."""
         known, prefix = self._known, self._prompt.prefix
         if known.refuses_long or tokens < known.whole_tokens:

@@ -112,22 +112,24 @@ class LocalEmbedder(Embedder):
             raise failures.exceptions[0] from failures
         return rows
 
-    async def embed_query(self, text: str) -> Matrix:
-        """One row: of a query longer than the window, the mean of its windows. Cancelled, it ends with its thread."""
+    async def embed_queries(self, texts: Sequence[str]) -> list[Matrix]:
+        """One row each: of a query longer than the window, the mean of its windows. Cancelled, it ends with its
+        thread."""
         model = await self._loaded()
 
-        def run() -> Matrix:
+        def run() -> list[Matrix]:
             import numpy as np
 
             chars = Prompt(self._query_prefix).text_chars(self._window)
-            pieces = [self._query_prefix + piece for piece in model.windows(text, chars)]
-            mean = np.mean(list(model.vectors(pieces)), axis=0, keepdims=True)
-            return np.asarray(mean / np.linalg.norm(mean), np.float32)
+            pieces = [[self._query_prefix + piece for piece in model.windows(text, chars)] for text in texts]
+            rows = iter(model.vectors([piece for each in pieces for piece in each]))
+            means = [np.mean([next(rows) for _ in each], axis=0, keepdims=True) for each in pieces]
+            return [np.asarray(mean / np.linalg.norm(mean), np.float32) for mean in means]
 
         began = time.monotonic()
-        matrix = await in_thread(run, self._query)
-        self._used("query", began, [text])
-        return matrix
+        matrices = await in_thread(run, self._query)
+        self._used("query", began, texts)
+        return matrices
 
     def _used(self, kind: str, began: float, texts: Sequence[str]) -> None:
         self._on_use(EmbeddingUse(self._provider, kind, time.monotonic() - began, sum(map(len, texts))))

@@ -89,7 +89,7 @@ class Model:
         return fitting
 
     def vector(self, text: str) -> Matrix:
-        """Of shape (dimension,) and length 1: the last layer's mean over all tokens, or its first token."""
+        """A vector of shape (dimension,) and length 1: the last layer's mean over all tokens, or its first token."""
         ids = np.array([self._tokenizer.encode(text).ids], np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         (hidden,) = self._session.run([self._output], {name: inputs[name] for name in self._inputs})

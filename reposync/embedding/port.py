@@ -77,10 +77,10 @@ class SparseVector:
 
 
 MAX_ROWS_BYTES: Final = 24 << 20
-"""Of `WindowRows`: 10,000 windows of the local model. With 6 MB instead, a first sync of qdrant/qdrant embeds 2 % more
-windows, with 96 MB as many."""
+"""The size limit of `WindowRows`: 10,000 windows of the local model. With 6 MB instead, a first sync of qdrant/qdrant
+embeds 2 % more windows, with 96 MB as many."""
 _ENTRY_BYTES: Final = 300
-"""Of a window in `WindowRows`, beside its characters and its vector."""
+"""The size of a window in `WindowRows`, beside its characters and its vector."""
 
 
 class WindowRows:
@@ -132,8 +132,13 @@ class Embedder(Protocol):
     async def split(self, texts: Sequence[str]) -> list[list[str]]:
         """The windows of each text, as `embed` splits it: a function of the text alone. A server may split further."""
 
+    async def embed_queries(self, texts: Sequence[str]) -> list[Matrix]:
+        """A matrix for each query, in order: one row, or none if the model knows nothing of it. One call of a server,
+        unless they are more than it takes at a time."""
+
     async def embed_query(self, text: str) -> Matrix:
-        """The query's matrix: one row, or none if the model knows nothing of it."""
+        """As `embed_queries`, of one."""
+        return (await self.embed_queries([text]))[0]
 
     def watched(self, on_wait: OnWait) -> Embedder:
         """The same embedder, whose `embed` reports waits that take more than a moment."""

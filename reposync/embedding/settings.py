@@ -20,7 +20,7 @@ TextKind = Literal["query", "document"]
 _OPTIONS = ("prompt_name", "input_type", "task")
 
 STATIC_SHA256 = "a7d1c4418d4439986f08f8273149d670ba403f8fef55c1e2d2b698d94434d00a"
-"""Of the table's files; see `word_table.digest`. Another table is another model, and makes another index."""
+"""The digest of the table's files; see `word_table.digest`. A different table is a different model and index."""
 STATIC_MODEL = f"code-words-{STATIC_SHA256[:16]}"
 STATIC_DIMENSION = 256
 STATIC_WINDOW = 1_000
@@ -30,7 +30,8 @@ longer ones lose detail (docs/decisions/0014-embedded-models.md)."""
 LOCAL_MODEL = "all-MiniLM-L6-v2-w8a8"
 """Weights and activations of 8 bits."""
 FORMER_LOCAL_MODEL = "all-MiniLM-L6-v2-int8"
-"""Of 0.1.0: the same weights, computed in float32. Searches an index that was made with it until a new one is live."""
+"""The model of 0.1.0: the same weights, computed in float32. Searches an index that was made with it until a new one is
+live."""
 
 LOCAL_WINDOW = 500
 """Characters. About 150 tokens of code; longer windows lose detail long before the local model's limit of 512."""

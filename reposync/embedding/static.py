@@ -55,15 +55,16 @@ class StaticEmbedder(Embedder):
 
         return [readable_windows(text, self._window) for text in texts]
 
-    async def embed_query(self, text: str) -> Matrix:
-        """No row if no word of `text` is known."""
+    async def embed_queries(self, texts: Sequence[str]) -> list[Matrix]:
+        """No row for a text of which no word is known."""
         import numpy as np
 
         table = await _table()
         began = time.monotonic()
-        question = await asyncio.to_thread(table.question, text)
-        self._used("query", began, [text])
-        return question if question is not None else np.empty((0, STATIC_DIMENSION), np.float32)
+        questions = await asyncio.to_thread(lambda: [table.question(text) for text in texts])
+        self._used("query", began, texts)
+        nothing = np.empty((0, STATIC_DIMENSION), np.float32)
+        return [nothing if question is None else question for question in questions]
 
     async def ping(self) -> None:
         await _table()

@@ -101,7 +101,7 @@ def read_table(folder: Path) -> WordTable:
 
 
 def digest(contents: list[bytes]) -> str:
-    """Of the FILES, in this order: hex SHA-256."""
+    """The hex SHA-256 of the FILES, in this order."""
     total = hashlib.sha256()
     for content in contents:
         total.update(content)

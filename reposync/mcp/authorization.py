@@ -40,7 +40,7 @@ REFRESH_SECONDS: Final = 30 * 86_400.0
 CONSENT_SECONDS: Final = 600
 """For how long a page asks whether a client is allowed."""
 MAX_REQUEST_CHARS: Final = 1_800
-"""Of a signed request: it is part of an address, and the sign-in leads back to it."""
+"""The size limit of a signed request: it is part of an address, and the sign-in leads back to it."""
 _MAX_REDIRECT_URIS, _MAX_NAME_CHARS, _MAX_URI_CHARS = 10, 100, 500
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _OWN_SCHEME: Final = re.compile(r"[a-z][a-z0-9+-]*(?:\.[a-z0-9+-]+)+")

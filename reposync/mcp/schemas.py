@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from reposync.operations.core import Arguments
 from reposync.operations.fields import MAX_NAME_CHARS, MAX_PATH_CHARS, PlainText
-from reposync.operations.search import MAX_LINE, Grep, Lines, Search
+from reposync.operations.search import MAX_LINE, Grep, Lines, Phrasings, Search
 from reposync.operations.syncs import WaitFor
 
 # Results --------------------------------------------------------------------------------------------------------------
@@ -18,6 +18,8 @@ from reposync.operations.syncs import WaitFor
 TEXT: Final[dict[str, Any]] = {"type": "string"}
 NUMBER: Final[dict[str, Any]] = {"type": "integer"}
 FLAG: Final[dict[str, Any]] = {"type": "boolean"}
+RECORD: Final[dict[str, Any]] = {"type": "object"}
+"""A record whose keys say what they are, when an agent reads the answer."""
 
 
 def _items(of: dict[str, Any]) -> dict[str, Any]:
@@ -32,15 +34,16 @@ def _record(required: dict[str, Any], **optional: dict[str, Any]) -> dict[str, A
 _FILE: Final = {"repository": TEXT, "path": TEXT}
 _LINES: Final = {"start_line": NUMBER, "end_line": NUMBER}
 _EXCERPT: Final = _record({**_LINES, "text": TEXT}, inside=TEXT)
-_MATCH: Final = _record({"line": NUMBER, "text": TEXT})
+_MATCH: Final = _record({"line": NUMBER, "text": TEXT}, mark=TEXT)
 _TIMES: Final = {"last_commit": TEXT, "last_sync_at": TEXT}
-_INDEXED: Final = _record({"repository": TEXT, "commit": TEXT}, age=TEXT, note=TEXT, link=TEXT)
 FOUND: Final = _record(
     {
         "files": _items(_record({**_FILE, "excerpts": _items(_EXCERPT)}, outdated=FLAG, masked=NUMBER)),
         "further": _items(_record({"repository": TEXT, "places": _items(TEXT)})),
-        "indexed": _items(_INDEXED),
-    }
+        "indexed": _items(RECORD),
+    },
+    missing=RECORD,
+    used=TEXT,
 )
 MATCHES: Final = _record(
     {
@@ -49,12 +52,12 @@ MATCHES: Final = _record(
         )
     },
     stopped=TEXT,
+    missing=RECORD,
 )
 READ: Final = _record(
     {**_FILE, "commit": TEXT, **_LINES, "total_lines": NUMBER, "text": TEXT}, url=TEXT, outdated=FLAG, masked=NUMBER
 )
-_REPOSITORY: Final = _record({"name": TEXT, "state": TEXT}, **_TIMES, age=TEXT, next_sync_at=TEXT, problem=TEXT)
-REPOSITORIES: Final = _record({"repositories": _items(_REPOSITORY), "more": FLAG})
+REPOSITORIES: Final = _record({"repositories": _items(RECORD), "more": FLAG})
 REQUESTED: Final = _record({"run": TEXT, "status": TEXT})
 WAITED: Final = _record({"searchable": FLAG}, relation=TEXT, **_TIMES, reason=TEXT)
 
@@ -67,6 +70,8 @@ class SearchCode(Search):
     """Finds code in all indexed repositories by what it does or by identifiers. Excerpts by file, best first, within
     max_tokens; `further` only names files."""
 
+    q: Annotated[Phrasings, WithJsonSchema({"type": "string"})] = Field(default_factory=list)
+    queries: list[str] = Field(default_factory=list)
     limit: int = Field(8, ge=1, le=20)
     max_tokens: int = Field(2_000, ge=200, le=20_000)
 
@@ -118,8 +123,7 @@ def schema_of(kind: type[Arguments], words: Mapping[str, str]) -> dict[str, Any]
 _LEFT_OUT: Final = frozenset(
     {"title", "description", "examples", "maxLength", "minLength", "maxItems", "minimum", "pattern"}
 )
-"""Of a schema, as is a maximum that nobody reaches; the server checks them in any case, and its error says what is
-wrong."""
+"""The keys of a schema that agents do not get. The server checks them in any case, and its error says what is wrong."""
 
 
 def _terse(schema: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ everywhere.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,7 @@ from reposync.mcp.schemas import (
     WaitForCommit,
 )
 from reposync.operations.core import Actor, Arguments, Rule
-from reposync.operations.search import excerpts, grep, read
+from reposync.operations.search import Grep, calls_asked_for, excerpts, grep, read
 from reposync.operations.syncs import SyncOptions, sync, wait_while_wanted
 from reposync.search.documents import Answer, delimited
 from reposync.words import ago, escape_unprintable, until, visible
@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from reposync.operations.repositories import Overview
 
 _COMMIT_CHARS: Final = 12
+_LEAST_CALLS, _TOKENS_A_CALL = 10, 40
 MOST_CHARS: Final = 40_000
-"""Of a file in one answer: 11,000 tokens. Agents limit what they accept of a tool; Claude Code does at 25,000."""
+"""The characters of a file in one answer: 11,000 tokens. Agents limit what they accept of a tool; Claude Code does at
+25,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,15 @@ class Tool:
 
 async def search_code(caller: Caller, asked: SearchCode) -> Answer:
     app = await caller.application()
+    asked = asked.model_copy(update={"q": [*asked.q, *asked.queries]})
+    if (calls := calls_asked_for(asked)) is not None:
+        most = min(calls.most, max(_LEAST_CALLS, asked.max_tokens // _TOKENS_A_CALL))
+        found = await grep_code(caller, GrepCode(**calls.model_dump(exclude={"limit"}), limit=most))
+        return replace(found, structure={**found.structure, "further": [], "indexed": []})
     return await excerpts(app, caller.actor, asked, max_files=asked.limit, max_tokens=asked.max_tokens)
 
 
-async def grep_code(caller: Caller, asked: GrepCode) -> Answer:
+async def grep_code(caller: Caller, asked: Grep) -> Answer:
     found = await grep(await caller.application(), caller.actor, asked)
     lines, files = [], []
     for file in found.items:
@@ -86,7 +93,10 @@ async def grep_code(caller: Caller, asked: GrepCode) -> Answer:
         shown = [(match, visible(match.text).removesuffix("\n")) for match in file.matches]
         for match, text in shown:
             first, *others = text.split("\n")
-            lines += [f" {match.line}: {first}", *(f"   {other}" for other in others)]
+            lines += [
+                f" {match.line}: {f'[{match.mark}] ' if match.mark else ''}{first}",
+                *(f"   {other}" for other in others),
+            ]
         url = file.matches[0].url
         known = without_nothing(
             commit=escape_unprintable(file.commit),
@@ -95,11 +105,13 @@ async def grep_code(caller: Caller, asked: GrepCode) -> Answer:
             outdated=file.outdated or None,
             masked=file.masked or None,
         )
-        matches = [{"line": match.line, "text": text} for match, text in shown]
+        matches = [without_nothing(line=match.line, mark=match.mark, text=text) for match, text in shown]
         files.append({"repository": repository, "path": path, **known, "matches": matches})
+    absent = found.missing and {"reason": found.missing.reason, "message": escape_unprintable(found.missing.message)}
     lines = lines or ["No line matches."]
+    lines += [str(absent["message"])] if absent and absent["reason"] != "no_match" else []
     lines += [f"There may be more: {found.stopped}"] if found.stopped else []
-    return Answer(delimited("\n".join(lines)), without_nothing(files=files, stopped=found.stopped))
+    return Answer(delimited("\n".join(lines)), without_nothing(files=files, stopped=found.stopped, missing=absent))
 
 
 async def read_code(caller: Caller, asked: ReadCode) -> Answer:
@@ -222,7 +234,7 @@ async def request_sync(caller: Caller, asked: RequestSync) -> Answer:
 
 
 def without_nothing(**values: object) -> dict[str, Any]:
-    """Those that are not None, as the results leave out what is not known."""
+    """The values that are not None, as the results leave out what is not known."""
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -239,7 +251,8 @@ TOOLS: Final[Mapping[str, Tool]] = {
         "Search code",
         SearchCode,
         {
-            "q": "What the code does, or identifiers.",
+            "q": "What the code does, identifiers, or a whole traceback.",
+            "queries": "Up to 8 phrasings in one call, ranked together.",
             **_FILTERS,
             "kind": "function, class, ...",
             "like": "REPOSITORY:PATH:LINE, instead of q: similar code.",
@@ -251,7 +264,12 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "grep_code": Tool(
         "Grep code",
         GrepCode,
-        {"q": "RE2, within lines; text if fixed.", **_FILTERS, "limit": "Lines."},
+        {
+            "q": "RE2, within lines; text if fixed.",
+            **_FILTERS,
+            "kind": "call: lines that call the name q, imported first.",
+            "limit": "Lines.",
+        },
         MATCHES,
         grep_code,
     ),

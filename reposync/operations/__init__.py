@@ -12,8 +12,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from reposync.operations import access as access
     from reposync.operations import audit as audit
     from reposync.operations import core as core
+    from reposync.operations import evaluation as evaluation
     from reposync.operations import fields as fields
     from reposync.operations import following as following
     from reposync.operations import groups as groups
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
     from reposync.operations import runs as runs
     from reposync.operations import search as search
     from reposync.operations import secrets as secrets
+    from reposync.operations import status as status
     from reposync.operations import syncs as syncs
 
 _MODULES = (
+    "access",
     "audit",
     "core",
+    "evaluation",
     "fields",
     "following",
     "groups",
@@ -37,6 +42,7 @@ _MODULES = (
     "runs",
     "search",
     "secrets",
+    "status",
     "syncs",
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -40,53 +40,61 @@ class Rule(Enum):
     READ = "read"
     """Everybody; the repositories that they see."""
     READ_EVERYTHING = "read everything"
-    """Those who see all repositories."""
+    """Actors who see all repositories."""
     MAINTAIN = "maintain"
-    """Those who maintain the repository, or that of the run, which the path names. Without one: of all, those that they
-    maintain."""
+    """Actors who maintain the repository, or that of the run, which the path names. Without one: the repositories that
+    they maintain."""
     OPERATE = "operate"
     """Operators who see all repositories."""
 
-    async def application(self, app: Application, actor: Actor, named: Mapping[str, Any]) -> Application:
-        """The application as the actor may use it. `named`: what the path of the operation names. Raises RoleMissing,
+    async def application(
+        self, app: Application, actor: Actor, named: Mapping[str, Any]
+    ) -> tuple[Application, Mapping[str, str]]:
+        """The application as the actor may use it, and arguments beside `named`, which is what the path of the
+        operation names: `identity` of the repository that the actor was found to maintain. The operation acts on that
+        one, because a different one may have its name by then; a run's id is always of the same. Raises RoleMissing,
         and RepositoryNotFound and RunNotFound for what does not exist for the actor."""
         actor.require(self)
         if self is not Rule.MAINTAIN:
-            return app.limited(actor.visible)
+            return app.limited(actor.visible), {}
         maintained = actor.visible & actor.maintains
         if maintained.is_everything:
-            return app
-        seen = app.limited(actor.visible)
+            return app, {}
+        seen, found = app.limited(actor.visible), dict[str, str]()
         if "name" in named:
-            identity = (await seen.repositories.get(named["name"])).id
+            identity = found["identity"] = (await seen.repositories.get(named["name"])).id
         elif "run_id" in named:
             identity = (await seen.history.get(named["run_id"])).repository_id
         else:
-            return app.limited(maintained)
+            return app.limited(maintained), {}
         if identity not in maintained:
             raise RoleMissing("You may read this repository, but not operate it.")
         # It changes rows, which a limited application cannot.
-        return app
+        return app, found
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asks. `name`: for the history. `credential`: identifies a token or session without revealing it; its share of
-    what is limited is its own. `is_local`: a person at a terminal of this machine, who may read the state folder, and
-    so may register folders and addresses that clients over HTTP may not. `visible`: the repositories that exist for the
-    actor. `maintains`: those of which they may start and pause syncs. `via`: http, page, mcp or command; `address`: of
-    the client."""
+    """The client of an operation."""
 
     name: str
+    """The name for the history."""
     role: Role
     trigger: RunTrigger = RunTrigger.HTTP
     credential: str = ""
+    """This identifies a token or session without revealing it; its share of what is limited is its own."""
     is_local: bool = False
+    """A person at a terminal of this machine, who may read the state folder, and so may register folders and addresses
+    that clients over HTTP may not."""
     via: str = "http"
+    """This is http, page, mcp or command."""
     address: str = ""
+    """The address of the client."""
     # Without defaults: whoever makes an actor decides what it sees.
     visible: Visible = field(kw_only=True)
+    """The repositories that exist for the actor."""
     maintains: Visible = field(kw_only=True)
+    """The repositories whose syncs they may start and pause."""
 
     @classmethod
     def at_terminal(cls, name: str) -> Self:
@@ -128,7 +136,7 @@ class Arguments(BaseModel):
 
 
 class NoArguments(Arguments):
-    """Of an operation without any but what its path names."""
+    """The arguments of an operation that has none but what its path names."""
 
 
 NOTHING = NoArguments()
@@ -154,28 +162,31 @@ def read_arguments(kind: type[A], given: Mapping[str, Any]) -> A:
 
 class Act(Protocol[A_contra, T_co]):
     """The function of an operation. `app`: as the rule gives it. `named`: what its path names, such as `name` or
-    `run_id`."""
+    `run_id`, and what the rule found out about it."""
 
     def __call__(self, app: Application, actor: Actor, arguments: A_contra, /, **named: str) -> Awaitable[T_co]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[A, T]):
-    """`path`: over HTTP, below `/api/v1`; its placeholders are keyword arguments of `act`. `answer`: the type of the
-    document, from which HTTP describes it and commands read it. `uses_index`: commands start the embedded engine while
-    they import what the operation needs. `executes`: a run follows, for which somebody must be there. `is_slow`: it may
-    take minutes. `is_audited`: who did it is recorded, if the operator wants that."""
+    """A function that front ends perform, with its route and its rule."""
 
     act: Act[A, T]
     method: Method
     path: str
+    """The path over HTTP, below `/api/v1`; its placeholders are keyword arguments of `act`."""
     arguments: type[A]
     answer: Any
+    """The type of the document, from which HTTP describes it and commands read it."""
     rule: Rule
     uses_index: bool = False
+    """Commands start the embedded engine while they import what the operation needs."""
     executes: bool = False
+    """A run follows, for which somebody must be there."""
     is_slow: bool = False
+    """It may take minutes."""
     is_audited: bool = False
+    """Its use is recorded, if the operator wants that."""
 
     @property
     def name(self) -> str:
@@ -185,7 +196,8 @@ class Operation(Generic[A, T]):
         """Raises what the rule and the operation do."""
 
         async def perform() -> T:
-            return await self.act(await self.rule.application(app, actor, named), actor, arguments, **named)
+            allowed, found = await self.rule.application(app, actor, named)
+            return await self.act(allowed, actor, arguments, **named, **found)
 
         return await (_audited(app, actor, self.name, arguments, named, perform) if self.is_audited else perform())
 
@@ -234,7 +246,8 @@ def ruled(
         @wraps(act)
         async def call(app: Application, actor: Actor, /, *arguments: P.args, **named: P.kwargs) -> T:
             async def perform() -> T:
-                return await act(await rule.application(app, actor, named), actor, *arguments, **named)
+                allowed, found = await rule.application(app, actor, named)
+                return cast(T, await cast(Any, act)(allowed, actor, *arguments, **named, **found))
 
             if audited is None:
                 return await perform()

@@ -97,12 +97,16 @@ def key_before(cursor: str) -> str:
     except (ValueError, binascii.Error):
         key = "\0"
     if "\0" in key:
-        raise UsageError("This cursor is not valid.", remedy="Use `next_cursor` of the previous page.")
+        raise invalid_cursor()
     return key
 
 
+def invalid_cursor() -> UsageError:
+    return UsageError("This cursor is not valid.", remedy="Use `next_cursor` of the previous page.")
+
+
 def page_of_names(names: Iterable[str], arguments: NamesArguments) -> tuple[list[str], str | None]:
-    """Those with `arguments.name` in them that come after its cursor, sorted, and the next cursor. Raises
+    """The names with `arguments.name` in them that come after its cursor, sorted, and the next cursor. Raises
     UsageError."""
     after = None if arguments.cursor is None else key_before(arguments.cursor)
     part = (arguments.name or "").casefold()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from reposync.operations.core import Actor, Rule
-from reposync.operations.runs import Run, RunDetail, shown
+from reposync.operations.runs import Run, shown
 from reposync.store.status import RunStatus
 from reposync.words import next_attempt
 
@@ -47,7 +47,7 @@ class Follower:
 @contextlib.asynccontextmanager
 async def following(app: Application, actor: Actor, run_id: str) -> AsyncIterator[Follower]:
     """Raises RunNotFound, and TooManyWatchers if this process, or the actor, follows too many already."""
-    seen = await Rule.READ.application(app, actor, {})
+    seen, _ = await Rule.READ.application(app, actor, {})
     run = await seen.history.get(run_id)
     rows = seen.followed_runs
     try:
@@ -57,7 +57,7 @@ async def following(app: Application, actor: Actor, run_id: str) -> AsyncIterato
         await rows.settle()
 
 
-def displayed_progress(run: RunDetail) -> RunProgress:
+def displayed_progress(run: Run) -> RunProgress:
     """Its progress as a record for displays; the phase is the run's status, with the end of its pause, if no attempt is
     running."""
     from reposync.sync.progress import RunProgress

@@ -1,10 +1,11 @@
-"""The versions of each repository's index, and the locks of running syncs."""
+"""The versions of each repository's index, the locks of running syncs, and the workers that execute them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
@@ -24,11 +25,14 @@ from reposync.runs.locks import Lock as Lock
 from reposync.runs.locks import Release as Release
 from reposync.runs.locks import lock_overviews, release_lock
 from reposync.store.index_queries import version_summaries
+from reposync.store.status import WAITING, RunStatus
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
 
 LOCK_TIMEOUT_SECONDS = 10.0
+MAX_RUNNING = 1_000
+"""More runs than ever run at a time."""
 
 
 class IndexPage(Page[IndexOverview]):
@@ -77,6 +81,53 @@ async def release(app: Application, actor: Actor, asked: ReleaseOptions, *, repo
         return await release_lock(
             repository, app.locks, app.repositories, app.history, app.runs, force=asked.force, by=actor.name
         )
+
+
+class WorkerRun(BaseModel):
+    """A run that a worker executes. `started_at`: of this attempt."""
+
+    id: str
+    repository: str
+    attempt: int
+    started_at: datetime | None
+
+
+class WorkerOverview(BaseModel):
+    """A worker that claims runs. `host`: its machine or pod; `seen_at`: its last sign of life, at most 15 s ago;
+    `clock_skew_seconds`: how far its machine's clock is ahead of the database's, null if it was not measured."""
+
+    name: str
+    host: str
+    version: str
+    started_at: datetime
+    seen_at: datetime
+    clock_skew_seconds: float | None
+    runs: list[WorkerRun]
+
+
+class WorkersOverview(BaseModel):
+    """`running`, `waiting`: how many runs do; `oldest_seconds`: how long the one that waits longest has waited."""
+
+    items: list[WorkerOverview]
+    running: int
+    waiting: int
+    oldest_seconds: float
+
+
+@operation("GET", "/workers", NoArguments, WorkersOverview, rule=Rule.READ_EVERYTHING)
+async def workers(app: Application, actor: Actor, asked: NoArguments) -> WorkersOverview:
+    """Who executes runs: the workers that are alive, the oldest first, each with its runs; and the queue."""
+    alive, queue = await app.workers.alive(), await app.history.queue()
+    executed = dict[str, list[WorkerRun]]()
+    for run in await app.history.runs(status=RunStatus.RUNNING, limit=MAX_RUNNING):
+        mine = WorkerRun(id=run.id, repository=run.repository, attempt=run.attempt, started_at=run.started_at)
+        executed.setdefault(run.worker or "", []).append(mine)
+    return WorkersOverview(
+        items=[WorkerOverview(**dict(worker), runs=executed.get(worker.name, [])) for worker in alive],
+        running=queue.counts.get(RunStatus.RUNNING, 0),
+        waiting=sum(queue.counts.get(status, 0) for status in WAITING),
+        oldest_seconds=queue.oldest_seconds,
+    )
 
 
 @contextlib.asynccontextmanager

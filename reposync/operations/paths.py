@@ -12,10 +12,11 @@ from urllib.parse import quote
 from reposync.operations.core import Operation
 
 PREFIX = "/api/v1"
-ACTIONS = ("sync", "wait", "outline", "index", "verify", "repair", "adopt")
+ACTIONS = ("sync", "wait", "outline", "index", "verify", "repair", "adopt", "evaluations")
 
 COMMAND_HEADER, USER_HEADER = "X-Reposync-Command", "X-Reposync-User"
-"""Of a request that a command of this machine makes: the key that `serve` left in the state folder, and who types."""
+"""The headers of a request that a command of this machine makes: the key that `serve` left in the state folder, and who
+types."""
 
 
 def path_of(name: str) -> str:

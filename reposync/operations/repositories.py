@@ -59,8 +59,8 @@ async def get_repository(app: Application, actor: Actor, asked: NoArguments, *, 
     return await _detail(app, name)
 
 
-async def _detail(app: Application, name: str) -> RepositoryDetail:
-    return (await repository_detail(app.repositories, app.manifests, app.history, name))[0]
+async def _detail(app: Application, name: str, identity: str | None = None) -> RepositoryDetail:
+    return (await repository_detail(app.repositories, app.manifests, app.history, name, identity))[0]
 
 
 class NewRepository(RootModel[dict[str, Any]]):
@@ -147,23 +147,42 @@ class Change(RootModel[dict[str, Any]]):
 
 
 @operation("PATCH", "/repositories/{name}", Change, RepositoryDetail, rule=Rule.MAINTAIN)
-async def change(app: Application, actor: Actor, asked: Change, *, name: str) -> RepositoryDetail:
+async def change(
+    app: Application, actor: Actor, asked: Change, *, name: str, identity: str | None = None
+) -> RepositoryDetail:
     """Pause or resume a repository, or change its definition. Omitted keys stay unchanged; null restores the default. A
     repository of the registry file or of a group can be paused and resumed here; everything else is changed in the
     file. Concurrent changes of different keys do not undo each other."""
-    return await change_if(app, actor, asked, name=name, versions=None)
+    return await _change(app, actor, asked, name, identity, None)
 
 
 @ruled(Rule.MAINTAIN)
 async def change_if(
-    app: Application, actor: Actor, asked: Change, *, name: str, versions: Collection[str] | None
+    app: Application,
+    actor: Actor,
+    asked: Change,
+    *,
+    name: str,
+    versions: Collection[str] | None,
+    identity: str | None = None,
 ) -> RepositoryDetail:
     """As `change`, if the repository has one of the `versions`, as the client knows it. Raises RepositoryChanged if it
     was changed since."""
+    return await _change(app, actor, asked, name, identity, versions)
+
+
+async def _change(
+    app: Application,
+    actor: Actor,
+    asked: Change,
+    name: str,
+    identity: str | None,
+    versions: Collection[str] | None,
+) -> RepositoryDetail:
     pause, definition = _split(asked.root)
     if definition:
         actor.require(Rule.OPERATE)
-    expected = None if versions is None else await app.repositories.get(name)
+    expected = None if versions is None else await app.repositories.get(name, identity)
     if versions is not None and expected is not None and expected.version not in versions:
         raise RepositoryChanged(
             f"{name!r} was changed since you have read it; nothing was written.", remedy="Read it again."
@@ -173,10 +192,10 @@ async def change_if(
         expected = changed if expected is not None else None
     if pause.is_active is False:
         reason = pause.paused_reason or "Paused on request."
-        await app.repositories.pause(name, reason, expected=expected, by=actor.name)
+        await app.repositories.pause(name, reason, identity, expected=expected, by=actor.name)
     elif pause.is_active:
-        await app.repositories.resume(name, expected=expected)
-    return await _detail(app, name)
+        await app.repositories.resume(name, identity, expected=expected)
+    return await _detail(app, name, identity)
 
 
 def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:

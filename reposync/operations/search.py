@@ -3,11 +3,12 @@ documents alone."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from reposync.operations.core import Actor, Arguments, Rule, operation, ruled
 from reposync.operations.fields import (
@@ -18,31 +19,50 @@ from reposync.operations.fields import (
     PlainText,
     Repositories,
 )
-from reposync.search.documents import Answer
+from reposync.search.documents import Answer, Facets
 from reposync.search.documents import FileLines as FileLines
 from reposync.search.documents import MatchingFile as MatchingFile
 from reposync.search.documents import MatchingFiles as MatchingFiles
-from reposync.search.documents import Scores as Scores
+from reposync.search.documents import Missing as Missing
+from reposync.supervision import together
 from reposync.symbol import Symbol
 from reposync.vectors.port import Hit as Hit
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
+    from reposync.search.passages import Passage
+    from reposync.search.query import SearchText
     from reposync.vectors.port import SearchHit
 
 MAX_QUERY_CHARS = 2_000
+MAX_PASTE_CHARS = 20_000
+MAX_PHRASINGS = 8
+MAX_LINES, MAX_CALLS = 100, 200
+"""Of an answer, if no limit is asked for."""
 MAX_LINE = 1_000_000_000
 
 T = TypeVar("T")
+Passages: TypeAlias = "Mapping[tuple[str, str], Sequence[Passage]]"
 KINDS = "function, method, class ..."
 
 
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Phrasings = Annotated[list[Annotated[str, Field(max_length=MAX_PASTE_CHARS)]], BeforeValidator(_listed)]
+"""One text is a list of one."""
+
+
 class Search(Arguments):
-    q: str = Field(
-        "",
-        max_length=MAX_QUERY_CHARS,
-        description="The query. Empty if `symbol`, `kind` or `like` say what is searched for.",
-        examples=["where are expired sessions removed"],
+    q: Phrasings = Field(
+        default_factory=list,
+        max_length=MAX_PHRASINGS,
+        description="Words, and filters such as `repo:payments path:src/** lang:go`. Repeat it for further phrasings "
+        "of the question, which are ranked together; the filters of each count for all. Or a pasted traceback, "
+        f"compiler output or issue of up to {MAX_PASTE_CHARS:,} characters: if it is too long for an address, POST it. "
+        "Without it, `symbol`, `kind` or `like` say what to search for.",
+        examples=[["where are expired sessions removed"]],
     )
     repository: Repositories = Field(default_factory=list)
     path: PathPattern = None
@@ -72,11 +92,25 @@ class Search(Arguments):
     limit: int = Field(10, ge=1, le=100, description="The maximum number of hits.")
 
 
+class FacetedSearch(Search):
+    """A search that can also count; agents get no counts."""
+
+    facets: bool = Field(False, description="Count the chunks with words of the query by where they are.")
+
+
 class Hits(BaseModel):
-    """The best first. `words`: what the lines of a hit are compared with: those of the query, or the code at `like`."""
+    """The best first. `words`: what the lines of a hit are compared with: those of the query that tell something, or
+    the code at `like`. `facets`: if they were requested, and the query has words. `missing`: why nothing was found, or
+    what was not searched, if there are fewer than `limit`; null if there is nothing to say. `used`: what a search for a
+    pasted text used of it, in a sentence; null for other searches. `usages`: of `usages:NAME`, which has no hits, what
+    `grep` with `kind=call` answers."""
 
     items: list[Hit]
     words: str
+    usages: MatchingFiles | None = None
+    facets: Facets | None = None
+    missing: Missing | None = None
+    used: str | None = None
 
 
 async def _limited(app: Application, work: Callable[[], Awaitable[T]]) -> T:
@@ -84,18 +118,31 @@ async def _limited(app: Application, work: Callable[[], Awaitable[T]]) -> T:
         return await app.searches.search(work)
 
 
+def _read(asked: Search) -> SearchText:
+    from reposync.search.query import read_query
+
+    return read_query(asked.q, **asked.model_dump(include={"repository", "path", "language", "symbol", "kind", "like"}))
+
+
 async def _find(app: Application, asked: Search) -> tuple[list[SearchHit], str]:
     """The hits, and the `words` of `Hits`."""
-    filters = {"symbol": asked.symbol, "kind": asked.kind, "like": asked.like}
-    hits = await app.searching.search(
-        asked.q,
-        repository=asked.repository,
-        path_glob=asked.path,
-        language=asked.language,
-        limit=asked.limit,
-        **filters,
-    )
-    return hits, await app.searching.words(asked.q, repository=asked.repository, **filters)
+    query = _read(asked)
+    return await app.searching.search(query, limit=asked.limit), await app.searching.words(query)
+
+
+def _used(asked: Search, hits: Sequence[Hit]) -> str | None:
+    paste = _read(asked).paste if len(asked.q) == 1 else None
+    return None if paste is None else paste.used({(hit.path, hit.start_line, hit.end_line) for hit in hits})
+
+
+async def _missing(app: Application, asked: Search, found: int) -> Missing | None:
+    """Of a search that found fewer than it may."""
+    from reposync.search.absence import missing
+
+    if found >= asked.limit:
+        return None
+    query = _read(asked)
+    return await missing(app, repositories=query.repositories, path=query.path, found=found)
 
 
 @ruled(Rule.READ, audited="search")
@@ -108,18 +155,48 @@ async def excerpts(app: Application, actor: Actor, asked: Search, *, max_files: 
         hits, words = await _find(app, asked.model_copy(update={"limit": DEPTH}))
         rows = await app.repositories.list({hit.repository for hit in hits}) if hits else []
         indexed = {row.name: Indexed(row.last_commit, row.last_sync_at) for row in rows}
+        absent = await _missing(app, asked, len({(hit.repository, hit.path) for hit in hits}))
         shown = partial(answer, hits, words, max_tokens=max_tokens, max_files=max_files, indexed=indexed, now=app.now())
+        shown = partial(shown, missing=absent, used=_used(asked, hits))
         return await in_thread(shown)  # milliseconds of computing, in which other requests are answered
 
     return await _limited(app, work)
 
 
-@operation("GET", "/search", Search, Hits, rule=Rule.READ, uses_index=True, is_audited=True)
-async def search(app: Application, actor: Actor, asked: Search) -> Hits:
+@operation("GET", "/search", FacetedSearch, Hits, rule=Rule.READ, uses_index=True, is_audited=True)
+async def search(app: Application, actor: Actor, asked: FacetedSearch) -> Hits:
     """Search the indexed code: by a description of what the code does, or by its identifiers. Both kinds of matches are
     ranked together."""
-    hits, words = await _limited(app, lambda: _find(app, asked))
-    return Hits(items=[*hits], words=words)
+
+    return await _searched(app, asked)
+
+
+@operation("POST", "/search", FacetedSearch, Hits, rule=Rule.READ, uses_index=True, is_audited=True)
+async def search_text(app: Application, actor: Actor, asked: FacetedSearch) -> Hits:
+    """Search the indexed code, for what is too long for an address: a pasted traceback, compiler output or issue, of
+    which frames are found first, then names, then the sentence. Otherwise as `GET /search`."""
+    return await _searched(app, asked)
+
+
+async def _searched(app: Application, asked: FacetedSearch) -> Hits:
+    if (calls := calls_asked_for(asked)) is not None:
+        found = await _grepped(app, calls)
+        return Hits(items=[], words=calls.q, usages=found, missing=found.missing)
+
+    async def work() -> Hits:
+        from reposync.search.facets import facets_of
+
+        (hits, words), facets = await together(
+            _find(app, asked), facets_of(app, _read(asked)) if asked.facets else _nothing()
+        )
+        absent = await _missing(app, asked, len(hits))
+        return Hits(items=[*hits], words=words, facets=facets, missing=absent, used=_used(asked, hits))
+
+    return await _limited(app, work)
+
+
+async def _nothing() -> None:
+    return None
 
 
 class Grep(Arguments):
@@ -134,20 +211,82 @@ class Grep(Arguments):
     language: Language = None
     fixed: bool = Field(False, description="The pattern is a text, not a regular expression.")
     ignore_case: bool = Field(False, description="Upper and lower case match each other.")
-    limit: int = Field(100, ge=1, le=1_000, description="The maximum number of lines.")
+    kind: Literal["call"] | None = Field(
+        None,
+        description="`call`: `q` is a name, and the lines that call it are found, each with a `mark`: whether its file "
+        "imports the name, or defines it. Also `usages:NAME` in the query of a search.",
+        examples=["call"],
+    )
+    limit: int | None = Field(
+        None, ge=1, le=1_000, description="The maximum number of lines; default: 100, of calls 200."
+    )
+
+    @property
+    def most(self) -> int:
+        return self.limit or (MAX_CALLS if self.kind else MAX_LINES)
+
+
+def calls_asked_for(asked: Search) -> Grep | None:
+    """What finds the calls that `usages:NAME` asks for; None for other searches."""
+    if not any("usages:" in text for text in asked.q):
+        return None
+    query = _read(asked)
+    if query.usages is None:
+        return None
+    limit = asked.limit if "limit" in asked.model_fields_set else None
+    where = {"repository": list(query.repositories), "path": query.path, "language": query.language}
+    return Grep(q=query.usages, kind="call", limit=limit, **where)
 
 
 @operation("GET", "/grep", Grep, MatchingFiles, rule=Rule.READ, uses_index=True, is_audited=True)
 async def grep(app: Application, actor: Actor, asked: Grep) -> MatchingFiles:
-    """Find the lines that match a pattern, exactly, in the indexed text of all files; for a few seconds at most, after
-    which the answer says that it is not complete."""
-    from reposync.search.grep import grep as find_lines
+    """Find the lines that match a pattern, exactly, in the indexed text of all files, or those that call a name; for a
+    few seconds at most, after which the answer says that it is not complete."""
+    return await _grepped(app, asked)
 
-    options = asked.model_dump(exclude={"q", "repository", "path"})
+
+async def _grepped(app: Application, asked: Grep) -> MatchingFiles:
+    return (await _grepped_passages(app, asked, keeps_chunks=False))[0]
+
+
+async def _grepped_passages(app: Application, asked: Grep, *, keeps_chunks: bool) -> tuple[MatchingFiles, Passages]:
+    from reposync.search import grep, usages
+    from reposync.supervision import in_thread
+
+    options = asked.model_dump(include={"language"} if asked.kind else {"language", "fixed", "ignore_case"})
+    options |= {"repositories": asked.repository, "path_glob": asked.path, "limit": asked.most}
+    find: Any = usages.searched if asked.kind else grep.searched
+
+    async def work() -> tuple[MatchingFiles, Passages]:
+        search = await find(app, asked.q, keeps_chunks=keeps_chunks, **options)
+        return await search.found(), await in_thread(search.passages) if keeps_chunks else {}
+
     with app.observer.measure("search_duration_seconds", "grep"):
-        return await app.greps.search(
-            lambda: find_lines(app, asked.q, repositories=asked.repository, path_glob=asked.path, **options)
-        )
+        found, passages = await app.greps.search(work)
+    return replace(found, missing=await _lines_missing(app, asked, found)), passages
+
+
+async def _lines_missing(app: Application, asked: Grep, found: MatchingFiles) -> Missing | None:
+    from reposync.search.absence import missing
+
+    lines = sum(len(file.matches) for file in found.items)
+    if lines >= asked.most or (found.stopped and not lines):
+        return None
+    return await missing(app, repositories=asked.repository, path=asked.path, found=lines)
+
+
+@ruled(Rule.READ, audited="grep")
+async def grep_passages(app: Application, actor: Actor, asked: Grep) -> tuple[MatchingFiles, Passages]:
+    """As `grep`, with the lines around the matches, by repository and path."""
+    return await _grepped_passages(app, asked, keeps_chunks=True)
+
+
+@ruled(Rule.READ)
+async def filters_of_nothing(app: Application, actor: Actor, asked: Search) -> list[str]:
+    """The search's filters, as they are written, that fit nothing in the index, each by itself."""
+    from reposync.search.facets import filters_of_nothing as find
+
+    return await find(app, _read(asked))
 
 
 class Lines(Arguments):
@@ -191,52 +330,3 @@ async def outline(app: Application, actor: Actor, asked: OutlineOf, *, name: str
     from reposync.search.reading import read_file
 
     return FileOutline.model_validate(await read_file(app, name, asked.path))
-
-
-class AskedQuestion(BaseModel):
-    """A question and the file that answers it; `lines`: the first and the last line of the answer."""
-
-    question: str = Field(min_length=1, max_length=MAX_QUERY_CHARS)
-    repository: PlainText = Field(min_length=1)
-    path: str = Field(min_length=1, max_length=MAX_PATH_CHARS)
-    lines: tuple[int, int] | None = None
-
-
-class Questions(Arguments):
-    questions: list[AskedQuestion] = Field(min_length=1, max_length=10_000)
-
-
-class Miss(AskedQuestion):
-    """`ranks`: of the answer, by what was searched; null: it is not among the first 10."""
-
-    ranks: dict[str, int | None]
-
-
-class Evaluation(BaseModel):
-    """`live`: of what is searched at present. `misses`: the questions whose answer is not the first one."""
-
-    questions: int
-    live: Scores
-    misses: list[Miss]
-
-
-@operation("POST", "/eval", Questions, Evaluation, rule=Rule.MAINTAIN, uses_index=True, is_slow=True, is_audited=True)
-async def evaluate(app: Application, actor: Actor, asked: Questions) -> Evaluation:
-    """Measure how well search finds known answers."""
-    from reposync.search.evaluation import DEPTH, Question, ranks_of, scores
-
-    for name in sorted({question.repository for question in asked.questions}):
-        await app.repositories.get(name)  # before anything is searched: a wrong name is reported at once
-
-    async def hits_of(question: Question) -> Sequence[SearchHit]:
-        query = Search(q=question.question, repository=[question.repository], limit=DEPTH)
-        return (await _limited(app, lambda: _find(app, query)))[0]
-
-    questions = [Question.model_validate(question.model_dump()) for question in asked.questions]
-    ranks = await ranks_of(questions, hits_of)
-    missed = [(question, rank) for question, rank in zip(asked.questions, ranks, strict=True) if rank != 1]
-    return Evaluation(
-        questions=len(ranks),
-        live=scores(ranks),
-        misses=[Miss(**question.model_dump(), ranks={"live": rank}) for question, rank in missed],
-    )

@@ -47,23 +47,25 @@ async def found_secrets(app: Application, actor: Actor, asked: PageArguments) ->
 
 
 @operation("GET", "/repositories/{name}/secrets", PageArguments, SecretsPage, rule=Rule.MAINTAIN)
-async def repository_secrets(app: Application, actor: Actor, asked: PageArguments, *, name: str) -> SecretsPage:
+async def repository_secrets(
+    app: Application, actor: Actor, asked: PageArguments, *, name: str, identity: str | None = None
+) -> SecretsPage:
     """The secrets in the indexed files of a repository, without their values."""
-    return await _page(app, asked, (await app.repositories.get(name)).name)
+    return await _page(app, asked, (await app.repositories.get(name, identity)).id)
 
 
 @operation(
     "POST", "/repositories/{name}/secrets/purge", NoArguments, Run, rule=Rule.MAINTAIN, executes=True, uses_index=True
 )
-async def purge(app: Application, actor: Actor, asked: NoArguments, *, name: str) -> Run:
+async def purge(app: Application, actor: Actor, asked: NoArguments, *, name: str, identity: str | None = None) -> Run:
     """Request a sync now, which applies the present rules for secrets to all that is indexed, as each sync does. It
     does not replace rotating a secret."""
-    return await sync(app, actor, SyncOptions(), name=name)
+    return await sync(app, actor, SyncOptions(), name=(await app.repositories.get(name, identity)).name)
 
 
-async def _page(app: Application, asked: PageArguments, repository: str | None) -> SecretsPage:
+async def _page(app: Application, asked: PageArguments, identity: str | None) -> SecretsPage:
     after = None if asked.cursor is None else _place(key_before(asked.cursor))
-    rows = await app.findings.page(repository, after, asked.limit + 1)
+    rows = await app.findings.page(identity, after, asked.limit + 1)
     items = [FoundSecret(repository=name, **row.model_dump()) for name, row in rows[: asked.limit]]
     more = len(rows) > asked.limit
     cursor = cursor_after(json.dumps([getattr(items[-1], key) for key in _ORDER])) if more else None

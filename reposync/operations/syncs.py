@@ -13,6 +13,7 @@ from reposync.app.documents import CommitState as CommitState
 from reposync.app.documents import Leftover as Leftover
 from reposync.app.documents import Verdict as Verdict
 from reposync.errors import (
+    NEXT_RUN,
     ConflictError,
     NotSearchableYet,
     RepositoryNotFound,
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 MAX_WAIT_SECONDS = 300.0
 MAX_LIMITED_WAIT_SECONDS = 60.0
-"""Of actors that see some repositories: what they may see is decided once, and counts for this time."""
+"""The longest wait of actors that see some repositories: what they may see is decided once, and counts for this
+time."""
 
 
 class SyncOptions(Arguments):
@@ -51,27 +53,28 @@ class SyncOptions(Arguments):
     uses_index=True,
     is_audited=True,
 )
-async def sync(app: Application, actor: Actor, asked: SyncOptions, *, name: str) -> Run:
+async def sync(app: Application, actor: Actor, asked: SyncOptions, *, name: str, identity: str | None = None) -> Run:
     """Request a sync. Answers at once with the run that does it. A run that is already queued is returned, and no
     second one is queued; a running one is followed by a new one."""
     if asked.allow_mass_delete:
         # As an approval.
         actor.require(Rule.OPERATE)
-    return await enqueue(app, actor, await _syncable(app, name), asked)
+    return await enqueue(app, actor, await _syncable(app, name, identity), asked)
 
 
-async def _syncable(app: Application, name: str) -> Repository:
+async def _syncable(app: Application, name: str, identity: str | None = None) -> Repository:
     # With it comes half of the program; commands and agents that only describe a sync do without.
     from reposync.catalog.targets import syncable
 
-    return await syncable(app.repositories, name)
+    return await syncable(app.repositories, name, identity)
 
 
 async def enqueue(app: Application, actor: Actor, row: Repository, asked: SyncOptions, *, repair: bool = False) -> Run:
     from reposync.store.run import IN_ADVANCE
 
     approval = IN_ADVANCE if asked.allow_mass_delete else None
-    run, _ = await app.runs.enqueue(row.name, ask(app, actor, full=asked.full, repair=repair, approval=approval))
+    asking = ask(app, actor, full=asked.full, repair=repair, approval=approval)
+    run, _ = await app.runs.enqueue(row.name, asking, row.id)
     return shown(app.history, run)
 
 
@@ -102,6 +105,10 @@ async def registered(app: Application, target: SyncTarget) -> Repository:
         source = app.source(target)
         try:
             await source.head()
+        except RepoSyncError as error:
+            if error.remedy == NEXT_RUN:  # there is no next one
+                error.remedy = "Nothing was registered. Check the address."
+            raise
         finally:
             await source.close()
     return await app.repositories.register(target.row)
@@ -260,12 +267,14 @@ class VerifyOptions(Arguments):
 @operation(
     "GET", "/repositories/{name}/verify", VerifyOptions, Verdict, rule=Rule.MAINTAIN, uses_index=True, is_slow=True
 )
-async def verify(app: Application, actor: Actor, asked: VerifyOptions, *, name: str) -> Verdict:
+async def verify(
+    app: Application, actor: Actor, asked: VerifyOptions, *, name: str, identity: str | None = None
+) -> Verdict:
     """Prove that the index holds precisely the indexed files of the recorded commit. Every point is read and compared
     with the manifest. If a sync is running, it waits for it, `timeout` seconds at most."""
     from reposync.app.verification import Verification
 
-    verdict = await Verification(app, asked.source, asked.timeout).verify(name)
+    verdict = await Verification(app, asked.source, asked.timeout).verify(name, identity)
     listed = verdict.differences[: asked.limit]
     return replace(verdict, differences=listed, differences_left_out=len(verdict.differences) - len(listed))
 
@@ -277,9 +286,11 @@ class RepairOptions(Arguments):
 @operation(
     "POST", "/repositories/{name}/repair", RepairOptions, Run, rule=Rule.MAINTAIN, executes=True, uses_index=True
 )
-async def repair(app: Application, actor: Actor, asked: RepairOptions, *, name: str) -> Run:
+async def repair(
+    app: Application, actor: Actor, asked: RepairOptions, *, name: str, identity: str | None = None
+) -> Run:
     """Request a run that compares every point with the manifest, and repairs differences."""
-    row = await _syncable(app, name)
+    row = await _syncable(app, name, identity)
     return await enqueue(app, actor, row, SyncOptions(full=asked.full), repair=True)
 
 

@@ -93,7 +93,8 @@ def nobody_could(run: Run) -> bool:
 
 
 def ending_after(outcome: Outcome, run: Run, policy: ExecutionPolicy, chance: float) -> Ending:
-    """Of an attempt that did its work. Files that could not be read are tried again while attempts are left."""
+    """The ending of an attempt that did its work. Files that could not be read are tried again while attempts are
+    left."""
     pause = policy.pause_after(run.failures, chance) if outcome.files_failed else None
     if pause is None or outcome.code is None:
         return Finish(outcome.code, outcome.notice)

@@ -156,7 +156,7 @@ class Execution:
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
-                return await self.runs.end(self.run, ending, self.figures)
+                return await self.runs.end(self.run, ending, self.figures, self.progress.as_json())
             except StoreUnavailable:
                 pause = backoff.next_seconds()
                 if self._lease.remaining_seconds() <= pause:

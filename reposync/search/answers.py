@@ -20,28 +20,28 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from reposync.finding import FILL, count_masks
-from reposync.search.documents import Answer, delimited, new_boundary
+from reposync.search.documents import Answer, Missing, delimited, new_boundary
 from reposync.search.snippets import MatchedLines, shown_line
 from reposync.symbol import Symbol
 from reposync.vectors.port import SearchHit
-from reposync.words import ago, escape_unprintable
+from reposync.words import ago, escape_unprintable, phrasings_words
 
 DEPTH: Final = 25
 """Hits that an answer is made of: those beyond `max_files` files are only named. More would change the candidates that
 a search ranks."""
 MIN_TOKENS = 200
 _CHARS_A_TOKEN: Final = 3.5
-"""Of English, says the glossary of Anthropic's documentation. A character that is not ASCII counts as one token: it is
-one to three in tokenizers over bytes."""
+"""The characters of a token of English, says the glossary of Anthropic's documentation. A character that is not ASCII
+counts as one token: it is one to three in tokenizers over bytes."""
 
 _LINES: Final = (3, 6, 12, 24, 48, 96)
 """Lines of an excerpt, which grows while the budget allows."""
 _FURTHER_FROM: Final = 12
 """Lines that the first excerpt of each file has before files get a second one."""
 _PATHS_SHARE: Final = 0.2
-"""Of the budget, for naming further files."""
+"""The share of the budget for naming further files."""
 _ABOUT_SHARE: Final = 0.15
-"""Of the budget, for links to the repositories."""
+"""The share of the budget for links to the repositories."""
 _COMMIT_CHARS: Final = 12
 _A_MASK: Final = f"[a{FILL}]"
 _OPENERS: Final = frozenset({"class", "enum", "function", "interface", "method", "module", "struct", "trait"})
@@ -65,7 +65,7 @@ _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _cost(text: str, record: object) -> int:
-    """Of a part of an answer, in both forms, with what is between it and the next one."""
+    """The tokens of a part of an answer, in both forms, with what is between it and the next one."""
     return max(tokens(text), tokens(_compact(record)) + 1) + 1
 
 
@@ -76,16 +76,22 @@ def answer(
     max_tokens: int = 2_000,
     max_files: int = 8,
     indexed: Mapping[str, Indexed] | None = None,
+    missing: Missing | None = None,
+    used: str | None = None,
     boundary: str | None = None,
     now: datetime | None = None,
 ) -> Answer:
     """`hits`: best first. `query`: the words that were searched for. `max_tokens`: of the text, and of the structure as
-    compact JSON; at least 200 whatever is given. `indexed`: by name of the repository."""
+    compact JSON; at least 200 whatever is given. `indexed`: by name of the repository. `missing`: why there are no more
+    hits. `used`: what was searched for of a pasted text."""
     page = _Page(hits, query, max_files)
     boundary = boundary or new_boundary()
     # Whatever is cut from the texts: the sentence about masks may be needed.
     frame = delimited(_A_MASK if any(hit.masked for hit in hits) else "", boundary)
     budget = max(MIN_TOKENS, max_tokens) - tokens(frame)
+    absent = None if missing is None else {"reason": missing.reason, "message": escape_unprintable(missing.message)}
+    budget -= _cost(absent["message"], absent) if absent else 0
+    budget -= _cost(used, used) if used else 0
     about = page.about(indexed or {}, now, budget)
     budget -= _cost_of_about(about)
     page.fill(budget - min(math.floor(budget * _PATHS_SHARE), page.cost_of_names(page.files[1:])))
@@ -94,6 +100,8 @@ def answer(
     page.fill(budget - page.cost_of_names(further))
     shown = [each for each in page.files if each.cost]
     lines = [line for line, _ in about] if hits else ["Nothing found."]
+    lines += [used] if used else []
+    lines += [absent["message"]] if absent and absent["reason"] != "no_match" else []
     body = "\n".join(filter(None, [*lines, *map(page.rendered, shown), page.names(further)]))
     if hits and not shown and not further:
         body += "\nWhat was found does not fit: ask with a larger max_tokens."
@@ -101,6 +109,8 @@ def answer(
         "files": [each.record() for each in shown],
         "further": _grouped(further),
         "indexed": [record for _, record in about],
+        **({"missing": absent} if absent else {}),
+        **({"used": used} if used else {}),
     }
     return Answer(delimited(body, boundary), structure)
 
@@ -163,6 +173,8 @@ class _File:
 
     def record(self) -> dict[str, Any]:
         known: dict[str, Any] = {"outdated": True} if self.hit.outdated else {}
+        if self.hit.phrasings:
+            known["phrasings"] = self.hit.phrasings
         excerpts = self.excerpts()
         if masked := sum(count_masks(each["text"]) for each in excerpts):
             known["masked"] = masked
@@ -186,7 +198,7 @@ def _grouped(files: Sequence[_File]) -> list[dict[str, Any]]:
 
 
 _About = Sequence[tuple[str, Mapping[str, str]]]
-"""Of each repository a line of the text, and a record of the structure."""
+"""For each repository, a line of the text and a record of the structure."""
 
 
 def _cost_of_about(about: _About) -> int:
@@ -207,7 +219,7 @@ class _Page:
             self._first_of.setdefault(file.hit.repository, file)
 
     def about(self, indexed: Mapping[str, Indexed], now: datetime | None, budget: int) -> _About:
-        """Of each repository, with a link to its files if there is room for it."""
+        """The state of each repository, with a link to its files if there is room for it."""
         states = [(file, indexed.get(name, Indexed())) for name, file in self._first_of.items()]
         with_links = [_about(file, state, now, file.link()) for file, state in states]
         if _cost_of_about(with_links) <= budget * _ABOUT_SHARE:
@@ -238,12 +250,17 @@ class _Page:
                     break
 
     def rendered(self, file: _File) -> str:
-        outdated = " (older than the commit: could not be read)" if file.hit.outdated else ""
+        notes = [
+            "older than the commit: could not be read" if file.hit.outdated else "",
+            phrasings_words(file.hit.phrasings),
+        ]
+        about = "; ".join(filter(None, notes))
+        about = about and f" ({about})"
         shown = []
         for each in file.excerpts():
             inside = f" in {each['inside']}" if "inside" in each else ""
             place = f"{self._of(file)}{file.path}:{each['start_line']}-{each['end_line']}"
-            shown.append(f"{place}{inside}{outdated}\n{_indented(each['text'])}")
+            shown.append(f"{place}{inside}{about}\n{_indented(each['text'])}")
         return "\n".join(shown)
 
     def _of(self, file: _File) -> str:
@@ -252,7 +269,7 @@ class _Page:
     # What is only named ---------------------------------------------------------------------------------------------
 
     def further(self, budget: int) -> list[_File]:
-        """Those of the files that are not shown that fit, best first."""
+        """The fitting files that are not shown, best first."""
         left = budget - sum(each.cost for each in self.files)
         named: list[_File] = []
         for file in self.files:
@@ -270,7 +287,7 @@ class _Page:
 
 
 def _about(file: _File, state: Indexed, now: datetime | None, link: str | None) -> tuple[str, Mapping[str, str]]:
-    """Of the repository whose best file this is."""
+    """The state of the repository whose best file this is."""
     commit = escape_unprintable(state.commit or file.hit.commit)
     record = {"repository": file.repository, "commit": commit}
     line = f"{file.repository} at {commit[:_COMMIT_CHARS]}"

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from reposync.config import fields
 from reposync.config.document import RegistryErrors, read_document
@@ -21,6 +29,7 @@ from reposync.vectors.port import SearchHit
 
 MAX_BYTES = 2_000_000
 MAX_QUESTIONS = 10_000
+MAX_PATHS = 100
 DEPTH = 10
 """How many hits of each search count."""
 CUTOFFS = (1, 5, DEPTH)
@@ -41,12 +50,24 @@ def _span(value: Any) -> Any:
     return tuple(value)
 
 
+def _from_the_top(path: str) -> str:
+    # Any other form never equals the path of a hit.
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidValue("must start at the repository's top and have no empty, . or .. part: src/main.py")
+    return path
+
+
+FilePath = Annotated[fields.Text, AfterValidator(_from_the_top)]
+
+
 class Question(ConfigModel):
-    """A question and the file that answers it; `lines`: the first and the last line of the answer."""
+    """A question and the file that answers it; `lines`: the first and the last line of the answer. `paths`: in place of
+    `path`, several files that together are the answer."""
 
     question: Annotated[fields.Text, BeforeValidator(_folded)]
     repository: fields.Text
-    path: fields.Text
+    path: FilePath | None = None
+    paths: Annotated[tuple[FilePath, ...], Field(max_length=MAX_PATHS)] = ()
     lines: Annotated[tuple[int, int] | None, BeforeValidator(_span)] = None
 
     @field_validator("question")
@@ -58,16 +79,22 @@ class Question(ConfigModel):
         except UsageError as error:
             raise InvalidValue(error.message, is_sentence=True) from None
 
-    @field_validator("path")
-    @classmethod
-    def _from_the_top(cls, path: str) -> str:
-        # Any other form never equals the path of a hit.
-        if any(part in ("", ".", "..") for part in path.split("/")):
-            raise InvalidValue("must start at the repository's top and have no empty, . or .. part: src/main.py")
-        return path
+    @model_validator(mode="after")
+    def _answered(self) -> Self:
+        if (self.path is None) == (not self.paths):
+            raise InvalidValue("must have either `path` or `paths`")
+        if self.lines is not None and self.path is None:
+            raise InvalidValue("`lines` are those of `path`", is_sentence=True)
+        return self
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The files, each once."""
+        return tuple(dict.fromkeys(self.paths if self.path is None else (self.path,)))
 
     def is_answered_by(self, hit: SearchHit) -> bool:
-        if (hit.repository, hit.path) != (self.repository, self.path):
+        """Whether the hit is in one of the files, and in the lines."""
+        if hit.repository != self.repository or hit.path not in self.answers:
             return False
         if self.lines is None:
             return True
@@ -113,13 +140,27 @@ def read_questions(content: bytes, file: str) -> tuple[Question, ...]:
 # Metrics -----------------------------------------------------------------------------------------------------------
 
 
-async def ranks_of(questions: Sequence[Question], search: Search) -> list[int | None]:
-    """The `rank` of each question, in order; few are searched at once. Raises the first error of `search`."""
+class Found(NamedTuple):
+    """`ranks`: from 1, ascending, of the first hit in each file of the answer that is among the first 10 hits; further
+    chunks of a file do not count. `relevant`: of how many files the answer is. `first`: the path of the first hit."""
+
+    ranks: tuple[int, ...]
+    relevant: int = 1
+    first: str | None = None
+
+    @property
+    def rank(self) -> int | None:
+        """Of the first hit that answers the question; None if none of the first 10 does."""
+        return self.ranks[0] if self.ranks else None
+
+
+async def ranks_of(questions: Sequence[Question], search: Search) -> list[Found]:
+    """What was found of each question, in order; few are searched at once. Raises the first error of `search`."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def ranked(question: Question) -> int | None:
+    async def ranked(question: Question) -> Found:
         async with slots:
-            return rank(question, await search(question))
+            return found_of(question, await search(question))
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -129,31 +170,50 @@ async def ranks_of(questions: Sequence[Question], search: Search) -> list[int | 
     return [each.result() for each in found]
 
 
-def rank(question: Question, hits: Sequence[SearchHit]) -> int | None:
-    """Rank (from 1) of the first hit that answers the question; None if none of the first 10 does. Further chunks of
-    the same file do not count."""
-    return next((number for number, hit in enumerate(hits[:DEPTH], 1) if question.is_answered_by(hit)), None)
+def found_of(question: Question, hits: Sequence[SearchHit]) -> Found:
+    ranks: dict[str, int] = {}
+    for number, hit in enumerate(hits[:DEPTH], 1):
+        if question.is_answered_by(hit):
+            ranks.setdefault(hit.path, number)
+    return Found(tuple(ranks.values()), len(question.answers), hits[0].path if hits else None)
 
 
-def scores(ranks: Sequence[int | None]) -> Scores:
-    """Each question has one relevant item, the first hit that answers it.
+class Gains(NamedTuple):
+    """What one question adds to the means, each from 0 to 1. `recall`: by the cutoffs."""
 
-    `recall[k]`: the share of questions that are answered within the first k hits (Manning and others, 2008, 8.4).
-    `mrr`: mean reciprocal rank, 1 / rank, cut off at 10 (Voorhees, TREC-8, 1999). `ndcg`: normalised discounted
-    cumulative gain at 10 with binary relevance, 1 / log2(1 + rank) (Järvelin, Kekäläinen, ACM TOIS 20(4), 2002).
+    recall: tuple[float, ...]
+    mrr: float
+    ndcg: float
 
-    Raises ValueError without ranks."""
-    if not ranks:
+
+def gains(found: Found) -> Gains:
+    """`recall`: the share of the files of the answer that are within the first k hits (Manning and others, 2008, 8.4).
+    `mrr`: 1 / rank of the first of them, cut off at 10 (Voorhees, TREC-8, 1999). `ndcg`: normalised discounted
+    cumulative gain at 10 with binary relevance: the sum of 1 / log2(1 + rank), divided by that of the best order
+    (Järvelin, Kekäläinen, ACM TOIS 20(4), 2002)."""
+    recall = tuple(sum(rank <= cutoff for rank in found.ranks) / found.relevant for cutoff in CUTOFFS)
+    best = math.fsum(_discount(rank) for rank in range(1, min(found.relevant, DEPTH) + 1))
+    reached = math.fsum(map(_discount, found.ranks))
+    return Gains(recall, 1 / found.ranks[0] if found.ranks else 0.0, reached / best)
+
+
+def _discount(rank: int) -> float:
+    return 1 / math.log2(1 + rank)
+
+
+def scores(found: Sequence[Found]) -> Scores:
+    """Means over the questions. Raises ValueError without questions."""
+    if not found:
         raise ValueError("no questions, no scores")
-    found = [each for each in ranks if each is not None]
+    each = [gains(one) for one in found]
 
-    def mean(gains: Sequence[float]) -> float:
+    def mean(values: Iterable[float]) -> float:
         # fsum rounds once, so the order of the questions does not matter.
-        return math.fsum(gains) / len(ranks)
+        return math.fsum(values) / len(found)
 
     return Scores(
-        questions=len(ranks),
-        recall={cutoff: sum(each <= cutoff for each in found) / len(ranks) for cutoff in CUTOFFS},
-        mrr=mean([1 / each for each in found]),
-        ndcg=mean([1 / math.log2(1 + each) for each in found]),
+        questions=len(found),
+        recall={cutoff: mean(one.recall[at] for one in each) for at, cutoff in enumerate(CUTOFFS)},
+        mrr=mean(one.mrr for one in each),
+        ndcg=mean(one.ndcg for one in each),
     )

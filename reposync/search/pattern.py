@@ -21,6 +21,8 @@ MAX_PATTERN_CHARS: Final = 1_000
 LONGEST_LINE: Final = 400
 """Characters of a line that are shown."""
 _CHARS_BEFORE: Final = 100
+_LOOKED_AT: Final = 10_000
+"""Bytes of a line whose matches are marked."""
 _ELLIPSIS: Final = "…"
 
 # RE2's own limit, of a compiled pattern with its states. If these fill it, each byte costs time for each instruction.
@@ -71,6 +73,11 @@ class Pattern:
         self._longest = max(4, _STEPS_PER_CALL // self._compiled.programsize)
         self.has_cut_lines = False
 
+    @classmethod
+    def of_name(cls, name: str) -> Pattern:
+        """Matches a name as a whole."""
+        return cls(rf"\b{name}\b") if name.isidentifier() else cls(name, fixed=True)
+
     def lines(self, text: str, most: int, deadline: float) -> Iterator[LineMatch]:
         """The first `most` lines with a match, in order. Raises TimeIsUp at `deadline` (`time.monotonic`)."""
         content = text.replace("\r\n", "\n").encode()
@@ -99,10 +106,26 @@ class Pattern:
             counted = first
             further = content.count(b"\n", first, last)
             before = content[first:start].decode()
-            shown = _shown(before, content[start:last].decode())
+            shown = cut_around(before, content[start:last].decode())
             yield LineMatch(line, line + further, len(before) + 1, shown)
             most -= 1
             at = last + 1
+
+    def spans(self, line: str, most: int = 20) -> list[tuple[int, int]]:
+        """Where the pattern matches in a line: first character, and the one after the last."""
+        content, found, at = line.encode(errors="replace")[:_LOOKED_AT], list[tuple[int, int]](), 0
+        for _ in range(5 * most):  # a pattern may match nothing everywhere
+            match = self._compiled.search(content, at) if len(found) < most else None
+            if match is None:
+                break
+            start, stop = match.span()
+            if stop > start and self._is_at_borders(content, start, stop):
+                before = len(content[:start].decode(errors="ignore"))
+                found.append((before, before + len(content[start:stop].decode(errors="ignore"))))
+            at = stop if stop > start else start + 1
+            if at > len(content):
+                break
+        return found
 
     def _end(self, content: bytes, at: int) -> int:
         """Where a call that starts at `at` ends: after a line, if the next one would take too long. A longer line is
@@ -158,7 +181,7 @@ def _is_part_of_word(character: str) -> bool:
     return any(len(words(f"a{each}")) != len(words(f"a {each}")) for each in unicodedata.normalize("NFKC", character))
 
 
-def _shown(before: str, after: str) -> str:
+def cut_around(before: str, after: str) -> str:
     """The text of lines before and after the start of a match, cut around it."""
     if len(before) + len(after) <= LONGEST_LINE:
         return before + after

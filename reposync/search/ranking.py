@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Final
 
+from reposync.content.languages import language_of
 from reposync.content.symbols import has_definitions
 from reposync.embedding.sparse import STOP_WORDS, name_parts, words
 from reposync.vectors.port import Candidate
@@ -21,8 +22,14 @@ _DEFINITION: Final = 0.35
 _FILE_NAME, _FOLDERS = 0.4, 0.3
 """Weights beside the fused score, whose best is 1: how much of the file's name the question says, and how much of the
 question the folders say."""
+_FILE: Final = 0.1
+"""What a second chunk of the same file adds to the best one, of its fused score: what is asked for is seldom in one
+place alone."""
+_FURTHER_PROSE: Final = 0.5
+"""The factor of further chunks of a file without definitions: ten results from one changelog are one answer."""
 _ENOUGH_SAID: Final = 0.2
-"""Of a question: a file's name that says less of it counts less. One word of a long sentence names no file."""
+"""The share of a question from which a file's name counts in full; one that says less of it counts less. One word of a
+long sentence names no file."""
 
 # How well a definition's name is matched.
 _WHOLE, _COMPOUND, _WORD, _PARTS, _RELATED = 1.0, 0.9, 0.5, 0.7, 0.3
@@ -34,15 +41,23 @@ _SHORTEST_PREFIX: Final = 4
 _SHORTEST_WORD: Final = 4
 _LONGEST_COMPOUND: Final = 4  # words
 _MAX_WORDS: Final = 64
-"""Of a question; it is a sentence, and what follows is a quotation."""
+"""The words of a question that are ranked by; it is a sentence, and what follows is a quotation."""
 
 _ASKING: Final = "all can do does get how i use used using we what when where which who why work works you"
 _QUESTION_WORDS: Final = STOP_WORDS | frozenset(_ASKING.split())
+_MARKS: Final = ".,;:?!()'\""
 _IDENTIFIER: Final = re.compile(r"[^\W\d]\w*(?:(?:::|\.|->|#)[^\W\d]\w*)*")
 _LOOKS_LIKE_CODE: Final = re.compile(r"[a-z][A-Z]|_|::|\w\.\w|->|[A-Z]{2}|\d")
 _LAST_NAME: Final = re.compile(r"::|\.|->|#")
 
-# Files that use what others define: pattern of the path, factor, and words of a question that asks for them.
+_CHANGELOG: Final = re.compile(
+    r"(?:^|/)(?:change-?logs?|changes|news|history|release[-_]?notes?|releases|what-?s-?new)(?:\.[^/]*)?$"
+    r"|(?:^|/)(?:change-?logs?|newsfragments|release[-_]?notes?|releases|what-?s-?new|\.changes?ets?)(?:\.d)?/",
+    re.IGNORECASE,
+)
+
+# Files that use what others define, or tell of it: pattern of the path, factor, and words of a question that asks for
+# them. A changelog is prose, too.
 _PRIORS: Final = (
     (
         re.compile(
@@ -64,11 +79,29 @@ _PRIORS: Final = (
         0.7,
         re.compile(r"\b(?:compat\w*|legacy|deprecated|vendor\w*|shims?|polyfills?|v1)\b", re.IGNORECASE),
     ),
+    (
+        _CHANGELOG,
+        0.75,
+        re.compile(r"\b(?:change-?logs?|changes|news|histor\w*|releas\w*|versions?|upgrad\w*)\b", re.IGNORECASE),
+    ),
+    (
+        re.compile(
+            r"\.(?:mdx?|markdown|rst|txt|adoc|textile|[1-9]|pod|rdoc|html?)$"
+            r"|(?:^|/)(?:readme|changelog|news|copying|licen[cs]e|authors|todo|contributing)[^/]*$",
+            re.IGNORECASE,
+        ),
+        0.8,
+        re.compile(
+            r"\b(?:doc\w*|readme|guides?|tutorials?|manuals?|explain\w*|licen[cs]e\w*|contribut\w*|pages?|website"
+            r"|typos?|wording|change-?logs?|releas\w*)\b",
+            re.IGNORECASE,
+        ),
+    ),
 )
 
 _NO_DEFINITION: Final = 0.7
-"""Of the fused score, for a chunk that defines nothing in a language with definitions: imports, names, calls. What the
-path adds is not changed: macros, tables and set-up code are answers, if the file is the right one."""
+"""The factor of the fused score for a chunk that defines nothing in a language with definitions: imports, names, calls.
+What the path adds is not changed: macros, tables and set-up code are answers, if the file is the right one."""
 
 
 class Question:
@@ -104,10 +137,39 @@ class Question:
         self.identifiers = frozenset(_whole(_LAST_NAME.split(each)[-1]) for each in named)
 
 
+def telling_words(text: str) -> str:
+    """The text without words that ask and say nothing: `where are sessions removed` -> `sessions removed`. All of it,
+    if nothing else is left."""
+    return " ".join(each for each in text.split() if each.strip(_MARKS).casefold() not in _QUESTION_WORDS) or text
+
+
 def ranked(question: Question, found: Sequence[Candidate]) -> list[Candidate]:
     """All of `found`, best first, their scores and parts completed."""
     # Stable: equal scores keep the order of the fusion.
-    return sorted((_scored(question, each) for each in found), key=lambda each: -each.score)
+    order = sorted((_scored(question, each) for each in found), key=_best_first)
+    best: dict[tuple[str, str], int] = {}
+    again: dict[int, float] = {}
+    for at, each in enumerate(order):
+        first = best.setdefault((each.version, each.path), at)
+        if first != at:
+            again[first] = max(again.get(first, 0.0), each.parts["words"] + each.parts["meaning"])
+            if not has_definitions(each.language):
+                order[at] = _with_factor(each, _FURTHER_PROSE)
+    for at, fused in again.items():
+        order[at] = _with_file(order[at], _FILE * fused)
+    return sorted(order, key=_best_first)
+
+
+def _best_first(chunk: Candidate) -> float:
+    return -chunk.score
+
+
+def _with_file(chunk: Candidate, file: float) -> Candidate:
+    return chunk.scored(chunk.score + file * chunk.parts["prior"], {**chunk.parts, "file": file})
+
+
+def _with_factor(chunk: Candidate, factor: float) -> Candidate:
+    return chunk.scored(chunk.score * factor, {**chunk.parts, "prior": chunk.parts["prior"] * factor})
 
 
 def _scored(question: Question, chunk: Candidate) -> Candidate:
@@ -153,6 +215,11 @@ def path_match(question: Question, path: str) -> float:
     return _FILE_NAME * match * enough + _FOLDERS * question.of_folders(folders)
 
 
+def is_changelog(path: str) -> bool:
+    """Whether the file tells what changed; code that is named so does not."""
+    return _CHANGELOG.search(path) is not None and not has_definitions(language_of(path.encode()))
+
+
 def path_prior(question: Question, path: str) -> float:
     """A factor of at most 1 for paths whose files seldom answer, unless the question asks for them."""
     return math.prod(question.priors[number] for number in _seldom_answers(path))
@@ -160,7 +227,7 @@ def path_prior(question: Question, path: str) -> float:
 
 @lru_cache(1 << 13)
 def _seldom_answers(path: str) -> list[int]:
-    """Those of `_PRIORS` that the path matches."""
+    """The entries of `_PRIORS` that the path matches."""
     return [number for number, (pattern, *_) in enumerate(_PRIORS) if pattern.search(path)]
 
 
@@ -174,7 +241,7 @@ def _coverage(question: Question, parts: Iterable[str]) -> float:
 
 
 def _near(asked: Mapping[str, Sequence[str]], part: str) -> dict[str, float]:
-    """Those of `asked`, by their first characters, that match `part` of a name, 0 to 1 each."""
+    """The words of `asked`, by their first characters, that match `part` of a name, 0 to 1 each."""
     return {each: match for each in asked.get(part[:_SHORTEST_PREFIX], ()) if (match := _match(part, each))}
 
 
@@ -183,7 +250,7 @@ def _says(asked: Mapping[str, Sequence[str]], part: str) -> float:
 
 
 def _match(one: str, other: str) -> float:
-    """Of two words that begin alike: 1 if they are the same, 0 if neither begins with the other."""
+    """How much two words that begin alike match: 1 if they are the same, 0 if neither begins with the other."""
     if one == other:
         return 1.0
     return _PREFIX_MATCH * (one.startswith(other) or other.startswith(one))

@@ -14,6 +14,7 @@ from reposync.content.model import Chunk
 from reposync.errors import FileIncomplete, FileNotIndexed, LinesNotFound, UsageError
 from reposync.finding import count_masks
 from reposync.next_steps import Sync, Verify
+from reposync.search.absence import file_not_indexed
 from reposync.search.documents import FileLines
 from reposync.search.scope import TRIES, IndexParts, index_missing, version_of
 from reposync.store.manifest import ManifestRow, Manifests
@@ -24,7 +25,6 @@ from reposync.words import url_of_lines, with_unprintable
 
 # A run replaces the points of a batch of files, and then their rows in the manifest.
 _WAIT_SECONDS: Final = 0.2
-_PLAIN_PATH: Final = re.compile(r"[\w./-]+")
 _LINES_OF_URL: Final = re.compile(r"#L[-\d]+$")
 
 
@@ -118,7 +118,7 @@ async def _stored_file(parts: ReadingParts, repository: str, path: str) -> _Stor
         if file is not None:
             return file
         if not points and (row is None or not row.chunks):
-            raise await _not_indexed(parts, version, repository, path, row)
+            raise await file_not_indexed(parts, version, repository, path, row)
         if attempt < TRIES:
             await asyncio.sleep(_WAIT_SECONDS)
     raise FileIncomplete(
@@ -177,27 +177,6 @@ def _is_ours(point: StoredPoint, version: str) -> bool:
     metadata = point.payload["metadata"]
     numbers = (metadata.get(key) for key in ("chunk_index", "start_line", "end_line"))
     return isinstance(metadata["blob_sha"], str) and all(is_count(each) for each in numbers)
-
-
-async def _not_indexed(
-    parts: ReadingParts, version: str, repository: str, path: str, row: ManifestRow | None
-) -> FileNotIndexed:
-    if row is not None and row.skip_reason:
-        reason = "it could not be read" if row.is_failed else row.skip_reason.replace("_", " ")
-        return FileNotIndexed(f"{path!r} of {repository} is not indexed: {reason}.")
-    near = await parts.manifests.near(version, path)
-    if near and all(each.startswith(f"{path.strip('/')}/") for each in near):
-        plain = [each for each in near if _PLAIN_PATH.fullmatch(each)]
-        remedy = f"It has {_listed(plain)}." if plain else "Give the path of a file."
-        return FileNotIndexed(f"{path!r} of {repository} is a folder.", remedy=remedy)
-    # A path can be a sentence, which an agent would take for ours.
-    near = [each for each in near if _PLAIN_PATH.fullmatch(each)]
-    remedy = f"Did you mean {_listed(near)}?" if near else "Give the path from the root of the repository."
-    return FileNotIndexed(f"The index of {repository} has no file {path!r}.", remedy=remedy)
-
-
-def _listed(paths: Sequence[str]) -> str:
-    return ", ".join(repr(each) for each in paths)
 
 
 def _lines(count: int) -> str:

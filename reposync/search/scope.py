@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,10 +36,10 @@ class IndexParts(Protocol):
 
     @property
     def live(self) -> LiveVersions:
-        """Of all repositories, also if `database` is limited."""
+        """The live versions of all repositories, also if `database` is limited."""
 
     def index(self, collection: str) -> QdrantIndex:
-        """Of a physical collection, or of an alias."""
+        """The index of a physical collection, or of an alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ async def scope_of(
     repository: str | Sequence[str] | None = None,
     ids: Collection[str] = (),
 ) -> Scope:
-    """Of one repository, of several, or of all that the database shows (None or empty): then only live versions, and
-    whether points with these `ids` may be shown. Raises RepositoryNotFound, RepositoryInactive, NothingIndexed if one
-    has no live version, and what index and store raise."""
+    """The scope of one repository, of several, or of all that the database shows (None or empty): then only live
+    versions, and whether points with these `ids` may be shown. Raises RepositoryNotFound, RepositoryInactive,
+    NothingIndexed if one has no live version, and what index and store raise."""
     if repository:
         names = [repository] if isinstance(repository, str) else dict.fromkeys(repository)
         found = [await version_of(parts, each) for each in names]
@@ -106,11 +106,12 @@ class LiveVersions:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._owners: Sequence[VersionOwner] = ()
+        self._owner_of: dict[str, str] = {}
         self._read_in: SearchScope | None = None
         self._of: dict[Visible, _Parted] = {}
 
     async def scope(self, visible: Visible, *, inactive: bool) -> Scope:
-        """Of the repositories that are visible. Raises StoreUnavailable."""
+        """The scope of the repositories that are visible. Raises StoreUnavailable."""
         every = await search_scope(self._database, inactive=inactive)
         for _ in range(TRIES):
             if self._read_in is not None and self._read_in.still_holds(every):
@@ -120,7 +121,12 @@ class LiveVersions:
             before, every = every, await search_scope(self._database, inactive=inactive)
             if before.still_holds(every):
                 self._owners, self._read_in, self._of = owners, every, {}
+                self._owner_of = {each.id: each.repository_id for each in owners}
         return self._scope(visible, every)
+
+    def repositories_of(self, versions: Iterable[str]) -> Visible:
+        """Those of these versions that belong to one, as of the last scope."""
+        return Visible(frozenset(self._owner_of[each] for each in versions if each in self._owner_of))
 
     def _scope(self, visible: Visible, every: SearchScope) -> Scope:
         if visible not in self._of:
@@ -164,14 +170,16 @@ async def version_of(parts: IndexParts, repository: str) -> SearchedVersion:
     """The live version. Raises as `scope_of`."""
     if live := await searched_version(parts.database, repository, inactive=with_inactive(parts)):
         return live
-    raise NothingIndexed(
-        f"Nothing of {repository!r} is indexed yet.",
-        next_steps=[Sync(repository)],
-    )
+    raise _not_indexed(NothingIndexed(f"Nothing of {repository!r} is indexed yet.", next_steps=[Sync(repository)]))
 
 
 def nothing_indexed() -> NothingIndexed:
-    return NothingIndexed("Nothing is indexed yet.", next_steps=[Sync()])
+    return _not_indexed(NothingIndexed("Nothing is indexed yet.", next_steps=[Sync()]))
+
+
+def _not_indexed(error: NothingIndexed) -> NothingIndexed:
+    error.details = {"reason": "not_indexed"}  # as `Missing` has it
+    return error
 
 
 def index_missing(what: str = "search") -> IndexUnavailable:

@@ -109,8 +109,8 @@ class MatchedLines:
         return Snippet(start_line + first, shown, start_line + best)
 
     def _definition(self, definitions: Sequence[Symbol], best: int) -> tuple[int, int]:
-        """Of the one whose own line matches best, then of the smallest around the line `best`: its first line, and the
-        one after its last."""
+        """The lines of the definition whose own line matches best, else of the smallest around the line `best`: its
+        first line, and the one after its last."""
         places = [
             (each.start_line - self._start_line, min(each.end_line + 1 - self._start_line, len(self._lines)))
             for each in definitions

@@ -29,7 +29,7 @@ from reposync.http_client import HttpRefused, TransientFailure
 from reposync.outgoing import OtherServer, RequestObserver
 from reposync.sources.gitlab_blobs import RestBlobs
 from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient, Refusal
-from reposync.sources.gitlab_listing import Listing, commit_of
+from reposync.sources.gitlab_listing import Listing, commit_of, merged_request
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import UnreadableBlobs, first_paths, no_tip
 from reposync.sources.port import (
@@ -38,12 +38,14 @@ from reposync.sources.port import (
     Commit,
     CommitRewritten,
     GitLabProject,
+    MergedRequest,
+    PastCommit,
     Source,
     Tree,
     TreeEntry,
     link_to,
 )
-from reposync.sources.smart_http import MAX_MISSING, FetchRefused, UploadPack
+from reposync.sources.smart_http import MAX_MISSING, FetchRefused, UploadPack, received_history
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +180,36 @@ class GitLabSource(Source):
             return await self._server.ancestry(project, commit, tip, doing=self._reading("history"))
         except HttpRefused as refused:
             raise await self._explained(refused) from refused
+
+    async def history(self, tip: str, most: int) -> list[PastCommit]:
+        """One git fetch of commits and trees."""
+        await self.project_id()
+        while self._git_refused is None:
+            try:
+                return await received_history(await self._upload_pack(), tip, most)
+            except _NO_GIT as error:
+                await self._after_failure(error)
+        raise SourceError(
+            f"The history of {self._name} is read by git, which {self._server.url} refuses: {self._git_refused}.",
+            remedy="Allow git over HTTP for this token; it needs the scope read_repository.",
+        )
+
+    async def merged_requests(self, most: int) -> list[MergedRequest]:
+        """One call for a hundred."""
+        number, found = await self.project_id(), list[MergedRequest]()
+        query = {"state": "merged", "order_by": "created_at", "sort": "desc", "per_page": PAGE_ROWS}
+        path, doing = f"/projects/{number}/merge_requests", self._reading("merge requests")
+        try:
+            async with aclosing(self._server.pages("api_merge_requests", path, query, doing=doing)) as pages:
+                async for page in pages:
+                    found += filter(None, map(merged_request, page.rows))
+                    if len(found) >= most:
+                        break
+        except HttpRefused as refused:
+            # The project has none, or this token may not see them: its commits are there all the same.
+            if refused.status not in (403, 404):
+                raise await self._explained(refused) from refused
+        return found[:most]
 
     async def successor(self) -> int:
         """The number of the project that has taken the path of the recorded one. Raises SourceGone if there is none,

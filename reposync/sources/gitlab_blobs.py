@@ -16,6 +16,7 @@ from reposync.http_client import HttpRefused, TransientFailure
 from reposync.sources.gitlab_client import MAX_CALLS, GitLabClient, Refusal, declared_bytes, header_number
 from reposync.sources.objects import BLOB, hash_name, object_sha
 from reposync.sources.port import Blob
+from reposync.supervision import end
 
 # After so many blobs of which none was right, the read is given up. Each costs four requests and 2 s of
 # pauses, so that this many take about a minute over 4 connections.
@@ -26,7 +27,7 @@ _UNCOMPRESSED = {"Accept-Encoding": "identity"}
 
 
 class RestBlobs:
-    """Of the project `number`, called `name` in messages. `ref`: a commit or branch that has the files."""
+    """The blobs of the project `number`, called `name` in messages. `ref`: a commit or branch that has the files."""
 
     def __init__(self, server: GitLabClient, number: int, name: str, ref: str) -> None:
         self._server = server
@@ -72,9 +73,7 @@ class RestBlobs:
                         any_read = True
                         yield blob
         finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await end(*running)
 
     def _raw_blob(self, max_bytes: int, sha: str, path: bytes, client: gitlab.Gitlab) -> Blob:
         """Reads at most `max_bytes`. What is longer cannot be hashed, so the size of the file in its commit is read to

@@ -24,7 +24,7 @@ from pydantic import SecretStr
 from requests.adapters import BaseAdapter
 
 from reposync import __version__
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.errors import SourceCorrupt, SourceDenied, SourceError, SourceGone
 from reposync.http_client import HttpClient, HttpRefused, TransientFailure
 from reposync.outgoing import (

@@ -9,8 +9,9 @@ from typing import Any
 
 from reposync.errors import SourceCorrupt, SourceError
 from reposync.sources.objects import COMMIT, MAX_TREE_ENTRIES, TREE_MODE, hash_name, object_sha, tree_sha
-from reposync.sources.port import Commit, TreeEntry, path_text
+from reposync.sources.port import Commit, MergedRequest, TreeEntry, first_line, path_text
 
+MAX_DESCRIPTION_CHARS = 20_000
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -124,9 +125,23 @@ def commit_of(found: Mapping[str, Any]) -> Commit:
         sha, when = found["id"], datetime.fromisoformat(found["committed_date"])
         if not is_object_name(sha):
             raise ValueError("no object name")
-        return Commit(sha, when.replace(tzinfo=when.tzinfo or UTC).astimezone(UTC))
+        title, author = first_line(found.get("title")), first_line(found.get("author_name"))
+        return Commit(sha, when.replace(tzinfo=when.tzinfo or UTC).astimezone(UTC), title, author)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise SourceCorrupt("GitLab's answer about the head is no commit: its `id` or date is invalid.") from error
+
+
+def merged_request(row: Any) -> MergedRequest | None:
+    """From GitLab's JSON. None if no single commit brought all of its changes, as after a fast-forward merge."""
+    if not isinstance(row, Mapping):
+        return None
+    commit = row.get("merge_commit_sha") or row.get("squash_commit_sha")
+    author, number, description = row.get("author"), row.get("iid"), row.get("description")
+    if not is_object_name(commit) or not isinstance(number, int) or row.get("state") != "merged":
+        return None
+    name = author.get("username") if isinstance(author, Mapping) else ""
+    text = description[:MAX_DESCRIPTION_CHARS] if isinstance(description, str) else ""
+    return MergedRequest(number, first_line(row.get("title")), text, first_line(name), str(commit))
 
 
 def is_object_name(text: object) -> bool:

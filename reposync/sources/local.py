@@ -20,9 +20,20 @@ from dulwich.refs import HEADREF, SYMREF, Ref, SymrefLoop
 from dulwich.repo import BaseRepo, Repo, UnsupportedExtension, UnsupportedVersion
 
 from reposync.errors import SourceCorrupt, SourceError
+from reposync.sources.history import read_history
 from reposync.sources.object_stores import ObjectDirectories
 from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, first_paths, no_tip, read_steps
-from reposync.sources.port import Ancestry, Blob, Commit, CommitAmbiguous, LocalGit, Source, Tree, TreeEntry
+from reposync.sources.port import (
+    Ancestry,
+    Blob,
+    Commit,
+    CommitAmbiguous,
+    LocalGit,
+    PastCommit,
+    Source,
+    Tree,
+    TreeEntry,
+)
 
 T = TypeVar("T")
 
@@ -76,6 +87,13 @@ class LocalGitSource(Source):
             return Ancestry.TOO_FAR
         finally:
             # The caller may be gone: the thread ends at its next commit.
+            stop.set()
+
+    async def history(self, tip: str, most: int) -> list[PastCommit]:
+        stop = threading.Event()
+        try:
+            return await self._in_thread(lambda: read_history(self._open()[1], tip, most, stop))
+        finally:
             stop.set()
 
     async def close(self) -> None:

@@ -75,6 +75,15 @@ class ObjectStore(ABC):
             else:
                 yield Blob(place.sha, found.size_bytes, found.content)
 
+    def content(self, sha: str, kind: int) -> bytes | None:
+        """The content of a commit or tree; None if it is missing. Raises SourceCorrupt."""
+        try:
+            return self._contents([sha], kind)[sha]
+        except SourceCorrupt as error:
+            if isinstance(error.__cause__, ObjectMissing):
+                return None
+            raise
+
     @abstractmethod
     def _locate(self, shas: Sequence[str]) -> list[Place]:
         """Where the objects are, in the order in which they are read fastest."""

@@ -16,7 +16,7 @@ from dulwich.objects import parse_tree
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
 from reposync.ordering import in_order
-from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry, path_text
+from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry, first_line, path_text
 
 COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
 KIND_NAMES = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
@@ -76,7 +76,10 @@ def parse_commit(sha: str, content: bytes) -> tuple[Commit, str]:
     """A commit object as `Commit` and the sha of its root tree. Raises SourceCorrupt."""
     try:
         parsed = DulwichCommit.from_string(content)
-        return Commit(sha, aware_time(parsed.commit_time)), parsed.tree.decode("ascii")
+        author = parsed.author.partition(b" <")[0].decode("utf-8", "replace")
+        title = first_line(parsed.message.decode("utf-8", "replace"))
+        commit = Commit(sha, aware_time(parsed.commit_time), title, first_line(author))
+        return commit, parsed.tree.decode("ascii")
     except Exception as error:  # dulwich's parser raises many kinds
         raise SourceCorrupt(f"Commit {sha} cannot be read: {error}") from error
 

@@ -13,7 +13,7 @@ from urllib.parse import quote_from_bytes
 
 from pydantic import SecretStr
 
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.errors import SourceUnavailable, UsageError
 from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.paths import path_bytes as path_bytes
@@ -21,14 +21,21 @@ from reposync.paths import path_text as path_text
 
 SUBMODULE_MODE = 0o160000
 SYMLINK_MODE = 0o120000
+MAX_TITLE_CHARS = 300
+MAX_CHANGES = 50
+"""A past commit that changes more files is not compared to its end."""
+_READ_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit: `sha` is 40 (or 64) lower-case hex digits, `committed_at` the committer's date, aware UTC."""
+    """A commit: `sha` is 40 (or 64) lower-case hex digits, `committed_at` the committer's date, aware UTC. `title`, the
+    first line of its message, and `author` are bounded, and empty if the source has not sent them."""
 
     sha: str
     committed_at: datetime
+    title: str = field(default="", compare=False)
+    author: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,45 @@ class Blob:
     sha: str
     size_bytes: int
     content: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file before and after a commit; None: there was none. The paths differ if it was only moved."""
+
+    before: TreeEntry | None
+    after: TreeEntry | None
+
+
+@dataclass(frozen=True, slots=True)
+class PastCommit:
+    """`changes`: compared with its first parent; None if there is none to compare with: it is the first commit, or the
+    clone does not have it. `has_more`: it changed more than MAX_CHANGES files, and these are some of them."""
+
+    sha: str
+    parents: tuple[str, ...]
+    author: str
+    email: str
+    subject: str
+    message: str
+    changes: tuple[FileChange, ...] | None
+    has_more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRequest:
+    """`commit`: which brought all of its changes to the branch: the merge, or the squashed commit."""
+
+    number: int
+    title: str
+    description: str
+    author: str
+    commit: str
+
+
+def first_line(text: object) -> str:
+    """The first line of a message or a name, which its writer decides: bounded."""
+    return text[:_READ_CHARS].strip().partition("\n")[0].strip()[:MAX_TITLE_CHARS] if isinstance(text, str) else ""
 
 
 class Ancestry(StrEnum):
@@ -132,6 +178,15 @@ class Source(Protocol):
         """The relation of `commit` (7 to 64 lower-case hex digits, abbreviated if unique) to `tip` (a full name).
         Without a tip it is NOT_CONTAINED if the commit exists. Also raises CommitAmbiguous."""
         return Ancestry.CONTAINED if tip is not None and tip.startswith(commit) else Ancestry.UNKNOWABLE
+
+    async def history(self, tip: str, most: int) -> list[PastCommit]:
+        """The last `most` commits that the commit `tip` contains, newest first; fewer if the server or the clone does
+        not have them. Empty if `tip` is not there any more."""
+        ...
+
+    async def merged_requests(self, most: int) -> list[MergedRequest]:
+        """The last merge requests that were merged, newest first; empty if this server has none, or hides them."""
+        return []
 
     async def close(self) -> None:
         """Release connections, threads and temporary files."""

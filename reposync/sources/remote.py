@@ -11,8 +11,8 @@ from reposync.http_client import HttpRefused
 from reposync.outgoing import RequestObserver
 from reposync.sources.object_stores import ReceivedPack, SpoolFull
 from reposync.sources.objects import HEADS, UnreadableBlobs, branch_name, first_paths, no_tip, read_steps
-from reposync.sources.port import Blob, Commit, RemoteGit, Source, Tree, TreeEntry
-from reposync.sources.smart_http import FetchRefused, UploadPack
+from reposync.sources.port import Blob, Commit, PastCommit, RemoteGit, Source, Tree, TreeEntry
+from reposync.sources.smart_http import FetchRefused, UploadPack, received_history
 
 
 class RemoteGitSource(Source):
@@ -89,6 +89,10 @@ class RemoteGitSource(Source):
                 where=self._url,
                 remedy="Check the proxy in between. Without one, the server's administrator can check the repository.",
             )
+
+    async def history(self, tip: str, most: int) -> list[PastCommit]:
+        with self._explained():
+            return await received_history(self._server, tip, most)
 
     async def close(self) -> None:
         self._drop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -26,10 +27,12 @@ from reposync.outgoing import (
     printable,
     validate_transport,
 )
+from reposync.sources.history import read_history
 from reposync.sources.object_stores import ReceivedPack, SpoolFull
 from reposync.sources.objects import read_steps
 from reposync.sources.packs import PackDamaged
-from reposync.sources.port import Blob, RemoteGit
+from reposync.sources.port import Blob, PastCommit, RemoteGit
+from reposync.supervision import in_thread
 
 SOURCE_ERRORS = ErrorKinds(SourceError, SourceUnavailable, SourceCorrupt)
 
@@ -234,6 +237,24 @@ class UploadPack:
         if not reader.complete or not packets or packets[-1] is not None:
             raise TransientFailure("the answer was cut short", corrupt=True)
         return [line.rstrip(b"\n") for line in packets if line is not None]
+
+
+async def received_history(server: UploadPack, tip: str, most: int) -> list[PastCommit]:
+    """As `Source.history` says, in one request: of commits and trees, if the server can leave out blobs. Raises what
+    `fetch` raises."""
+    filters = (await server.capabilities()).filters
+    try:
+        pack = await server.fetch([tip], depth=most, filter_spec="blob:none" if filters else None)
+    except FetchRefused as error:
+        if (missing := _NOT_OUR_REF.search(str(error))) is not None and missing[1] == tip:
+            return []
+        raise
+    stop = threading.Event()
+    try:
+        return await in_thread(lambda: read_history(pack, tip, most, stop))
+    finally:
+        stop.set()
+        pack.close()
 
 
 async def _pack_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

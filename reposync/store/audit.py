@@ -13,7 +13,7 @@ from sqlalchemy import Text, cast, delete, select, tuple_
 
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Stored
-from reposync.store.tables import AUDIT, AuditEntry
+from reposync.store.people_tables import AUDIT, AuditEntry
 
 PURGE_BATCH = 1_000
 _COLUMNS = tuple(AUDIT.c[name] for name in AuditEntry.model_fields)
@@ -21,7 +21,7 @@ _COLUMNS = tuple(AUDIT.c[name] for name in AuditEntry.model_fields)
 
 class AuditLog(Stored):
     async def add(self, entries: Sequence[AuditEntry]) -> None:
-        """Those that are there already, because the end of an earlier call is unknown, stay as they are."""
+        """Entries that are there already, because the end of an earlier call is unknown, stay as they are."""
         if entries:
             new = self._database.insert(AUDIT).on_conflict_do_nothing()
             async with self._database.write() as connection:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self, cast
 
 from pydantic import ConfigDict
-from sqlalchemy import JSON, MetaData, Row, Text
+from sqlalchemy import JSON, MetaData, Row, Table, Text, inspect
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.types import TypeDecorator
 from sqlmodel import SQLModel
@@ -40,6 +40,12 @@ class Record(SQLModel):
     def of(cls, row: Row[Any]) -> Self:
         """Not validated: the database did that. Columns that are no fields are left out."""
         return cast(Self, cls.model_construct(_fields_set=set(), **row._mapping))
+
+
+def table_of(rows: type[SQLModel]) -> Table:
+    """The table that the record `rows` declares."""
+    table: Table = inspect(rows).local_table
+    return table
 
 
 def sanitize_text(text: str) -> str:

@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, Select, delete, exists, func, insert, or_,
 from reposync.errors import RepoSyncError
 from reposync.store.columns import truncate
 from reposync.store.database import Connection, Stored
+from reposync.store.people_tables import CREDENTIALS, GRANTS, OAUTH_CLIENTS, Credential, GitLabGrant, OAuthClient
 from reposync.store.status import CredentialKind
-from reposync.store.tables import CREDENTIALS, GRANTS, OAUTH_CLIENTS, Credential, GitLabGrant, OAuthClient
 
 USE_SECONDS = 60.0
 """How exact `last_used_at` is: a credential costs one write in this time at most."""
@@ -46,7 +46,7 @@ class Held:
 
 
 def _is_of(gitlab: str, user_id: int) -> ColumnElement[bool]:
-    """Of credentials: that they stand for this person."""
+    """The condition that credentials stand for this person."""
     own = select(GRANTS.c.id).where(GRANTS.c.gitlab == gitlab, GRANTS.c.user_id == user_id)
     return CREDENTIALS.c.connection_id.in_(own)
 
@@ -119,7 +119,7 @@ class Credentials(Stored):
         return True
 
     async def own(self, gitlab: str, user_id: int, kinds: Collection[CredentialKind]) -> list[Credential]:
-        """Of this person, the newest first."""
+        """The credentials of this person, the newest first."""
         query = select(CREDENTIALS).where(_is_of(gitlab, user_id), self._valid(), CREDENTIALS.c.used_at.is_(None))
         query = query.where(CREDENTIALS.c.kind.in_([kind.value for kind in kinds]))
         rows = await self._database.rows(query.order_by(CREDENTIALS.c.created_at.desc()).limit(_MAX_LISTED))

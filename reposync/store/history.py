@@ -6,13 +6,14 @@ import asyncio
 import re
 import time
 from collections.abc import Collection, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     ScalarSelect,
     Select,
+    and_,
     case,
     delete,
     func,
@@ -27,11 +28,15 @@ from reposync.errors import CANNOT_HERE, LOCKED, RunAmbiguous, RunNotFound
 from reposync.next_steps import ShowHistory
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Stored
-from reposync.store.repositories import unknown_repository
-from reposync.store.run import QueueFigures, Run, RunCount, RunProblem, parse_cursor
+from reposync.store.repository_rows import unknown_repository
+from reposync.store.run import QueueFigures, Run, RunChange, RunCount, RunFilter, RunMark, RunProblem, parse_cursor
+from reposync.store.run_log import RunLogLine
 from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
+    CHANGES,
     CLAIM_ORDER,
+    IS_NOT_IDLE,
+    LOG_LINES,
     PROBLEMS,
     REPOSITORIES,
     RUNS,
@@ -65,21 +70,26 @@ class RunHistory(Stored):
         limit: int = 50,
         before: str | None = None,
         *,
-        trigger: RunTrigger | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        oldest_first: bool = False,
+        **conditions: Any,
     ) -> list[Run]:
-        """Newest first, at most 1,000. `repository`: its current name, or the last one of a removed one. `since`
-        (inclusive) and `until` (exclusive) apply to `queued_at`. `before`: the `cursor` of the last run of the page
-        before; runs that were queued since then do not shift the pages. Raises UsageError for an invalid cursor."""
-        query = select(RUNS)
+        """Newest first, at most 1,000. `conditions`: fields of `RunFilter`. `before`: the `cursor` of the last run of
+        the page before; runs that were queued since then do not shift the pages. Raises UsageError for an invalid
+        cursor."""
+        wanted = RunFilter(repository=repository, **conditions)
+        since, until, trigger = wanted.since, wanted.until, wanted.trigger
+        query = narrowed(select(RUNS), wanted)
+        # One bound at the side of the cursor, the narrower one: with both, SQLite starts at the wider one, and reads
+        # all runs up to the cursor.
+        cursor = parse_cursor(before) if before is not None else None
+        key = tuple_(RUNS.c.queued_at, RUNS.c.id)
+        if oldest_first and cursor is not None and (since is None or cursor[0] >= since):
+            query, since = query.where(key > tuple_(*cursor)), None
+        elif cursor is not None and not oldest_first and (until is None or cursor[0] < until):
+            query, until = query.where(key < tuple_(*cursor)), None
         if since is not None:
             query = query.where(RUNS.c.queued_at >= since)
-        # One upper bound, the lower one: with both, SQLite starts at `until`, and reads all runs up to the cursor.
-        cursor = parse_cursor(before) if before is not None else None
-        if cursor is not None and (until is None or cursor[0] < until):
-            query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) < tuple_(*cursor))
-        elif until is not None:
+        if until is not None:
             query = query.where(RUNS.c.queued_at < until)
         statuses = [status] if isinstance(status, RunStatus) else None if status is None else sorted(set(status))
         if trigger is not None:
@@ -90,12 +100,13 @@ class RunHistory(Stored):
             query = query.where(column == literal_column(f"'{RunTrigger(trigger).value}'"))
             statuses = sorted(RunStatus) if statuses is None else statuses  # the index over triggers is also by status
         if statuses is None:
-            page = _newest(_of_repository(query, RUNS.c.repository, repository), limit)
+            page = _newest(_of_repository(query, RUNS.c.repository, repository), limit, oldest_first)
         elif statuses:
             # The newest of one page for each status, which is one range of the index. With a list of them in the
             # condition, both databases would read and sort all runs with the rarer ones.
-            pages = [select(_newest(each, limit).subquery()) for each in _by_status(query, statuses, repository)]
-            page = _newest(select(union_all(*pages).subquery()), limit) if len(pages) > 1 else pages[0]
+            parts = _by_status(query, statuses, repository, hides_idle=wanted.hides_idle)
+            pages = [select(_newest(each, limit, oldest_first).subquery()) for each in parts]
+            page = _newest(select(union_all(*pages).subquery()), limit, oldest_first) if len(pages) > 1 else pages[0]
         else:
             return []
         return await self._runs(page)
@@ -126,6 +137,32 @@ class RunHistory(Stored):
             of_each = of_each.where(REPOSITORIES.c.id.in_(identities))
         return {run.repository_id: run for run in await self._runs(select(RUNS).where(RUNS.c.id.in_(of_each)))}
 
+    async def strips(self, identities: Collection[str], limit: int = 20) -> dict[str, list[RunMark]]:
+        """The newest runs of each of these repositories, at most `limit`, by repository id."""
+        run, earlier = RUNS.c, RUNS.alias()
+        # The run that is `limit` back bounds a range of the index of each repository. A window function would read all
+        # of its runs, and SQLite has no lateral joins.
+        bound = (
+            select(earlier.c.queued_at)
+            .where(earlier.c.repository_id == REPOSITORIES.c.id)
+            .order_by(earlier.c.queued_at.desc(), earlier.c.id.desc())
+            .offset(limit - 1)
+            .limit(1)
+            .correlate(REPOSITORIES)
+            .scalar_subquery()
+        )
+        is_recent = run.queued_at >= func.coalesce(bound, datetime.fromtimestamp(0, UTC))
+        is_unchanged = and_(status_is(RunStatus.COMPLETED), run.files_processed + run.files_deleted == 0)
+        columns = run.id, run.repository_id, run.status, run.queued_at, run.files_failed, is_unchanged
+        query = select(*columns).join_from(REPOSITORIES, RUNS, and_(run.repository_id == REPOSITORIES.c.id, is_recent))
+        query = query.where(REPOSITORIES.c.id.in_(sorted(identities))).order_by(run.queued_at.desc(), run.id.desc())
+        found: dict[str, list[RunMark]] = {}
+        for row in await self._database.rows(query):
+            marks = found.setdefault(row.repository_id, [])
+            if len(marks) < limit:
+                marks.append(RunMark(*row))
+        return found
+
     async def latest_statuses(self, among: Collection[RunStatus]) -> dict[str, RunStatus | str]:
         """Name -> status of the newest run, for each registered repository with one of these statuses."""
         newest = _of_newest_run(RUNS.c.status)
@@ -155,7 +192,7 @@ class RunHistory(Stored):
         return [Run.of(row) for row in rows if (row.not_before - row.since).total_seconds() >= seconds]
 
     async def by_hour(self, since: datetime) -> list[RunCount]:
-        """Of the runs that were queued since then."""
+        """Count the runs that were queued since then, by hour."""
         text_hour = func.strftime("%Y-%m-%dT%H:00:00+00:00", RUNS.c.queued_at)
         hour = func.date_trunc("hour", RUNS.c.queued_at) if self._database.is_postgresql else text_hour
         lacks_files = (RUNS.c.status == RunStatus.COMPLETED) & (RUNS.c.files_failed > 0)
@@ -188,14 +225,54 @@ class RunHistory(Stored):
         rows = await self._database.rows(query.order_by(func.count().desc(), PROBLEMS.c.reason))
         return {row[0]: row[1] for row in rows}
 
+    async def changes(
+        self, run_id: str, limit: int = 100, *, after: str | None = None, change: str | None = None
+    ) -> list[RunChange]:
+        """By path. `after`: the path of the last one of the page before. `change`: only of this kind."""
+        query = select(CHANGES.c.path, CHANGES.c.change).where(CHANGES.c.run_id == run_id)
+        if change is not None:
+            query = query.where(CHANGES.c.change == change)
+        if after is not None:
+            query = query.where(CHANGES.c.path > after)
+        rows = await self._database.rows(query.order_by(CHANGES.c.path).limit(max(0, min(limit, MAX_PAGE))))
+        return [RunChange(*row) for row in rows]
+
+    async def count_changes(self, run_id: str) -> dict[str, int]:
+        """How many are listed, by kind."""
+        query = select(CHANGES.c.change, func.count()).where(CHANGES.c.run_id == run_id).group_by(CHANGES.c.change)
+        return {row[0]: row[1] for row in await self._database.rows(query)}
+
+    async def log_lines(
+        self, run_id: str, limit: int = 100, *, after: tuple[int, int] | None = None
+    ) -> list[RunLogLine]:
+        """What daemons logged about the run, oldest first. `after`: attempt and number of the last line of the page
+        before."""
+        columns = LOG_LINES.c
+        query = select(columns.attempt, columns.number, columns.at, columns.level, columns.text)
+        query = query.where(columns.run_id == run_id)
+        if after is not None:
+            query = query.where(tuple_(columns.attempt, columns.number) > tuple_(*after))
+        rows = await self._database.rows(
+            query.order_by(columns.attempt, columns.number).limit(max(0, min(limit, MAX_PAGE)))
+        )
+        return [RunLogLine(*row) for row in rows]
+
+    async def commit_words(self, repository_id: str, commit: str) -> tuple[str, str] | None:
+        """Title and author of a commit that one of the newest 100 runs of the repository is at, if they are known."""
+        run = RUNS.c
+        latest = _newest(select(RUNS).where(run.repository_id == repository_id), 100).subquery().c
+        query = select(latest.commit_title, latest.commit_author).where(latest.commit_after == commit)
+        rows = await self._database.rows(query.where(latest.commit_title.is_not(None)).limit(1))
+        return next(((row[0], row[1] or "") for row in rows), None)
+
     async def past_names(self, identities: Collection[str]) -> dict[str, str]:
         """The latest name in the log of each of these repository ids that has runs."""
         mine = select(RUNS.c.repository_id, RUNS.c.repository).where(RUNS.c.repository_id.in_(identities))
         return {row[0]: row[1] for row in await self._database.rows(mine.order_by(RUNS.c.queued_at))}
 
     async def purge(self, before: datetime, *, batch: int = PURGE_BATCH) -> int:
-        """Delete the runs that ended before that time, with their problems. Blocked runs stay. Returns how many runs.
-        `batch`: runs in one transaction."""
+        """Delete the runs that ended before that time, with their problems, changes and lines. Blocked runs stay.
+        Returns how many runs. `batch`: runs in one transaction."""
         count = 0
         async with self._database.write() as connection:
             await self._correct_future_times(connection)
@@ -258,14 +335,34 @@ def no_such_run(run_id: str) -> RunNotFound:
     return RunNotFound(f"No run has the id {run_id!r}.", next_steps=[ShowHistory()])
 
 
-def _by_status(runs: Select[Any], statuses: Collection[RunStatus], repository: str | None) -> Iterator[Select[Any]]:
+def narrowed(runs: Select[Any], wanted: RunFilter) -> Select[Any]:
+    """With the conditions that every kind of query has in the same form."""
+    if wanted.hides_idle:
+        runs = runs.where(IS_NOT_IDLE)
+    if wanted.code is not None:
+        runs = runs.where(RUNS.c.error_code == sanitize_text(wanted.code))
+    if wanted.commit is not None:
+        # A range and not LIKE, for which a database whose collation is not C has no index. Commits are hexadecimal.
+        runs = runs.where(RUNS.c.commit_after >= wanted.commit, RUNS.c.commit_after < f"{wanted.commit}g")
+    if wanted.worker is not None:
+        runs = runs.where(RUNS.c.worker.startswith(sanitize_text(wanted.worker), autoescape=True))
+    return runs
+
+
+def _by_status(
+    runs: Select[Any], statuses: Collection[RunStatus], repository: str | None, *, hides_idle: bool
+) -> Iterator[Select[Any]]:
     if active := ACTIVE.intersection(statuses):
         few = runs.where(is_active(), status_is(*active))
         # Not by the index over names: SQLite, which has no statistics, would search all runs of the repository.
         yield _of_repository(few, RUNS.c.repository.concat(""), repository)
     for status in statuses:
         if status not in ACTIVE:
-            yield _of_repository(runs.where(is_over(), status_is(status)), RUNS.c.repository, repository)
+            over = runs.where(is_over(), status_is(status))
+            if hides_idle and status is RunStatus.COMPLETED:
+                # Not by the index over statuses: SQLite would pass over all that had nothing to do.
+                over = runs.where(RUNS.c.status.concat("") == status.value)
+            yield _of_repository(over, RUNS.c.repository, repository)
 
 
 def _of_repository(runs: Select[Any], column: ColumnElement[str], name: str | None) -> Select[Any]:
@@ -278,6 +375,7 @@ def _of_newest_run(column: ColumnElement[Any]) -> ScalarSelect[Any]:
     return newest.with_only_columns(column).correlate(REPOSITORIES).scalar_subquery()
 
 
-def _newest(runs: Select[Any], limit: int) -> Select[Any]:
+def _newest(runs: Select[Any], limit: int, oldest_first: bool = False) -> Select[Any]:
     columns = runs.selected_columns
-    return runs.order_by(columns.queued_at.desc(), columns.id.desc()).limit(max(0, min(limit, MAX_PAGE)))
+    keys = (columns.queued_at, columns.id)
+    return runs.order_by(*(keys if oldest_first else (key.desc() for key in keys))).limit(max(0, min(limit, MAX_PAGE)))

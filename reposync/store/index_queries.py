@@ -22,6 +22,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     null,
+    or_,
     select,
     text,
     union_all,
@@ -30,7 +31,8 @@ from sqlalchemy import (
 from reposync.errors import RepositoryInactive
 from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Database
-from reposync.store.repositories import unknown_repository
+from reposync.store.repository import RepositoryGlance
+from reposync.store.repository_rows import unknown_repository
 from reposync.store.tables import FILES, HAS_LEFT, REPOSITORIES, VERSIONS, VersionState
 
 _LIVE: ColumnElement[str] = literal_column("'live'")
@@ -151,7 +153,7 @@ class VersionOwner(NamedTuple):
 
 
 async def version_owners(database: Database) -> list[VersionOwner]:
-    """Of all live versions."""
+    """The owners of all live versions."""
     query = select(VERSIONS.c.id, VERSIONS.c.repository_id, VERSIONS.c.physical).where(VERSIONS.c.state == _LIVE)
     return [VersionOwner(*row) for row in await database.rows(query)]
 
@@ -191,6 +193,65 @@ async def live_versions(
     return [LiveVersion(*row) for row in await database.rows(query)]
 
 
+class UnfinishedRepository(NamedTuple):
+    """A repository whose index lacks its newest known commit, or that has none (`is_live` is false)."""
+
+    name: str
+    is_live: bool
+
+
+async def unfinished_repositories(
+    database: Database, names: Collection[str] = (), *, limit: int = 20, inactive: bool = False
+) -> list[UnfinishedRepository]:
+    """Those without an index first. `names`: only of these."""
+    each = REPOSITORIES.c
+    is_live = each.live_version.is_not(None)
+    lags = and_(each.head_commit.is_not(None), func.coalesce(each.last_commit, "") != each.head_commit)
+    query = select(each.name, is_live.label("is_live")).where(or_(~is_live, lags)).order_by("is_live", each.name)
+    if not inactive:
+        query = query.where(~_IS_INACTIVE)
+    if names:
+        query = query.where(each.name.in_([sanitize_text(name) for name in names]))
+    return [UnfinishedRepository(row.name, bool(row.is_live)) for row in await database.rows(query.limit(limit))]
+
+
+class LeftOutFile(NamedTuple):
+    """A file of a commit that a rule excludes from the index."""
+
+    repository: str
+    path: str
+    reason: str
+
+
+async def left_out_files(
+    database: Database,
+    names: Collection[str] = (),
+    *,
+    path: str | None,
+    most_repositories: int,
+    inactive: bool = False,
+    limit: int = 20_000,
+) -> list[LeftOutFile]:
+    """By repository and path; of all repositories if no name is given. `path`: only this one; without it, nothing is
+    read if there are more than `most_repositories`. A file that could not be read is none of them."""
+    versions = await live_versions(database, names, inactive=inactive) if path is None else []
+    if len(versions) > most_repositories:
+        return []
+    each, live, file = REPOSITORIES.c, VERSIONS.c, FILES.c
+    of_live = and_(live.repository_id == each.id, live.state == _LIVE)
+    query = select(each.name, func.coalesce(file.long_path, file.path), file.skip_reason)
+    query = query.join_from(REPOSITORIES, VERSIONS, of_live).join(FILES, file.version_id == live.id)
+    query = query.where(file.skip_reason.is_not(None), file.skip_reason != "failed")
+    if path is None:
+        query = query.where(live.id.in_([version.id for version in versions]))
+    else:
+        query = query.where(file.path == path_key(path))
+        query = query if inactive else query.where(~_IS_INACTIVE)
+        query = query.where(each.name.in_([sanitize_text(name) for name in names])) if names else query
+    rows = await database.rows(query.order_by(each.name, file.path).limit(limit))
+    return [LeftOutFile(*row) for row in rows]
+
+
 async def stored_files(
     database: Database,
     version: str,
@@ -216,24 +277,33 @@ async def stored_files(
     return dict(await database.rows(query))
 
 
+async def repository_glances(database: Database) -> list[RepositoryGlance]:
+    """All repositories, by name."""
+    columns = [REPOSITORIES.c[name] for name in RepositoryGlance._fields]
+    return [RepositoryGlance(*row) for row in await database.rows(select(*columns).order_by(REPOSITORIES.c.name))]
+
+
 @dataclass(frozen=True, slots=True)
 class VersionSummary:
-    """A version of an index, as pages and metrics need it of all repositories. `configured`: the collection of the
-    repository now; `collection`: the one that the version was made for. `lacks_files`: some could not be read.
-    `by_words`: not all of its points have dense vectors yet. `spec`: of its model, as JSON; None if it is unknown.
-    `links`: see `IndexVersion`."""
+    """A version of an index, as pages and metrics need it of all repositories."""
 
     repository: str
     repository_id: str
     configured: str
+    """The collection of the repository now."""
     is_active: bool
     id: str
     state: str
     collection: str
+    """The collection that the version was made for."""
     lacks_files: bool
+    """Some files could not be read."""
     by_words: bool
+    """Not all of its points have dense vectors yet."""
     spec: str | None
+    """The spec of its model, as JSON; None if it is unknown."""
     links: str | None
+    """See `IndexVersion`."""
 
     @property
     def is_live(self) -> bool:
@@ -246,8 +316,8 @@ class VersionSummary:
         return f"{project}/-/commit/" if blob else None
 
 
-async def version_summaries(database: Database, repository_id: str | None = None) -> list[VersionSummary]:
-    """By repository and number. `repository_id`: only of this one."""
+async def version_summaries(database: Database, identities: Collection[str] | None = None) -> list[VersionSummary]:
+    """By repository and number. `identities`: only of these repositories."""
     each, version = REPOSITORIES.c, VERSIONS.c
     query = (
         select(
@@ -260,12 +330,18 @@ async def version_summaries(database: Database, repository_id: str | None = None
         .join_from(REPOSITORIES, VERSIONS, version.repository_id == each.id)
         .order_by(each.name, version.number)
     )
-    if repository_id is not None:
-        query = query.where(each.id == repository_id)
+    if identities is not None:
+        query = query.where(each.id.in_(sorted(identities)))
     return [VersionSummary(*row) for row in await database.rows(query)]
 
 
 async def commit_page(database: Database, repository_id: str) -> str | None:
     """See `VersionSummary.commit_page`; of the live version."""
-    versions = await version_summaries(database, repository_id)
-    return next((version.commit_page for version in versions if version.is_live), None)
+    return (await commit_pages(database, [repository_id])).get(repository_id)
+
+
+async def commit_pages(database: Database, identities: Collection[str]) -> dict[str, str]:
+    """By id of the repository: see `VersionSummary.commit_page`; of the live version."""
+    versions = await version_summaries(database, identities)
+    live = ((version.repository_id, version.commit_page) for version in versions if version.is_live)
+    return {identity: page for identity, page in live if page is not None}

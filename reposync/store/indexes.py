@@ -12,20 +12,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Index, func, text
 
 from reposync.store.columns import metadata
+from reposync.store.people_tables import AUDIT, CREDENTIALS, ENDED_SESSIONS, GRANTS, OAUTH_CLIENTS
 from reposync.store.status import ACTIVE, RunStatus
-from reposync.store.tables import (
-    AUDIT,
-    CLAIM_ORDER,
-    CREDENTIALS,
-    ENDED_SESSIONS,
-    GRANTS,
-    HAS_LEFT,
-    OAUTH_CLIENTS,
-    REPOSITORIES,
-    RUNS,
-    SECRET_FINDINGS,
-    VERSIONS,
-)
+from reposync.store.tables import CLAIM_ORDER, EVALUATIONS, HAS_LEFT, REPOSITORIES, RUNS, SECRET_FINDINGS, VERSIONS
 
 SCHEMA = metadata  # complete only with the indexes below
 
@@ -67,6 +56,11 @@ INDEXES = (
     # For combined filters: if few runs match both, a query would otherwise pass over all runs that match one.
     _over("ix_sync_runs_repository_over_newest", RUNS.c.repository),
     _over("ix_sync_runs_trigger_over_newest", RUNS.c.trigger),
+    # Runs that had something to do, of which there is one in a hundred on a short schedule, and the others, for counts.
+    Index("ix_sync_runs_eventful_newest", *_NEWEST, **_only("NOT idle")),
+    Index("ix_sync_runs_idle", RUNS.c.repository, RUNS.c.trigger, RUNS.c.queued_at, **_only("idle")),
+    Index("ix_sync_runs_error_newest", RUNS.c.error_code, *_NEWEST, **_only("error_code IS NOT NULL")),
+    Index("ix_sync_runs_commit_after", RUNS.c.commit_after, **_only("commit_after IS NOT NULL")),
     # For searches: few entries or one, however many repositories there are.
     Index("ix_repositories_inactive", REPOSITORIES.c.id, **_only(HAS_LEFT)),
     # For pushes.
@@ -84,6 +78,9 @@ INDEXES = (
     Index("ix_index_versions_live_at", VERSIONS.c.live_at),
     Index("ix_index_versions_pending", VERSIONS.c.physical, VERSIONS.c.id, **_only("meaning_pending IS NOT NULL")),
     Index("ix_secret_findings_repository_id", SECRET_FINDINGS.c.repository_id, SECRET_FINDINGS.c.path),
+    Index(
+        "ix_evaluations_repository_id", EVALUATIONS.c.repository_id, EVALUATIONS.c.at.desc(), EVALUATIONS.c.id.desc()
+    ),
     Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at),
     Index("ix_connections_user_id", GRANTS.c.user_id),
     Index("ix_credentials_connection_id", CREDENTIALS.c.connection_id),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import intern
 from typing import Any, NamedTuple
@@ -25,9 +26,10 @@ from sqlalchemy import (
 )
 
 from reposync.store.attempts import fence
+from reposync.store.changes import change_rows
 from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Stored
-from reposync.store.run import Run
+from reposync.store.run import Run, RunChange
 from reposync.store.tables import FILES, VERSIONS
 
 LOAD_ROWS = 5_000
@@ -36,21 +38,24 @@ _NEAR_ROWS = 300
 
 
 class ManifestRow(NamedTuple):
-    """One file. `path` is text from `path_text`. `chunks`: how many points the index holds of it; 0 with a
-    `skip_reason`. `epoch`: of the attempt that wrote its points. `wanted_sha`: the blob of the commit, if that could
-    not be read and the points are still those of `blob_sha` ("": unknown, or that blob with points made with other
-    settings). `reader`: a digest of the settings that its points depend on. A tuple, because there are many."""
+    """One file. This is a tuple, because there are many."""
 
     path: str
+    """Text from `path_text`."""
     blob_sha: str
     mode: int
     size_bytes: int | None
     chunks: int
+    """The index holds this number of its points; 0 with a `skip_reason`."""
     skip_reason: str | None
     language: str | None
     epoch: int
+    """The attempt with this epoch wrote its points."""
     wanted_sha: str | None = None
+    """The blob of the commit, if that could not be read and the points are still those of `blob_sha`. Empty: unknown,
+    or that blob with points made with other settings."""
     reader: str | None = None
+    """A digest of the settings that its points depend on."""
 
     @property
     def is_outdated(self) -> bool:
@@ -96,6 +101,21 @@ class TreeEntry:
     language: str | None
 
 
+class LanguageCount(NamedTuple):
+    """The indexed files of one language; None: no language is known."""
+
+    language: str | None
+    files: int
+    size_bytes: int
+
+
+class Breakdown(NamedTuple):
+    skipped: Mapping[str, int]
+    """How many files are not indexed, by reason; the most frequent one first."""
+    languages: Sequence[LanguageCount]
+    """The largest first."""
+
+
 # A long path is stored as its beginning and a hash (`path_key`).
 _PATH = func.coalesce(FILES.c.long_path, FILES.c.path)
 _ROWS = select(_PATH, *(FILES.c[name] for name in ManifestRow._fields[1:]))
@@ -121,7 +141,7 @@ def share_done(left: int, total: int) -> float:
 
 
 class Manifests(Stored):
-    """Of index versions. Methods that take a run raise LeaseLost, and then have written nothing."""
+    """The manifests of index versions. Methods that take a run raise LeaseLost, and then have written nothing."""
 
     async def load(self, version_id: str) -> dict[str, ManifestRow]:
         """All rows by path. 50,000 take about 20 MB."""
@@ -155,8 +175,10 @@ class Manifests(Stored):
         same = [each for each in paths if each.lower().endswith(name.lower())]
         return list(dict.fromkeys([*sorted(same, key=len), *difflib.get_close_matches(wanted, paths, limit)]))[:limit]
 
-    async def record(self, run: Run, version_id: str, rows: Sequence[ManifestRow]) -> None:
-        """Insert or replace by path, in one transaction."""
+    async def record(
+        self, run: Run, version_id: str, rows: Sequence[ManifestRow], changes: Sequence[RunChange] = ()
+    ) -> None:
+        """Insert or replace by path, in one transaction, in which `changes` are listed of the run, too."""
         if not rows:
             return
         insert = self._database.insert(FILES)
@@ -165,7 +187,10 @@ class Manifests(Stored):
             index_elements=[FILES.c.version_id, FILES.c.path],
             set_={name: insert.excluded[name] for name in replaced},
         )
-        await self._database.change(upsert, [_stored(version_id, row) for row in rows], fence(run))
+        async with self._database.write(fence(run)) as connection:
+            await connection.change(upsert, [_stored(version_id, row) for row in rows])
+            if changes:
+                await connection.change(*change_rows(self._database, run, changes))
 
     async def forget(self, run: Run, version_id: str, paths: Iterable[str]) -> None:
         """Delete the rows of these paths, if present, in one transaction."""
@@ -176,7 +201,7 @@ class Manifests(Stored):
         await self._database.change(query, keys, fence(run))
 
     async def meaning_indexed(self, identities: Collection[str]) -> dict[str, float]:
-        """Of those of these versions that are still found by words alone: the share (0 to 1) of their points that have
+        """For those of these versions that are still found by words alone, the share (0 to 1) of their points that have
         dense vectors."""
         points = select(_sum(FILES.c.chunks)).where(FILES.c.version_id == VERSIONS.c.id).scalar_subquery()
         query = select(VERSIONS.c.id, VERSIONS.c.meaning_pending, points)
@@ -198,7 +223,7 @@ class Manifests(Stored):
         return ManifestTotals(*(await self._database.rows(select(*_COUNTS, newest, of_newest).where(mine)))[0])
 
     async def outdated(self, files: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of these (version id, path) whose points belong to an older blob than the commit's."""
+        """The (version id, path) of these whose points belong to an older blob than the commit's."""
         keys = {(version_id, path_key(path)): (version_id, path) for version_id, path in files}
         if not keys:
             return set()
@@ -234,11 +259,18 @@ class Manifests(Stored):
             for name, is_folder, files, indexed, failed, chunks, size, skip_reason, language in rows
         ]
 
-    async def skip_counts(self, version_id: str) -> dict[str, int]:
-        """How many files of an index version are not indexed, by reason; the most frequent one first."""
-        reason, number = FILES.c.skip_reason, func.count()
-        mine = select(reason, number).where(FILES.c.version_id == version_id, reason.is_not(None))
-        return dict(await self._database.rows(mine.group_by(reason).order_by(number.desc())))
+    async def breakdown(self, version_id: str) -> Breakdown:
+        """What the files of an index version are, in one statement."""
+        reason, language, number = FILES.c.skip_reason, FILES.c.language, func.count()
+        mine = select(reason, language, number, _sum(FILES.c.size_bytes)).where(FILES.c.version_id == version_id)
+        skipped, languages = Counter[str](), list[LanguageCount]()
+        for why, name, files, size_bytes in await self._database.rows(mine.group_by(reason, language)):
+            if why is None:
+                languages.append(LanguageCount(name, files, size_bytes))
+            else:
+                skipped[why] += files
+        languages.sort(key=lambda each: (-each.size_bytes, -each.files, each.language or ""))
+        return Breakdown(dict(skipped.most_common()), languages)
 
 
 def _row(stored: Sequence[Any]) -> ManifestRow:

@@ -83,7 +83,7 @@ class _Failure(NamedTuple):
 
 
 class RowWatch(Generic[T]):
-    """Of one kind of row, for one event loop: any number of watchers share one query.
+    """The watch of one kind of row, for one event loop: any number of watchers share one query.
 
     Changes of a row are not announced: SQLite cannot, and a NOTIFY for every second of every run would wake all pods.
     So watchers poll. The first whose turn it is queries for all of them; without watchers there is no query."""

@@ -37,7 +37,7 @@ class Connector:
 
     def __init__(self, address: PostgresqlAddress, lock_seconds: float) -> None:
         self.connections: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
-        """Those that were opened and are still referenced."""
+        """The connections that were opened and are still referenced."""
         self._servers = deque(address.servers)
         self._cache_size = address.statement_cache_size
         self._settings = f"{POSTGRESQL_SETTINGS}; SET lock_timeout = {int(lock_seconds * 1000)}"

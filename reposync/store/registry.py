@@ -14,7 +14,7 @@ from reposync.store.database import Connection, Guard, Stored
 from reposync.store.tables import GROUP_COLUMNS, GROUPS, REGISTRY_DOCUMENTS, GroupEntry, ProjectGroup, RegistryDocument
 
 ContentState = Literal["new", "current", "superseded"]
-"""Of a document: never applied, applied last, or replaced by a later one."""
+"""The state of a document: never applied, applied last, or replaced by a later one."""
 
 _ID = "registry"
 # The oldest are forgotten: a pod does not start with a file that was replaced so often.

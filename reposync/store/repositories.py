@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -10,12 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Text, and_, case, cast, delete, func, null, or_, select, update
+from sqlalchemy import Row, Select, Text, and_, case, cast, delete, func, null, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import RegistryConflict, RepositoryChanged, RepositoryNotFound, UsageError
-from reposync.next_steps import ListRepositories, RemoveRepository
+from reposync.next_steps import RemoveRepository
 from reposync.store.attempts import require_held
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Connection, Guard, Stored
@@ -25,6 +23,15 @@ from reposync.store.repository import (
     Repository,
     belongs_to_another,
     repository_id,
+)
+from reposync.store.repository_rows import (
+    change_repository,
+    lock_repositories,
+    lock_repository,
+    missing_repository,
+    outdate_links,
+    same_repository,
+    scheduled,
 )
 from reposync.store.run import Run
 from reposync.store.run_state import REPOSITORY_REMOVED, Event, cancel, lock_unfinished, locked, move
@@ -62,20 +69,17 @@ class Repositories(Stored):
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
-    async def get(self, name: str) -> Repository:
-        """Raises RepositoryNotFound."""
-        return await self._one(REPOSITORIES.c.name == sanitize_text(name), name)
+    async def get(self, name: str, identity: str | None = None) -> Repository:
+        """By its `identity`, if given: it may have been renamed. Raises RepositoryNotFound."""
+        async with self._database.read() as connection:
+            row = await connection.one_or_none(select(*REPOSITORY_COLUMNS).where(same_repository(name, identity)))
+            if row is None:
+                raise await missing_repository(connection, name, identity)
+        return Repository.of(row)
 
     async def by_id(self, identity: str) -> Repository:
         """Raises RepositoryNotFound."""
-        return await self._one(REPOSITORIES.c.id == identity, identity)
-
-    async def _one(self, condition: ColumnElement[bool], shown: str) -> Repository:
-        async with self._database.read() as connection:
-            row = await connection.one_or_none(select(*REPOSITORY_COLUMNS).where(condition))
-            if row is None:
-                raise await unknown_repository(connection, shown)
-        return Repository.of(row)
+        return await self.get(identity, identity)
 
     async def list(self, names: Collection[str] | None = None) -> list[Repository]:
         """By name. `names`: only these."""
@@ -83,7 +87,7 @@ class Repositories(Stored):
         return [Repository.of(row) for row in await self._rows(select(*REPOSITORY_COLUMNS).where(*which))]
 
     async def find(self, *, source: str, location: str) -> Sequence[Repository]:
-        """Those with this location, by name."""
+        """The repositories with this location, by name."""
         columns = REPOSITORIES.c
         same = and_(columns.source == source, columns.location == sanitize_text(location))
         return [Repository.of(row) for row in await self._rows(select(*REPOSITORY_COLUMNS).where(same))]
@@ -94,7 +98,7 @@ class Repositories(Stored):
         return [Repository.of(row) for row in await self._rows(select(*_STATE_COLUMNS).where(*which))]
 
     async def places(self) -> Sequence[RepositoryPlace]:
-        """Of all repositories: what decides who may read them."""
+        """The places of all repositories: what decides who may read them."""
         columns = REPOSITORIES.c
         # Few definitions name readers, and parsing a thousand of them takes longer than the query.
         named = case((cast(columns.resolved, Text).like('%"readers"%'), columns.resolved), else_=null()).label("named")
@@ -227,21 +231,27 @@ class Repositories(Stored):
         await self.register_all([], leaving=names)
 
     async def pause(
-        self, name: str, reason: str, *, expected: Repository | None = None, by: str = "a person"
+        self,
+        name: str,
+        reason: str,
+        identity: str | None = None,
+        *,
+        expected: Repository | None = None,
+        by: str = "a person",
     ) -> Repository:
         """No ticks until `resume`. A waiting run that only ticks and pushes asked for is cancelled; a running one goes
-        on, and a person can still sync the repository. `reason` must not be empty. `expected`: see `register`. Raises
-        RepositoryInactive, as `resume` does."""
+        on, and a person can still sync the repository. `reason` must not be empty. `identity`: see `get`; `expected`:
+        see `register`. Raises RepositoryInactive, as `resume` does."""
         if not reason:
             raise UsageError("A pause needs a reason.")
         async with self._database.write() as connection:
-            row = await self._registered(connection, name, expected)
+            row = await self._registered(connection, name, identity, expected)
             now = await connection.now()
             return await self._switch(connection, row, now, is_active=False, reason=sanitize_text(reason), by=by)
 
-    async def resume(self, name: str, *, expected: Repository | None = None) -> Repository:
+    async def resume(self, name: str, identity: str | None = None, *, expected: Repository | None = None) -> Repository:
         async with self._database.write() as connection:
-            row = await self._registered(connection, name, expected)
+            row = await self._registered(connection, name, identity, expected)
             return await self._switch(connection, row, await connection.now(), is_active=True)
 
     async def rename(self, row: Repository, name: str) -> None:
@@ -272,8 +282,10 @@ class Repositories(Stored):
             row = await change_repository(connection, row.id, changes)
             return Repository.of(row)
 
-    async def _registered(self, connection: Connection, name: str, expected: Repository | None) -> Row[Any]:
-        row = await lock_repository(connection, name)
+    async def _registered(
+        self, connection: Connection, name: str, identity: str | None, expected: Repository | None
+    ) -> Row[Any]:
+        row = await lock_repository(connection, name, identity)
         _require_as_expected(Repository.of(row), expected)
         Repository.of(row).require_registered()
         return row
@@ -329,60 +341,6 @@ class Repositories(Stored):
 class _RegisteredMeanwhile(Exception):
     """The name was registered after the transaction had locked existing rows. Locking that row too would violate the
     lock order: the transaction starts again."""
-
-
-async def lock_repositories(
-    connection: Connection, which: ColumnElement[bool], columns: Sequence[Any] = REPOSITORY_COLUMNS
-) -> Sequence[Row[Any]]:
-    """Lock these rows in the order of their ids. A transaction that changes several repositories locks them by one call
-    of this: PostgreSQL aborts one of two transactions that lock in different orders.
-
-    The order of all transactions: the registry document (a guard), repositories, runs
-    (`locked`, in the order of their ids), then what belongs to these: attempts, problems, versions, manifest rows. One
-    that begins with runs locks no repository after them, and does not wait for a second run (SKIP LOCKED)."""
-    # NO KEY UPDATE: an insertion of a version holds a KEY SHARE lock by its foreign key, and need not wait.
-    query = select(*columns).where(which).order_by(REPOSITORIES.c.id).with_for_update(key_share=True)
-    return await connection.rows(query)
-
-
-async def lock_repository(connection: Connection, name: str, identity: str | None = None) -> Row[Any]:
-    """Lock the repository's row and thereby its queue. By `identity`, if given: it may have been renamed. Raises
-    RepositoryNotFound."""
-    mine = REPOSITORIES.c.name == sanitize_text(name) if identity is None else REPOSITORIES.c.id == identity
-    for row in await lock_repositories(connection, mine):
-        return row
-    raise await unknown_repository(connection, name)
-
-
-async def unknown_repository(connection: Connection, name: str) -> RepositoryNotFound:
-    """Suggests the nearest registered name."""
-    near = difflib.get_close_matches(name, await connection.scalars(select(REPOSITORIES.c.name)), n=1)
-    text = f"No repository {name!r} is registered."
-    if near:
-        return RepositoryNotFound(text, remedy=f"Did you mean {near[0]!r}?")
-    return RepositoryNotFound(text, next_steps=[ListRepositories()])
-
-
-async def change_repository(connection: Connection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
-    query = update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes).returning(*REPOSITORY_COLUMNS)
-    return await connection.one(query)
-
-
-def scheduled(definition: Registration, now: datetime, last_sync_at: datetime | None = None) -> dict[str, Any]:
-    """Columns of a repository whose schedule begins now: earlier ticks are not missed. One that was never synced is due
-    at once."""
-    next_due_at: datetime | None = None
-    if definition.cron_expression is not None:
-        next_due_at = now
-        if last_sync_at is not None:
-            with suppress(ScheduleError):  # of a newer program, which takes it and knows the next moment
-                next_due_at = Schedule.parse(definition.cron_expression, definition.timezone).next_after(now)
-    return {"next_due_at": next_due_at, "last_tick_at": now}
-
-
-async def outdate_links(connection: Connection, identity: str) -> None:
-    """The name or the address has changed: the next run writes it to the points."""
-    await connection.execute(update(VERSIONS).where(VERSIONS.c.repository_id == identity).values(links=""))
 
 
 def _readers(resolved: Mapping[str, Any] | None) -> Sequence[str]:

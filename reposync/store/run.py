@@ -37,10 +37,13 @@ class _Trigger(Word):
 
 
 class RunCounts(Record):
-    """How much was done. `files_processed`: files whose content was stored. `files_failed`: files of the commit that
-    could not be read or embedded; the index keeps what it had of them."""
+    """How much was done. `files_processed`: files whose content was stored; of these the index did not have
+    `files_added`, and had `files_changed` with a different content. `files_failed`: files of the commit that could not
+    be read or embedded; the index keeps what it had of them."""
 
     files_processed: int = 0
+    files_added: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    files_changed: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     files_deleted: int = 0
     files_skipped: int = 0
     files_failed: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
@@ -66,6 +69,8 @@ RUN_KEYS = (
     "worker",
     "commit_before",
     "commit_after",
+    "commit_title",
+    "commit_author",
     *COUNTS,
     "error_code",
     "error_message",
@@ -79,6 +84,9 @@ class RunFigures(RunCounts):
     model_config = ConfigDict(frozen=False)  # type: ignore[assignment]  # as in `Record`
 
     commit_after: str | None = None
+    commit_title: str | None = None
+    """The first line of the message of the head, and its author; without secrets."""
+    commit_author: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +169,7 @@ class RunAttempt(RunCounts):
 class Run(RunCounts):
     """A row of `sync_runs`, the execution log, which is also the queue. Times are aware UTC.
 
-    (id, attempt, worker) is the fence of every write in the run's name. `started_at` is that of the latest attempt,
-    `duration_seconds` the sum of all, once it has ended. `waits_since`: since when it waits, or is handed back for one
-    reason without any work (None: since it was queued). Attempts in `handed_back` do not count as failures. `full`:
-    index everything again; points with an epoch above `full_from_epoch` were already written by this run. `brake`: the
-    deletion that it stopped at (its commit, and how many files lose their points for which reason); `approval`: the
-    deletion that a person allowed, or IN_ADVANCE. `removal`: the repository and its index are removed. `repair`: every
-    point is compared with the manifest and repaired; with `removal`, points of a repository that is no longer
-    registered are removed. `asked`: entries of `Ask`, the first hundred; a client that asks again for the same is
-    listed once, a command each time, because it may be interrupted. `progress` is what the worker last reported.
-    `attempts`: entries of `RunAttempt`, of those that have ended; `attempt_so_far`: what is known of the one that runs,
-    beside its number, worker and start.
+    (id, attempt, worker) is the fence of every write in the run's name.
     """
 
     id: str = Field(primary_key=True, sa_type=SafeText)
@@ -184,31 +182,52 @@ class Run(RunCounts):
     not_before: datetime = Field(sa_type=UTCDateTime)
     queued_at: datetime = Field(sa_type=UTCDateTime)
     started_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    """The latest attempt started then."""
     completed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     duration_seconds: float | None = None
+    """The sum of all attempts, once the run has ended."""
     waits_since: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    """Since then it waits, or is handed back for one reason without any work; None: since it was queued."""
     attempt: int = 0
     max_attempts: int
     handed_back: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    """Attempts that were handed back do not count as failures."""
     worker: str | None = Field(default=None, sa_type=SafeText)
     lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
     full: bool = False
+    """Everything is indexed again."""
     removal: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    """The repository and its index are removed."""
     repair: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    """Every point is compared with the manifest and repaired; with `removal`, points of a repository that is no longer
+    registered are removed."""
     cancel_requested: bool = False
     full_from_epoch: int | None = Field(default=None, sa_type=BigInteger)
+    """Points with a later epoch were already written by this run."""
     asked: list[dict[str, Any]] = Field(
         default_factory=list, sa_type=JsonText, sa_column_kwargs={"server_default": text("'[]'")}
     )
+    """The first hundred entries of `Ask`. A client that asks again for the same is listed once, a command each time,
+    because it may be interrupted."""
     brake: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    """The deletion that it stopped at: its commit, and how many files lose their points for which reason."""
     approval: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    """The deletion that a person allowed, or IN_ADVANCE."""
     progress: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    """The worker reported this last."""
     attempts: list[dict[str, Any]] = Field(
         default_factory=list, sa_type=JsonText, sa_column_kwargs={"server_default": text("'[]'")}
     )
+    """Entries of `RunAttempt`, for the attempts that have ended."""
     attempt_so_far: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    """What is known of the attempt that runs, beside its number, worker and start."""
     commit_before: str | None = Field(default=None, sa_type=SafeText)
     commit_after: str | None = Field(default=None, sa_type=SafeText)
+    commit_title: str | None = Field(default=None, sa_type=SafeText)
+    commit_author: str | None = Field(default=None, sa_type=SafeText)
+    """With `commit_title`, this describes the head that the run found."""
+    idle: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    """The run was completed, and there was nothing to do or to report."""
     error_code: str | None = Field(default=None, sa_type=SafeText)
     error_message: str | None = Field(default=None, sa_type=SafeText)
 
@@ -232,7 +251,7 @@ class Run(RunCounts):
 
     @property
     def current_attempt(self) -> RunAttempt:
-        """Of a running run, with the figures of the last heartbeat."""
+        """The attempt of a running run, with the figures of the last heartbeat."""
         begun = {"attempt": self.attempt, "worker": self.worker, "started_at": self.started_at}
         return RunAttempt.model_validate(begun | (self.attempt_so_far or {}))
 
@@ -297,12 +316,43 @@ def parse_cursor(cursor: str) -> tuple[datetime, str]:
         raise UsageError("The cursor is not valid.", remedy="Use `next_cursor` of the page before.") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs of the history; all conditions must match. `repository`: its current name, or the last one of a
+    removed one. `since` (inclusive) and `until` (exclusive) apply to `queued_at`. `code`: of the error. `commit`,
+    `worker`: how `commit_after` and the worker's name begin. `hides_idle`: without runs that had nothing to do."""
+
+    repository: str | None = None
+    trigger: RunTrigger | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    code: str | None = None
+    commit: str | None = None
+    worker: str | None = None
+    hides_idle: bool = False
+
+
+EVERY_RUN = RunFilter()
+
+
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
     """`counts` of unfinished runs by status; `oldest_seconds`: how long the oldest due run has waited."""
 
     counts: Mapping[str, int]
     oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunMark:
+    """A run in a strip of the latest ones. `is_unchanged`: it completed, and there was nothing to store or delete."""
+
+    id: str
+    repository_id: str
+    status: str
+    queued_at: datetime
+    files_failed: int
+    is_unchanged: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,13 +369,6 @@ class RunCount:
     def is_final(self) -> bool:
         return self.status in FINAL
 
-    @property
-    def kind(self) -> str:
-        """completed, failed or cancelled; otherwise the status."""
-        if self.lacks_files or self.status == RunStatus.BLOCKED:
-            return "failed"
-        return self.status
-
 
 @dataclass(frozen=True, slots=True)
 class RunProblem:
@@ -334,3 +377,11 @@ class RunProblem:
     path: str
     reason: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """A file that a run added to the index, changed or removed: `change` is a `FileChange`, or of a newer program."""
+
+    path: str
+    change: str

@@ -27,6 +27,9 @@ REPOSITORY_REMOVED = "REPOSITORY_REMOVED"
 """Error code of the attempts and runs that the removal of their repository ended."""
 
 
+_OF_WORK = ("files_processed", "files_deleted", "files_failed", "chunks_embedded", "error_code", "error_message")
+
+
 class Event(StrEnum):
     CLAIM = "claim"
     HAND_BACK = "hand back"
@@ -52,6 +55,8 @@ _RESET = {
     "completed_at": None,
     "duration_seconds": None,
     "commit_after": None,
+    "commit_title": None,
+    "commit_author": None,
     "cancel_requested": False,
     "error_code": None,
     "error_message": None,
@@ -118,6 +123,9 @@ async def move(
     if status in FINAL:
         changes["completed_at"] = row.now
         changes["duration_seconds"] = total_seconds(changes.get("attempts", row.attempts))
+    if event is Event.COMPLETE:
+        done = [changes.get(name, getattr(row, name)) for name in _OF_WORK]
+        changes["idle"] = not (any(done) or row.removal or row.full or row.repair)
     changes["status"] = status
     if status is RunStatus.QUEUED:
         other = RUNS.alias("other")
@@ -160,7 +168,7 @@ def counts_of(figures: RunCounts) -> dict[str, int]:
 
 def total_counts(attempts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """The counts of a run with these attempts; the files that could not be read are those of the latest one."""
-    totals = {name: sum(attempt[name] for attempt in attempts) for name in COUNTS}
+    totals = {name: sum(attempt.get(name, 0) for attempt in attempts) for name in COUNTS}
     return totals | {"files_failed": attempts[-1]["files_failed"]}
 
 

@@ -12,13 +12,14 @@ from sqlalchemy.exc import IntegrityError
 from reposync.errors import DefinitionChanged, RunCancelled, RunStateConflict
 from reposync.next_steps import Sync
 from reposync.store.attempts import claimable, fence, free_abandoned, held_by, lease_lost, take
+from reposync.store.changes import MAX_CHANGES, change_rows
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, sanitize_text, truncate
 from reposync.store.database import Connection, Database, Stored
 from reposync.store.endings import Ending, Step, is_same_wait, step_of
 from reposync.store.history import find_run, no_such_run
-from reposync.store.repositories import change_repository, lock_repositories, lock_repository
 from reposync.store.repository import Repository
-from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
+from reposync.store.repository_rows import change_repository, lock_repositories, lock_repository
+from reposync.store.run import IN_ADVANCE, Ask, Run, RunChange, RunFigures, RunProblem
 from reposync.store.run_state import (
     REPOSITORY_REMOVED,
     TRANSITIONS,
@@ -33,10 +34,11 @@ from reposync.store.run_state import (
     queue_runs,
     total_counts,
 )
-from reposync.store.status import LOST, PRIORITIES, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, new_head, status_is
+from reposync.store.status import LOST, PRIORITIES, WAITING, FileChange, RunStatus, RunTrigger
+from reposync.store.tables import CHANGES, PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, new_head, status_is
 
 MAX_DETAIL_CHARS = 1_000
+MAX_TITLE_CHARS = 300
 
 
 class Runs(Stored):
@@ -57,12 +59,12 @@ class Runs(Stored):
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
-    async def enqueue(self, repository: str, ask: Ask) -> tuple[Run, bool]:
-        """Ask for a run of the repository with this name. Returns the run, and whether it is new. One that waits is
-        joined; a removal pauses the repository and cancels its other runs. As part of a transaction: `queue_runs`.
-        Raises RepositoryNotFound."""
+    async def enqueue(self, repository: str, ask: Ask, identity: str | None = None) -> tuple[Run, bool]:
+        """Ask for a run of the repository with this name, or with this `identity`, if given. Returns the run, and
+        whether it is new. One that waits is joined; a removal pauses the repository and cancels its other runs. As part
+        of a transaction: `queue_runs`. Raises RepositoryNotFound."""
         async with self._database.write() as connection:
-            row = await lock_repository(connection, repository)
+            row = await lock_repository(connection, repository, identity)
             if ask.approval == IN_ADVANCE:
                 ask = replace(ask, approval=await self._approval(connection, row.id))
             if ask.removal:
@@ -255,9 +257,15 @@ class Runs(Stored):
         if not await self._database.change(query):
             raise lease_lost(run)
 
-    async def end(self, run: Run, ending: Ending, figures: RunFigures | None = None) -> Run:
+    async def end(
+        self,
+        run: Run,
+        ending: Ending,
+        figures: RunFigures | None = None,
+        progress: Mapping[str, Any] | None = None,
+    ) -> Run:
         """Write the end of the attempt, the only place that does, and return the run after it. May be repeated: the
-        first answer may have been lost. `figures`: None if those of the last heartbeat count."""
+        first answer may have been lost. `figures`, `progress`: None if those of the last heartbeat count."""
         async with self._database.write() as connection:
             await lock_repositories(connection, REPOSITORIES.c.id == run.repository_id, [REPOSITORIES.c.id])
             row = await connection.one_or_none(locked(connection, held_by(run)))
@@ -266,13 +274,16 @@ class Runs(Stored):
             step = step_of(row, ending, self._error(ending))
             if step.event in (Event.BLOCK, Event.COMPLETE):
                 step = await self._settle_blocked(connection, row, step)
-            columns = dict(step.columns)
+            columns = dict(step.columns) if progress is None else {**step.columns, "progress": dict(progress)}
             if step.delay_seconds is not None:
                 columns["not_before"] = self._database.moment(step.delay_seconds)
                 if step.event is Event.HAND_BACK and is_same_wait(row.error_code, ending.code, figures):
                     columns["waits_since"] = row.waits_since
             elif figures is not None:
                 columns["commit_after"] = figures.commit_after
+            if figures is not None and figures.commit_title is not None:
+                columns["commit_title"] = self._message(figures.commit_title, MAX_TITLE_CHARS)
+                columns["commit_author"] = self._message(figures.commit_author or "", MAX_TITLE_CHARS)
             return Run.of(await move(connection, row, step.event, outcome=step.outcome, figures=figures, **columns))
 
     async def add_problems(self, run: Run, problems: Sequence[RunProblem]) -> None:
@@ -300,14 +311,32 @@ class Runs(Stored):
         earlier = delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason)
         await self._database.change(earlier, guard=fence(run))
 
+    async def room_for_changes(self, run: Run) -> int:
+        """How many more files `record_changes` may list for the run."""
+        mine = CHANGES.c.run_id == run.id, CHANGES.c.change != FileChange.AT_RISK
+        return max(0, MAX_CHANGES - int(await self._database.scalar(select(func.count()).where(*mine)) or 0))
+
+    async def record_changes(self, run: Run, changes: Sequence[RunChange]) -> None:
+        """One row for each file, which replaces an earlier one. At most `room_for_changes`."""
+        if changes:
+            await self._database.change(*change_rows(self._database, run, changes), fence(run))
+
+    async def record_risk(self, run: Run, paths: Sequence[str]) -> None:
+        """List the files that the run would have removed, in place of those of an earlier attempt."""
+        earlier = delete(CHANGES).where(CHANGES.c.run_id == run.id, CHANGES.c.change == FileChange.AT_RISK)
+        await self._database.change(earlier, guard=fence(run))
+        await self.record_changes(run, [RunChange(path, FileChange.AT_RISK) for path in paths[:MAX_CHANGES]])
+
     async def hide_problems(self, run: Run, shown: Mapping[str, str]) -> None:
-        """Replace paths in the problems of all runs of the repository."""
+        """Replace paths in the problems of all runs of the repository, and remove them from their changes."""
         if not shown:
             return
         mine = select(RUNS.c.id).where(RUNS.c.repository_id == run.repository_id)
         query = update(PROBLEMS).where(PROBLEMS.c.path == bindparam("key"), PROBLEMS.c.run_id.in_(mine))
         rows = [{"key": path_key(path), "shown": path_key(masked)} for path, masked in shown.items()]
         await self._database.change(query.values(path=bindparam("shown")), rows, fence(run))
+        changes = delete(CHANGES).where(CHANGES.c.path == bindparam("key"), CHANGES.c.run_id.in_(mine))
+        await self._database.change(changes, [{"key": row["key"]} for row in rows], fence(run))
 
     # -----------------------------------------------------------------------------------------------------------------
 

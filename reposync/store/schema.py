@@ -49,7 +49,7 @@ _PAUSE_SECONDS = 0.5
 
 VERSION_TABLE = "reposync_alembic_version"
 FORMER_VERSION_TABLE = "alembic_version"
-"""Of 0.2.0, and of any other program that uses Alembic."""
+"""The table of 0.2.0, and of any other program that uses Alembic."""
 
 _TABLES_OF_0_2_0 = frozenset({"repositories", "sync_runs", "indexed_files"})
 _NAMED_TABLES = 3

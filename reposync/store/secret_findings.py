@@ -12,7 +12,7 @@ from reposync.finding import Finding
 from reposync.store.attempts import require_held
 from reposync.store.columns import path_key
 from reposync.store.database import Stored
-from reposync.store.repositories import lock_repositories
+from reposync.store.repository_rows import lock_repositories
 from reposync.store.run import Run
 from reposync.store.tables import FINGERPRINT_KEYS, REPOSITORIES, SECRET_FINDINGS, SecretFinding
 
@@ -25,7 +25,7 @@ class SecretFindings(Stored):
     """Methods that take a run raise LeaseLost, and then have written nothing."""
 
     async def key(self) -> bytes:
-        """Of the fingerprints: random, the same for all processes of the database."""
+        """The key of the fingerprints: random, the same for all processes of the database."""
         query = select(FINGERPRINT_KEYS.c.key)
         found = await self._database.scalars(query)
         if not found:
@@ -80,16 +80,16 @@ class SecretFindings(Stored):
                 )
 
     async def page(
-        self, repository: str | None, after: Sequence[Any] | None, limit: int
+        self, repository_id: str | None, after: Sequence[Any] | None, limit: int
     ) -> list[tuple[str, SecretFinding]]:
-        """Findings with the names of their repositories, by name and place. `repository`: only of this one; `after`:
+        """Findings with the names of their repositories, by name and place. `repository_id`: only of this one; `after`:
         name and place of the last one of the page before."""
         query = select(REPOSITORIES.c.name.label("repository"), *_COLUMNS).join_from(
             SECRET_FINDINGS, REPOSITORIES, REPOSITORIES.c.id == SECRET_FINDINGS.c.repository_id
         )
         order = (REPOSITORIES.c.name, *_PLACE)
-        if repository is not None:
-            query = query.where(REPOSITORIES.c.name == repository)
+        if repository_id is not None:
+            query = query.where(REPOSITORIES.c.id == repository_id)
         if after is not None:
             query = query.where(tuple_(*order) > tuple_(*after))
         rows = await self._database.rows(query.order_by(*order).limit(limit))

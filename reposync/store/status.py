@@ -76,3 +76,13 @@ class CredentialKind(StrEnum):
     def prefix(self) -> str:
         """What the secret of such a credential begins with."""
         return f"rs{self.value[0]}_"
+
+
+class FileChange(StrEnum):
+    """What a run did to a file of the index. The values are in the database: do not rename them."""
+
+    ADDED = "added"
+    CHANGED = "changed"
+    REMOVED = "removed"
+    AT_RISK = "at_risk"
+    """The deletion brake stopped the run before it would have removed the file."""

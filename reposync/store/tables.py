@@ -14,17 +14,15 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
-    Table,
     case,
-    inspect,
     literal_column,
     or_,
     text,
 )
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.store.columns import JsonText, Record, SafeText, Word
+from reposync.store.columns import JsonText, Record, SafeText, Word, table_of
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.status import ACTIVE, RunStatus
@@ -44,39 +42,48 @@ class _VersionState(Word):
 
 
 class IndexVersion(Record):
-    """A row of `index_versions`: where the points of a repository are, how they were made, which commit they hold.
-
-    `id` is the `version_id` of its manifest rows, and `metadata.repository_id` of its points. `settings_key`: a digest
-    of `settings`, which decide how points are made; None if that is not known, as of an index that an older program
-    left incomplete. `collection` is the configured name, `physical` the collection that has the points. `fingerprint`:
-    of the path rules that the whole manifest was made with; None while a run changes it. `links`: the link to a sample
-    file; see `has_old_links`. `commit_sha` is held completely, `partial_commit` except for files that could not be
-    read. `epoch`: of the last run that wrote to it. `meaning_pending`: how many points had no dense vector when that
-    was counted last, while a run adds them; None: all have one, or the model makes none. Until then only words are
-    searched. `secret_rules`: by which the secrets of all its files were found; None: that is not known."""
+    """A row of `index_versions`: where the points of a repository are, how they were made, which commit they hold."""
 
     id: str = Field(primary_key=True, sa_type=SafeText)
+    """It is the `version_id` of its manifest rows, and `metadata.repository_id` of its points."""
     repository_id: str = Field(sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
     number: int
     state: VersionState | str = Field(sa_type=_VersionState)
     settings_key: str | None = Field(default=None, sa_type=SafeText)
+    """The digest of `settings`; None if it is not known, as of an index that an older program left incomplete."""
     settings: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
+    """They decide how points are made."""
     generation: int = Field(default=0, sa_type=BigInteger)
     collection: str = Field(sa_type=SafeText)
+    """The configured name."""
     physical: str = Field(sa_type=SafeText)
+    """The collection that has the points."""
     index_identity: str | None = Field(default=None, sa_type=SafeText)
     fingerprint: str | None = Field(default=None, sa_type=SafeText)
+    """The digest of the path rules that the whole manifest was made with; None while a run changes it."""
     links: str | None = Field(default=None, sa_type=SafeText)
+    """The link to a sample file; see `has_old_links`."""
     branch_name: str | None = Field(default=None, sa_type=SafeText)
     commit_sha: str | None = Field(default=None, sa_type=SafeText)
+    """This commit is held completely."""
     committed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     partial_commit: str | None = Field(default=None, sa_type=SafeText)
+    """This commit is held except for files that could not be read."""
     epoch: int = Field(default=0, sa_type=BigInteger)
+    """The epoch of the last run that wrote to it."""
     meaning_pending: int | None = Field(default=None, sa_type=BigInteger)
+    """How many points had no dense vector when that was counted last, while a run adds them; until then only words are
+    searched. None: all points have one, or the model makes none."""
     secret_rules: str | None = Field(default=None, sa_type=SafeText)
+    """The rules that found the secrets of all its files; None if that is not known."""
     created_at: datetime = Field(sa_type=UTCDateTime)
     live_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     retired_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+
+    @property
+    def held_commit(self) -> str | None:
+        """The commit whose files it holds, perhaps except for some that could not be read."""
+        return self.partial_commit or self.commit_sha
 
     @property
     def has_old_links(self) -> bool:
@@ -86,32 +93,34 @@ class IndexVersion(Record):
 
 
 class RegistryDocument(Record):
-    """The row of `registry_documents`: the registry file that was applied last. `document` has its sections without
-    `repositories` and `groups`, with secrets as references; `digest` is that of its meaning, and empty for a document
-    that an upgrade merged from several files. `superseded`: digests of earlier documents, oldest first. `path`: of the
-    file, for people."""
+    """The row of `registry_documents`: the registry file that was applied last."""
 
     id: str = Field(primary_key=True, sa_type=SafeText)
     digest: str = Field(sa_type=SafeText)
+    """The digest of its meaning; empty for a document that an upgrade merged from several files."""
     document: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
+    """Its sections without `repositories` and `groups`, with secrets as references."""
     superseded: list[str] = Field(default_factory=list, sa_type=JsonText)
+    """Digests of earlier documents, oldest first."""
     path: str = Field(sa_type=SafeText)
+    """The path of the file, for people."""
     applied_by: str = Field(sa_type=SafeText)
     applied_at: datetime = Field(sa_type=UTCDateTime)
 
 
 class GroupEntry(Record):
-    """A GitLab group whose projects register themselves. `key`: `<server's address>/<path>`. `definition`: its entry as
-    in the registry file; None if only a program before this version has written the row. `origin`: config, command or
-    http."""
+    """A GitLab group whose projects register themselves."""
 
     key: str = Field(primary_key=True, sa_type=SafeText)
+    """`<server's address>/<path>`"""
     definition: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    """Its entry as in the registry file; None if only a program before this version has written the row."""
     origin: str = Field(default="config", sa_type=SafeText, sa_column_kwargs={"server_default": text("'config'")})
+    """It is config, command or http."""
 
     @property
     def path(self) -> str:
-        """Of the group on its server."""
+        """The path of the group on its server."""
         return str((self.definition or {}).get("group", self.key))
 
     @property
@@ -125,21 +134,25 @@ class GroupEntry(Record):
 
 
 class ProjectGroup(GroupEntry):
-    """A row of `project_groups`. `due_at`: when its projects are listed next."""
+    """A row of `project_groups`."""
 
     due_at: datetime = Field(sa_type=UTCDateTime)
+    """When its projects are listed next."""
 
 
 class Worker(Record):
-    """A row of `workers`: a worker that claims runs. `name` as in the rows of its runs; `host`: the machine; `version`
-    of the program. `clock_skew_seconds`: how far its machine's clock is ahead of the database's; None: not measured."""
+    """A row of `workers`: a worker that claims runs."""
 
     name: str = Field(primary_key=True, sa_type=SafeText)
+    """The name in the rows of its runs."""
     host: str = Field(sa_type=SafeText)
+    """The name of its machine."""
     version: str = Field(sa_type=SafeText)
+    """The version of the program."""
     started_at: datetime = Field(sa_type=UTCDateTime)
     seen_at: datetime = Field(sa_type=UTCDateTime)
     clock_skew_seconds: float | None = None
+    """How far its machine's clock is ahead of the database's; None if it was not measured."""
 
 
 # The tables ----------------------------------------------------------------------------------------------------------
@@ -162,13 +175,40 @@ class _Runs(Run, table=True):
 
 
 class _Problems(Record, table=True):
-    """`path` is the `path_key` of the path of a file that a run skipped or failed on."""
+    """Files that a run skipped or failed on."""
 
     __tablename__ = "run_problems"
     run_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
     path: str = Field(primary_key=True, sa_type=SafeText)
+    """The `path_key` of the path."""
     reason: str = Field(sa_type=SafeText)
     detail: str = Field(sa_type=SafeText)
+
+
+class _Changes(Record, table=True):
+    """The first files that a run added, changed or removed."""
+
+    __tablename__ = "run_changes"
+    __table_args__: ClassVar[dict[str, Any]] = {"sqlite_with_rowid": False}
+    run_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
+    path: str = Field(primary_key=True, sa_type=SafeText)
+    """The `path_key` of the path."""
+    change: str = Field(sa_type=SafeText)
+    """A `FileChange`."""
+
+
+class _LogLines(Record, table=True):
+    """Lines that a daemon logged about a run, without secrets."""
+
+    __tablename__ = "run_log_lines"
+    __table_args__: ClassVar[dict[str, Any]] = {"sqlite_with_rowid": False}
+    run_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
+    attempt: int = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    """The position within the attempt, from 1. Only the process of the attempt writes its lines."""
+    at: datetime = Field(sa_type=UTCDateTime)
+    level: str = Field(sa_type=SafeText)
+    text: str = Field(sa_type=SafeText)
 
 
 class _Groups(ProjectGroup, table=True):
@@ -179,108 +219,22 @@ class _RegistryDocuments(RegistryDocument, table=True):
     __tablename__ = "registry_documents"
 
 
-class _EndedSessions(Record, table=True):
-    """Browser sessions that were signed out. `id` identifies a session and does not reveal its cookie."""
-
-    __tablename__ = "ended_sessions"
-    id: str = Field(primary_key=True, sa_type=SafeText)
-    ended_at: datetime = Field(sa_type=UTCDateTime)
-
-
 class _Workers(Worker, table=True):
     __tablename__ = "workers"
 
 
-class GitLabGrant(Record):
-    """A row of `connections`: what a person allowed this program to do at GitLab, as one sign-in. `sealed`: the tokens,
-    under a key that only the secrets of its credentials open. `refresh_claim` and `refresh_until`: which process gets
-    new tokens, and until when it has to have them."""
-
-    id: str = Field(primary_key=True, sa_type=SafeText)
-    gitlab: str = Field(sa_type=SafeText)
-    user_id: int = Field(sa_type=BigInteger)
-    username: str = Field(sa_type=SafeText)
-    sealed: str = Field(sa_type=SafeText)
-    created_at: datetime = Field(sa_type=UTCDateTime)
-    refreshed_at: datetime = Field(sa_type=UTCDateTime)
-    refresh_claim: str | None = Field(default=None, sa_type=SafeText)
-    refresh_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
-
-
-class Credential(Record):
-    """A row of `credentials`: a session, a token or a code that stands for a person. `id`: the digest of its secret,
-    with which `wrapped_key` opens the grant. `family`: what ends together: all tokens of one authorization. `name`: for
-    people. `details`: what it is limited to. `used_at`: of what may be used once."""
-
-    id: str = Field(primary_key=True, sa_type=SafeText)
-    kind: str = Field(sa_type=SafeText)
-    connection_id: str = Field(sa_type=SafeText, foreign_key="connections.id", ondelete="CASCADE")
-    family: str = Field(sa_type=SafeText)
-    wrapped_key: str = Field(sa_type=SafeText)
-    name: str = Field(default="", sa_type=SafeText)
-    client_id: str | None = Field(default=None, sa_type=SafeText)
-    details: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
-    created_at: datetime = Field(sa_type=UTCDateTime)
-    expires_at: datetime = Field(sa_type=UTCDateTime)
-    last_used_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    used_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-
-
-class OAuthClient(Record):
-    """A row of `oauth_clients`: a program that registered itself for /mcp. `address`: a keyed digest of where it came
-    from. `used_at`: when somebody allowed it last."""
-
-    id: str = Field(primary_key=True, sa_type=SafeText)
-    document: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
-    address: str = Field(sa_type=SafeText)
-    created_at: datetime = Field(sa_type=UTCDateTime)
-    used_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-
-
-class _Grants(GitLabGrant, table=True):
-    __tablename__ = "connections"
-
-
-class _Credentials(Credential, table=True):
-    __tablename__ = "credentials"
-
-
-class _OAuthClients(OAuthClient, table=True):
-    __tablename__ = "oauth_clients"
-
-
-class AuditEntry(Record):
-    """A row of `audit_entries`: an operation that showed code or names. `actor`: who, as in the history; `via`: http,
-    page, mcp or command; `address`: of the client. `repositories`: names of those in the answer, or that were asked
-    for. `hits`: how many were shown; None if the answer is one document. `outcome`: ok, or the code of the error.
-    `query`: only if the operator keeps the words of queries."""
-
-    id: str = Field(primary_key=True, sa_type=SafeText)
-    at: datetime = Field(sa_type=UTCDateTime)
-    actor: str = Field(sa_type=SafeText)
-    via: str = Field(sa_type=SafeText)
-    address: str = Field(sa_type=SafeText)
-    operation: str = Field(sa_type=SafeText)
-    repositories: list[str] = Field(default_factory=list, sa_type=JsonText)
-    hits: int | None = None
-    outcome: str = Field(sa_type=SafeText)
-    query: str | None = Field(default=None, sa_type=SafeText)
-
-
-class _AuditEntries(AuditEntry, table=True):
-    __tablename__ = "audit_entries"
-
-
 class SecretFinding(Record):
-    """A row of `secret_findings`: a secret in an indexed file, without its value. `path` is the `path_key` of the path;
-    `action`: mask, skip or warn; `first_commit`: of the run that saw it first."""
+    """A row of `secret_findings`: a secret in an indexed file, without its value."""
 
     path: str = Field(primary_key=True, sa_type=SafeText)
+    """The `path_key` of the path."""
     line: int = Field(primary_key=True)
     rule: str = Field(primary_key=True, sa_type=SafeText)
     fingerprint: str = Field(primary_key=True, sa_type=SafeText)
     action: str = Field(sa_type=SafeText)
+    """It is mask, skip or warn."""
     first_commit: str = Field(sa_type=SafeText)
+    """The commit of the run that saw it first."""
     first_seen_at: datetime = Field(sa_type=UTCDateTime)
 
 
@@ -289,21 +243,37 @@ class _SecretFindings(SecretFinding, table=True):
     repository_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
 
 
+class StoredEvaluation(Record):
+    """A row of `evaluations`: figures of questions from the history, without the questions."""
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    at: datetime = Field(sa_type=UTCDateTime)
+    commit_sha: str = Field(sa_type=SafeText)
+    """The newest state that was searched."""
+    states: int
+    """The number of past states; 0: the live index, which had the changes."""
+    model: str | None = Field(default=None, sa_type=SafeText)
+    questions: int
+    figures: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
+    """By what was searched, and by figure: mean and bounds."""
+
+
+class _Evaluations(StoredEvaluation, table=True):
+    __tablename__ = "evaluations"
+    repository_id: str = Field(sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
+
+
 class _FingerprintKeys(Record, table=True):
-    """One row: the key of the fingerprints, hex. Without it, nobody can try guessed values."""
+    """One row with the key of the fingerprints."""
 
     __tablename__ = "fingerprint_keys"
     id: str = Field(primary_key=True, sa_type=SafeText)
     key: str = Field(sa_type=SafeText)
+    """The key, hexadecimal. Without it, nobody can try guessed values."""
 
 
 class _Files(Record, table=True):
-    """The manifest: every file of the last listing and what the index holds of it. `path` is the `path_key` of the
-    path; `long_path` is the path itself if that differs.
-
-    `version_id` is the id of an index version; a repository's first version has the repository's own id, and the column
-    is older than versions. `wanted_sha`: the blob of the commit, if the points are of an older one because it could not
-    be read. `reader`: how it was read; programs up to 0.2.1 wrote the epoch and a dot before it."""
+    """The manifest: every file of the last listing and what the index holds of it."""
 
     __tablename__ = "indexed_files"
     # Without a rowid the primary key is the table: half the size, and loading a repository is one range scan.
@@ -311,39 +281,38 @@ class _Files(Record, table=True):
     version_id: str = Field(
         primary_key=True, sa_type=SafeText, sa_column_kwargs={"name": "repository_id", "key": "version_id"}
     )
+    """The id of an index version. A repository's first version has the repository's own id, and the column is older
+    than versions."""
     path: str = Field(primary_key=True, sa_type=SafeText)
+    """The `path_key` of the path."""
     blob_sha: str = Field(sa_type=SafeText)
     mode: int
     chunks: int
     epoch: int = Field(sa_type=BigInteger)
     size_bytes: int | None = Field(sa_type=BigInteger)
     long_path: str | None = Field(sa_type=SafeText)
+    """The path itself, if it differs from its key."""
     skip_reason: str | None = Field(sa_type=SafeText)
     language: str | None = Field(sa_type=SafeText)
     wanted_sha: str | None = Field(sa_type=SafeText)
+    """The blob of the commit, if the points are of an older one because it could not be read."""
     reader: str | None = Field(sa_type=SafeText)
+    """How the file was read; programs up to 0.2.1 wrote the epoch and a dot before it."""
 
 
-def _table(rows: type[SQLModel]) -> Table:
-    table: Table = inspect(rows).local_table
-    return table
-
-
-REPOSITORIES = _table(_Repositories)
-VERSIONS = _table(_Versions)
-RUNS = _table(_Runs)
-PROBLEMS = _table(_Problems)
-GROUPS = _table(_Groups)
-REGISTRY_DOCUMENTS = _table(_RegistryDocuments)
-ENDED_SESSIONS = _table(_EndedSessions)
-WORKERS = _table(_Workers)
-GRANTS = _table(_Grants)
-CREDENTIALS = _table(_Credentials)
-OAUTH_CLIENTS = _table(_OAuthClients)
-AUDIT = _table(_AuditEntries)
-FILES = _table(_Files)
-SECRET_FINDINGS = _table(_SecretFindings)
-FINGERPRINT_KEYS = _table(_FingerprintKeys)
+REPOSITORIES = table_of(_Repositories)
+VERSIONS = table_of(_Versions)
+RUNS = table_of(_Runs)
+PROBLEMS = table_of(_Problems)
+CHANGES = table_of(_Changes)
+LOG_LINES = table_of(_LogLines)
+GROUPS = table_of(_Groups)
+REGISTRY_DOCUMENTS = table_of(_RegistryDocuments)
+WORKERS = table_of(_Workers)
+FILES = table_of(_Files)
+SECRET_FINDINGS = table_of(_SecretFindings)
+EVALUATIONS = table_of(_Evaluations)
+FINGERPRINT_KEYS = table_of(_FingerprintKeys)
 
 REPOSITORY_COLUMNS = tuple(REPOSITORIES.c[name] for name in Repository.model_fields)
 GROUP_COLUMNS = tuple(GROUPS.c[name] for name in ProjectGroup.model_fields)
@@ -358,7 +327,12 @@ def status_is(*statuses: RunStatus, runs: FromClause = RUNS) -> ColumnElement[bo
 
 
 HAS_LEFT = "NOT is_active AND paused_reason IS NULL"
-"""Of repositories that have left the registry; in words, so that SQLite finds the index with this condition."""
+"""The condition for repositories that have left the registry; in words, so that SQLite finds its index."""
+
+
+IS_IDLE: ColumnElement[bool] = literal_column("sync_runs.idle")
+IS_NOT_IDLE: ColumnElement[bool] = literal_column("NOT sync_runs.idle")
+"""Runs that had nothing to do, and the others: the conditions of partial indexes, in their words."""
 
 
 def is_active(runs: FromClause = RUNS) -> ColumnElement[bool]:

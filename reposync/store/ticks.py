@@ -18,8 +18,8 @@ from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import StatementRefused, StoreUnavailable
 from reposync.store.database import Connection, Database, Stored
 from reposync.store.database_clock import AHEAD_SECONDS
-from reposync.store.repositories import lock_repositories
 from reposync.store.repository import MissedTick
+from reposync.store.repository_rows import lock_repositories
 from reposync.store.run import MAX_ATTEMPTS, Ask
 from reposync.store.run_state import queue_runs
 from reposync.store.status import WAITING, RunTrigger
@@ -64,7 +64,7 @@ class _Due:
 
     @property
     def missed_ticks(self) -> list[dict[str, Any]]:
-        """Those of the repository with this one."""
+        """The missed ticks of the repository, with this one."""
         late_seconds = (self.now - self.tick).total_seconds() if self.tick is not None else 0.0
         tick = {"scheduled_for": self.tick, "noticed_at": self.now, "late_seconds": late_seconds}
         return [MissedTick.model_validate(tick).model_dump(mode="json"), *self.row.missed_ticks][:_MISSED_KEPT]
@@ -103,7 +103,7 @@ class Ticks(Stored):
         return and_(_IS_SCHEDULED, _ROW.next_due_at <= self._database.moment())
 
     async def _lock_due(self, connection: Connection, ids: Collection[str]) -> list[_Due]:
-        """Those that a different pod, or a person, has not changed by now."""
+        """The due repositories that no different pod and no person has changed by now."""
         now = await connection.now()
         ticks: dict[tuple[str, str], tuple[datetime, datetime] | None] = {}
         due: list[_Due] = []
@@ -188,6 +188,6 @@ async def _never_ran(connection: Connection, identities: Collection[str]) -> lis
 
 
 async def _waiting(connection: Connection, identities: Collection[str]) -> set[str]:
-    """Those that have a waiting run."""
+    """The repositories that have a waiting run."""
     query = select(RUNS.c.repository_id).where(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
     return set(await connection.scalars(query))

@@ -18,8 +18,8 @@ from sqlalchemy import ColumnElement, Row, and_, case, delete, desc, func, inser
 from reposync.errors import DefinitionChanged
 from reposync.store.attempts import fence, require_held
 from reposync.store.database import Connection, Stored
-from reposync.store.repositories import change_repository, lock_repository
 from reposync.store.repository import Repository
+from reposync.store.repository_rows import change_repository, lock_repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import (

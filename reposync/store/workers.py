@@ -13,7 +13,8 @@ from sqlalchemy import delete, exists, select
 from reposync.config.sections import LEASE_SECONDS
 from reposync.store.database import Database, Stored
 from reposync.store.database_clock import AHEAD_SECONDS
-from reposync.store.tables import ENDED_SESSIONS, WORKERS, Worker
+from reposync.store.people_tables import ENDED_SESSIONS
+from reposync.store.tables import WORKERS, Worker
 
 BEAT_SECONDS = 5.0
 ALIVE_SECONDS = LEASE_SECONDS
@@ -45,7 +46,7 @@ class Workers(Stored):
         await self._database.change(delete(WORKERS).where(WORKERS.c.name == name))
 
     async def alive(self) -> list[Worker]:
-        """Those with a heartbeat within ALIVE_SECONDS, the oldest first."""
+        """The workers with a heartbeat within ALIVE_SECONDS, the oldest first."""
         # No heartbeat can be in the future: the database's clock was set back since.
         lately = self._database.moment(-ALIVE_SECONDS), self._database.moment(AHEAD_SECONDS)
         query = select(WORKERS).where(WORKERS.c.seen_at.between(*lately))

@@ -87,7 +87,7 @@ async def audit_source(
 
     Raises what the source raises, also if it does not have that commit any more, or cannot read these files."""
     version, settings = comparison.version, parts.settings
-    held = version.partial_commit or version.commit_sha
+    held = version.held_commit
     if held is None:
         return
     attributes = await parts.versions.attributes(version.id)

@@ -18,6 +18,7 @@ from reposync.store.run import IN_ADVANCE
 # Deleting up to this many files is never suspicious: small repositories are reorganised all the time.
 BRAKE_MINIMUM_FILES = 20
 BRAKE_SHARE = 0.5
+MAX_FOLDERS = 100
 
 VANISHED = "vanished"
 UNREADABLE = "unreadable"
@@ -35,19 +36,23 @@ _WORDS = {
 
 @dataclass(slots=True)
 class Losses:
-    """Files that have points now and would have none. `counts` by reason; `examples`: for each reason one path and its
-    detail."""
+    """Files that have points now and would have none: their `paths`, `counts` by reason, and `examples`, for each
+    reason one path and its detail."""
 
     before: int
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, tuple[str, str]] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
 
     def add(self, reason: str, path: str, detail: str = "") -> None:
         self.counts[reason] += 1
+        self.paths.append(path)
         self.examples.setdefault(reason, (path, detail))
 
     def __add__(self, other: Losses) -> Losses:
-        return Losses(self.before, self.counts + other.counts, other.examples | self.examples)
+        return Losses(
+            self.before, self.counts + other.counts, other.examples | self.examples, [*self.paths, *other.paths]
+        )
 
     def is_suspicious(self, listed: int, allowed: Mapping[str, int] = MappingProxyType({})) -> bool:
         """Whether more than half of the files, and more than 20, would be lost, not counting those that are allowed; or
@@ -55,6 +60,11 @@ class Losses:
         lost = self.counts.total() - sum(allowed.values())
         left = self.before - sum(allowed.values())
         return lost > 0 and (listed == 0 or (lost > BRAKE_MINIMUM_FILES and lost > left * BRAKE_SHARE))
+
+    def folders(self) -> dict[str, int]:
+        """How many of them are in each folder at the top ("": in none), the most first."""
+        counted = Counter(path.partition("/")[0] if "/" in path else "" for path in self.paths)
+        return dict(counted.most_common(MAX_FOLDERS))
 
     def in_words(self) -> str:
         """`40 are excluded now (src/a.py: matches src/), 2 are too large now`."""
@@ -97,12 +107,14 @@ def losses_of(
 @dataclass(frozen=True, slots=True)
 class BrakeFacts:
     """What the brake stopped at, and what an approval is for; stored in `sync_runs.brake`. `planned`: files that would
-    be lost, by reason, because of the tree and the rules; `losses`: these and those found while reading files."""
+    be lost, by reason, because of the tree and the rules; `losses`: these and those found while reading files;
+    `folders`: how many of them are in each folder at the top."""
 
     commit: str = ""
     planned: Mapping[str, int] = field(default_factory=dict)
     losses: Mapping[str, int] = field(default_factory=dict)
     indexed: int = 0
+    folders: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,14 +133,15 @@ def read_brake(stored: Mapping[str, Any] | None) -> BrakeFacts | None:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """Of one run. `listed`: how many files the commit has. `approval`: what a person allowed: IN_ADVANCE, or facts,
-    which hold for that commit and for at most the counts that they name. Fewer may be left, if an earlier attempt
-    deleted some."""
+    """The brake of one run."""
 
     repository: str
     commit: str
     listed: int
+    """The commit has this number of files."""
     approval: Mapping[str, Any] | None = None
+    """What a person allowed: IN_ADVANCE, or facts, which hold for that commit and for at most the counts that they
+    name. Fewer may be left, if an earlier attempt deleted some."""
 
     def check(self, planned: Losses, read: Losses | None = None) -> BrakeFacts | None:
         """Before anything is written, and again with the losses found while reading (`read`), before the first file
@@ -139,7 +152,7 @@ class Brake:
         allowed = planned.counts if read is not None and planned.is_suspicious(self.listed) else {}
         if not losses.is_suspicious(self.listed, allowed):
             return None
-        facts = BrakeFacts(self.commit, dict(planned.counts), dict(losses.counts), losses.before)
+        facts = BrakeFacts(self.commit, dict(planned.counts), dict(losses.counts), losses.before, losses.folders())
         approved = read_brake(self.approval)
         if approved is not None and approved.commit == self.commit:
             counts = approved.planned if read is None else approved.losses

@@ -141,7 +141,7 @@ class ContentPool:
         return await self._results(job)
 
     async def scan_texts(self, job: TextJob) -> list[dict[int, Scanned]]:
-        """Of each group, the texts in which anything was found, by number. As `work`."""
+        """For each group, the texts in which anything was found, by number. As `work`."""
         return await self._results(job)
 
     async def _results(self, job: Job | ScanJob | TextJob) -> list[Any]:

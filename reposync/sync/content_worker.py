@@ -47,8 +47,8 @@ def main() -> None:
 
 
 def _results(preparation: Preparation, job: Job | ScanJob | TextJob) -> Iterator[Result]:
-    """Of the first files of the job, at least one. Each is sent at once: if the process dies, its parent knows of which
-    one, and has those before it."""
+    """Yield the results of the first files of the job, at least one. Each is sent at once: if the process dies, its
+    parent knows of which one, and has those before it."""
     most = job.settings.max_file_bytes if isinstance(job, Job) else job.max_file_bytes
     large = max(0, most - 1_000_000)
     limit = MEMORY_BYTES + MORE_PER_FILE_BYTE * large

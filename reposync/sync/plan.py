@@ -20,18 +20,18 @@ Reread = Callable[[TreeEntry, ManifestRow], bool]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The difference between a tree and a manifest.
-
-    `read`: files whose content must be (re)indexed. `skip`: files to record as skipped because of their path or mode.
-    `delete_points`: paths whose points are deleted (gone, or skipped from now on). `delete_rows`: paths whose manifest
-    row is deleted. `doubtful`: indexed paths that are not in a tree that is not proven to be complete; they are kept.
-    """
+    """The difference between a tree and a manifest."""
 
     read: Sequence[TreeEntry]
+    """The content of these files must be indexed."""
     skip: Sequence[PreparedFile]
+    """These files are recorded as skipped because of their path or mode."""
     delete_points: Sequence[str]
+    """The points of these paths are deleted: they are gone, or skipped from now on."""
     delete_rows: Sequence[str]
+    """The manifest rows of these paths are deleted."""
     doubtful: Sequence[str]
+    """These indexed paths are not in a tree that is not proven to be complete; they are kept."""
     listed: int
     unchanged: int
     renamed: int

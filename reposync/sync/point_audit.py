@@ -19,7 +19,7 @@ from reposync.sources.port import lines_like, path_bytes
 from reposync.store.manifest import ManifestRow
 from reposync.store.tables import IndexVersion
 from reposync.store.versions import Origin
-from reposync.symbol import read_symbols
+from reposync.symbol import read_names, read_symbols
 from reposync.sync.stored_points import stored_chunk
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.path_tokens import path_tokens
@@ -141,7 +141,8 @@ class PointComparison:
     def difference(
         self, row: ManifestRow, stored: Mapping[PointId, StoredPoint], chunks: Sequence[PointWrite] | None = None
     ) -> Difference | None:
-        """Of the points of a file. `chunks`: what its content gives; None: they are derived from its points."""
+        """The difference in the points of a file. `chunks`: what its content gives; None: they are derived from its
+        points."""
         points = [stored[each] for each in _ids_of(self.version.id, row) if each in stored]
         if len(points) < row.chunks:
             return _missing(row, row.chunks - len(points))
@@ -194,11 +195,14 @@ def _derived(row: ManifestRow, points: Sequence[StoredPoint]) -> list[PointWrite
                 line, at = line + whole.text.count("\n", at, start), start
                 first, last = line, line + chunk.text.count("\n", 0, len(chunk.text) - 1)
             # A later grammar may find more definitions: only their form is compared.
-            symbols = read_symbols(_metadata(points[number]).get("symbols"))
+            metadata = _metadata(points[number])
+            symbols, calls = read_symbols(metadata.get("symbols")), read_names(metadata.get("calls"))
             # A start that 0.1 did not store may be uncertain.
             known = start if whole.is_certain else chunk.start_index
             hashed = content_hash(chunk.text)
-            derived.append(PointWrite(number, chunk.text, first, last, hashed, None, None, no_words, symbols, known))
+            derived.append(
+                PointWrite(number, chunk.text, first, last, hashed, None, None, no_words, symbols, known, calls)
+            )
     except (LookupError, TypeError, ValueError, AttributeError):  # a different program wrote the payload
         return []
     return derived

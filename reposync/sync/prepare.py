@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 
+from reposync.content.calls import calls_of_chunks
 from reposync.content.documents import FileText, content_reason, cut, read_text
 from reposync.content.joining import has_lines_of_file, joined
 from reposync.content.model import Chunk, Skip, Skipped, content_hash
 from reposync.content.secret_policy import SecretPolicy
 from reposync.content.secrets import Finding, RulesUnavailable, SecretScanner
-from reposync.content.symbols import OverBudget, definitions, symbols_of_chunks
+from reposync.content.symbols import OverBudget, names_of, symbols_of_chunks
 from reposync.embedding.port import Matrix
 from reposync.embedding.sparse import document_vector
 from reposync.paths import path_text
@@ -80,6 +81,7 @@ class Content:
 
     chunks: Sequence[Chunk] = ()
     symbols: Sequence[Sequence[Symbol]] = ()
+    calls: Sequence[Sequence[str]] = ()
     vectors: Sequence[Matrix] = ()
     skipped: Skipped | None = None
     is_over_budget: bool = False
@@ -237,12 +239,13 @@ class Preparation:
             return Content(skipped=document, secrets=found)
         try:
             if with_symbols:
-                defined = definitions(text.text, document.language)
-                symbols = symbols_of_chunks(defined, document.chunks, text.lines)
-                return Content(document.chunks, symbols, secrets=found)
+                names = names_of(text.text, document.language)
+                symbols = symbols_of_chunks(names.definitions, document.chunks, text.lines)
+                return Content(document.chunks, symbols, calls_of_chunks(names.calls, document.chunks), secrets=found)
         except (OverBudget, MemoryError):
             pass
-        return Content(document.chunks, [()] * len(document.chunks), is_over_budget=True, secrets=found)
+        nothing = [()] * len(document.chunks)
+        return Content(document.chunks, nothing, nothing, is_over_budget=True, secrets=found)
 
 
 def _line_near(line: int, places: Sequence[int], chunks: Sequence[Chunk]) -> int:
@@ -280,9 +283,10 @@ def _with_points(prepared: PreparedFile, language: str | None, content: Content)
             sparse=document_vector(chunk.text, path=prepared.path, names=[each.name for each in symbols]),
             symbols=symbols,
             start_index=chunk.start_index,
+            calls=calls,
         )
-        for number, (chunk, symbols, dense) in enumerate(
-            zip(content.chunks, content.symbols, content.vectors or repeat(None), strict=False)
+        for number, (chunk, symbols, calls, dense) in enumerate(
+            zip(content.chunks, content.symbols, content.calls, content.vectors or repeat(None), strict=False)
         )
     )
     return replace(prepared, language=language, chunks=points, is_over_budget=content.is_over_budget)

@@ -13,34 +13,41 @@ from reposync.store.run import RunFigures
 
 _FIGURES = (
     *("phase", "files_total", "files_read", "files_done", "chunks_read", "chunks_done", "bytes_read"),
-    *("file", "waiting_for"),
+    *("file", "waiting_for", "commit", "commit_title", "commit_author"),
 )
 
 # In the order in which a run begins them.
 _STAGES = ("listing", "planning", "reading", "embedding", "storing", "checking")
+_PHASES = ("starting", "listing", "planning", "words", "indexing", "purging secrets", "checking")
 
 
 @dataclass(slots=True)
 class RunProgress:
-    """Figures of a run. `phase`: starting, listing, planning, words, indexing, checking or done. Files and
-    chunks are read (`files_read`, `chunks_read`), then embedded (`chunks_embedded`, which grows with each piece that
-    the model finishes), then stored (`files_done`, `chunks_done`). `file`: the first one of those that are embedded
-    now. `waiting_for`: a server that has not answered for some seconds, and the number of the attempt. `watch` is
-    called after each step. `figures`: what the history says of the attempt."""
+    """Figures of a run. Files and chunks are read, then embedded, then stored."""
 
     phase: str = "starting"
+    """This is starting, listing, planning, words, indexing, checking or done."""
     files_total: int = 0
     files_read: int = 0
     files_done: int = 0
     chunks_read: int = 0
     chunks_embedded: float = 0.0
+    """This grows with each piece that the model finishes."""
     chunks_done: int = 0
     bytes_read: int = 0
     file: str | None = None
+    """The first of those that are embedded now."""
     waiting_for: str | None = None
+    """A server that has not answered for some seconds, and the number of the attempt."""
+    commit: str | None = None
+    """The index is brought to this commit, if it is a new one."""
+    commit_title: str | None = None
+    commit_author: str | None = None
     started: float = field(default_factory=time.monotonic)
     watch: Watch = field(default=lambda _: None, repr=False, compare=False)
+    """This is called after each step."""
     figures: RunFigures = field(default_factory=RunFigures, repr=False, compare=False)
+    """What the history says of the attempt."""
     _stages: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float), repr=False, compare=False)
     times: dict[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
     """Begin of the first and end of the last of each phase and stage, in seconds of `time.monotonic`."""
@@ -111,6 +118,13 @@ class RunProgress:
         rate, left = self.chunks_per_second, self.chunks_total - self.chunks_embedded
         return left / rate if rate and left > 0 else None
 
+    def step_seconds(self) -> dict[str, float]:
+        """How long each phase took, the present one so far; in the order in which they began."""
+        spent = {phase: self._stages[phase] for phase in _PHASES if phase in self._stages}
+        if self.phase in _PHASES:
+            spent[self.phase] = spent.get(self.phase, 0.0) + time.monotonic() - self._entered
+        return {phase: round(seconds, 2) for phase, seconds in spent.items()}
+
     @property
     def steps(self) -> tuple[float, int]:
         """How many are done, and of how many: chunks while they are embedded, otherwise files; 0 if not yet known."""
@@ -140,6 +154,7 @@ class RunProgress:
             "files_per_second": round(self.files_done / elapsed, 2) if elapsed > 0 else 0.0,
             "chunks_per_second": round(self.chunks_per_second, 2),
             "eta_seconds": round(eta, 1) if eta is not None else None,
+            "step_seconds": self.step_seconds(),
             "stage_seconds": {each: round(spent, 1) for each in _STAGES if (spent := self._stages[each]) >= 0.05},
         }
 
@@ -155,9 +170,11 @@ INDEX_REBUILT = "INDEX_REBUILT"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a run that completed. `code` and `notice`: what a user should know besides, if anything. `files_failed`: files
-    of the commit that the index does not hold in that version; the run is retried for them."""
+    """The outcome of a run that completed."""
 
     code: str | None = None
+    """The code of what a user should know besides, if anything."""
     notice: str | None = None
+    """The sentence about it."""
     files_failed: int = 0
+    """The index does not hold these files of the commit in that version; the run is retried for them."""

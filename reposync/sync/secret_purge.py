@@ -23,7 +23,7 @@ from reposync.store.columns import path_key
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Run, RunProblem
 from reposync.store.tables import IndexVersion
-from reposync.symbol import Symbol, read_symbols
+from reposync.symbol import Symbol, read_names, read_symbols
 from reposync.sync.brake import Brake, Losses
 from reposync.sync.content_pool import WorkerDied
 from reposync.sync.lease import Lease
@@ -48,6 +48,7 @@ class _Changed(NamedTuple):
     point: StoredPoint
     text: str
     symbols: Sequence[Symbol]
+    calls: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -213,9 +214,9 @@ class SecretPurge:
                 await self.index.remove_files(self._scope(self.version.commit_sha or "", row.epoch), [row.path])
                 continue
             by_scope: defaultdict[tuple[str, int], list[PointWrite]] = defaultdict(list)
-            for (point, text, symbols), dense in zip(changed, found, strict=True):
-                write = await asyncio.to_thread(_point, point, text, symbols, dense)
-                metadata = point.payload["metadata"]
+            for each, dense in zip(changed, found, strict=True):
+                write = await asyncio.to_thread(_point, each, dense)
+                metadata = each.point.payload["metadata"]
                 by_scope[str(metadata["commit"]), int(metadata["epoch"])].append(write)
             for (commit, epoch), points in by_scope.items():
                 file = FileWrite(row.path, row.language, row.blob_sha, points, replaces=False)
@@ -242,12 +243,15 @@ def _changes(points: Sequence[StoredPoint], texts: Sequence[str]) -> list[_Chang
     for point, text, old in zip(points, texts, before, strict=True):
         named = read_symbols(point.payload["metadata"].get("symbols"))
         symbols = [symbol for symbol in named if any(symbol.name in each for each in texts)]
-        if text != old or len(symbols) < len(named):
-            changed.append(_Changed(point, text, symbols))
+        called = read_names(point.payload["metadata"].get("calls"))
+        calls = [name for name in called if name in text]
+        if text != old or len(symbols) < len(named) or len(calls) < len(called):
+            changed.append(_Changed(point, text, symbols, calls))
     return changed
 
 
-def _point(point: StoredPoint, text: str, symbols: Sequence[Symbol], dense: Any) -> PointWrite:
+def _point(changed: _Changed, dense: Any) -> PointWrite:
+    point, text, symbols, calls = changed
     metadata, chunk = point.payload["metadata"], stored_chunk(point)
     return PointWrite(
         metadata["chunk_index"],
@@ -260,4 +264,5 @@ def _point(point: StoredPoint, text: str, symbols: Sequence[Symbol], dense: Any)
         sparse=document_vector(text, path=metadata["path"], names=[symbol.name for symbol in symbols]),
         symbols=tuple(symbols),
         start_index=chunk.start_index,
+        calls=calls,
     )

@@ -36,7 +36,7 @@ _NAMES: Final = re.compile(rb"(?i)token|key|credential")
 
 
 async def scan_texts(pool: ContentPool, texts: Sequence[str], policy: SecretPolicy) -> dict[int, Scanned]:
-    """Those of the texts in which anything was found, by number; `skip` masks them too. A text that ends its worker is
+    """The texts in which anything was found, by number; `skip` masks them too. A text that ends its worker is
     masked as a whole. Raises SecretRulesUnavailable."""
     if policy.is_off:
         return {}
@@ -107,7 +107,7 @@ async def mask_error(pool: ContentPool, error: RepoSyncError, policy: SecretPoli
 async def scan_paths(
     pool: ContentPool, paths: Sequence[str], policy: SecretPolicy
 ) -> tuple[dict[str, str], dict[str, tuple[Finding, ...]]]:
-    """Of these paths (as `path_text`) those that hold a secret, with what is shown instead; and what was found, by what
+    """The paths (as `path_text`) that hold a secret, with what is shown instead; and what was found, by what
     is shown. A hash tells masked paths apart. Raises SecretRulesUnavailable."""
     raw = [path_bytes(path) for path in paths]
     wanted = [number for number, path in enumerate(raw) if not policy.allows(path)]

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from reposync.embedding.port import Embedder
-from reposync.errors import ConfigError, EmbeddingError, RepoSyncError, SourceError
+from reposync.errors import ConfigError, EmbeddingError, RepoSyncError, SecretRulesUnavailable, SourceError
 from reposync.sources.port import SAMPLE_PATH, Commit, path_bytes
+from reposync.store.columns import sanitize_text
 from reposync.store.run import Run, RunFigures
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import AttributeFiles, Published
@@ -26,7 +27,7 @@ from reposync.sync.meaning import Meaning
 from reposync.sync.pipeline import DenseVectors
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, MANY_HIDDEN, Outcome, RunProgress
 from reposync.sync.secret_purge import SecretPurge
-from reposync.sync.shown_texts import mask_error
+from reposync.sync.shown_texts import mask_error, mask_texts
 from reposync.sync.target import (
     SyncParts,
     SyncSettings,
@@ -80,6 +81,8 @@ class SyncRun:
             raise
         if head.sha != parts.repository.head_commit:
             await parts.versions.record_head(run, head.sha, parts.repository.head_commit)
+        if head.sha != parts.repository.last_commit:
+            await self._describe(head)
         full = None
         if run.full:
             # What an earlier attempt of this run stored is not read again.
@@ -95,11 +98,25 @@ class SyncRun:
             situation, state, head, parts.embedder, full_from_epoch=full, words_only=words_first
         )
         if published.meaning_pending is not None:
+            log.info("words can be searched, meaning follows", extra={"chunks": published.meaning_pending})
             await self._complete_meaning(replace(situation, working=published, live=published), state, head)
         self.figures.commit_after = head.sha
         await remove_retired(parts, situation, run, self._lease)
         self._progress.enter("done")
         return self._outcome(head, state, strays, await self._secrets_notice())
+
+    async def _describe(self, head: Commit) -> None:
+        """The commit for people, as far as the source has said it already."""
+        progress, title, author = self._progress, head.title, head.author
+        progress.commit = head.sha
+        if not title:
+            return
+        # Without rules nothing is indexed either, which the run says itself.
+        with contextlib.suppress(SecretRulesUnavailable):
+            parts = self._parts
+            title, author = await mask_texts(parts.content, [title, author], parts.settings.secrets)
+            progress.commit_title = self.figures.commit_title = sanitize_text(title)
+            progress.commit_author = self.figures.commit_author = sanitize_text(author)
 
     async def _purge_secrets(self, situation: Situation, embedder: Embedder, *, words_only: bool) -> bool:
         """Apply other rules for secrets to what the index holds; whether they hold for all of it now."""
@@ -180,12 +197,13 @@ class SyncRun:
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:
         """A version that is only searched until the next one is complete: files are counted when that one has them,
-        embeddings whenever they are made."""
+        embeddings and what changed for those who search whenever it happens."""
         self._progress.figures = RunFigures()
         try:
             yield
         finally:
-            self.figures.chunks_embedded += self._progress.figures.chunks_embedded
+            for name in ("chunks_embedded", "files_added", "files_changed", "files_deleted"):
+                setattr(self.figures, name, getattr(self.figures, name) + getattr(self._progress.figures, name))
             self._progress.figures = self.figures
             self._progress.restart()
 
@@ -230,7 +248,10 @@ class SyncRun:
             target = await self._read_target(head, attributes)
             attributes = target.attributes
             work = await make_work(parts, target, situation, state, full_from_epoch=full_from_epoch, repair=run.repair)
-            if not work.plan.is_empty or state.audit.orphans or situation.builds:
+            plan = work.plan
+            counts = {"listed": plan.listed, "to_read": len(plan.read), "to_remove": len(plan.delete_points)}
+            log.info("planned", extra={"commit": head.sha[:10], **counts, "renamed": plan.renamed})
+            if not plan.is_empty or state.audit.orphans or situation.builds:
                 attempt = (run, self._lease, self._progress)
                 await VersionUpdate(parts, *attempt, embedder, situation, state, work, words_only).apply()
         # After the files that changed: they are searched first.

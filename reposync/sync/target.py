@@ -51,18 +51,20 @@ class SyncSettings:
 
 @dataclass(frozen=True, slots=True)
 class SyncParts:
-    """What a repository is synced with. `repository`: its row; `settings`: of the same row. `open_index`: the index of
-    a name or physical collection, opened once a process. `collection`: the configured name of where the points go.
-    `embedder_for`: an embedder of a model that was configured before, None if its address is unknown. `elsewhere`:
-    physical collections in which a repair looks for stray points of the repository."""
+    """What a repository is synced with."""
 
     repository: Repository
+    """The row of the repository."""
     settings: SyncSettings
+    """The settings that the same row has."""
     source: Source
     embedder: Embedder
     embedder_for: Callable[[EmbeddingSpec], Embedder | None]
+    """This returns an embedder of a model that was configured before, None if its address is unknown."""
     open_index: Callable[[str], QdrantIndex]
+    """This returns the index of a name or physical collection, opened once a process."""
     collection: str
+    """The configured name of the collection for its points."""
     manifests: Manifests
     versions: Versions
     runs: Runs
@@ -70,15 +72,12 @@ class SyncParts:
     content: ContentPool
     keep_retired_seconds: float = 0.0
     elsewhere: Sequence[str] = ()
+    """A repair looks for stray points of the repository in these physical collections."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTree:
-    """The tree of the head commit, its `.gitattributes`, and what the path rules decide. `skipped`: by path, why it
-    is not indexed; `kept`: paths that are indexed even if their content is generated (`PathRules.keeps_generated`).
-    `masked`: keys (`path_key`) of files of which the index does not have the whole text, because secrets were found,
-    with the line of the first. `hidden`: paths that hold a secret, with what the tree has in place of them;
-    `in_paths`: what was found in paths, by these."""
+    """The tree of the head commit, its `.gitattributes`, and what the path rules decide."""
 
     head: Commit
     tree: Tree
@@ -86,10 +85,16 @@ class TargetTree:
     rules: PathRules
     secrets: SecretPolicy
     skipped: Mapping[bytes, Skipped]
+    """By path, why it is not indexed."""
     kept: Set[bytes]
+    """These paths are indexed even if their content is generated (`PathRules.keeps_generated`)."""
     masked: Mapping[str, int] = field(default_factory=dict)
+    """Keys (`path_key`) of files whose whole text the index does not have, because secrets were found, with the line of
+    the first."""
     hidden: Mapping[str, str] = field(default_factory=dict)
+    """Paths that hold a secret, with what the tree has in place of them."""
     in_paths: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    """The findings in paths, by these."""
 
     @property
     def files(self) -> int:

@@ -18,9 +18,10 @@ from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, Source
 from reposync.ordering import in_order
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Ancestry, TreeEntry, path_bytes, path_text
+from reposync.store.changes import MAX_CHANGES
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Run
-from reposync.symbol import read_symbols
+from reposync.symbol import read_names, read_symbols
 from reposync.sync.audit import IndexState
 from reposync.sync.brake import UNREADABLE, VANISHED, Brake, Losses
 from reposync.sync.content_pool import RunContent
@@ -31,7 +32,7 @@ from reposync.sync.plan import Work, plan_work
 from reposync.sync.point_audit import audit_ids
 from reposync.sync.prepare import PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
-from reposync.sync.shown_texts import hide_paths
+from reposync.sync.shown_texts import hide_paths, mask_texts
 from reposync.sync.stored_points import own_text, stored_chunk
 from reposync.sync.target import SyncParts, TargetTree
 from reposync.sync.writer import Writer, pages
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 # Unreadable files are problems of these files, up to this many or half of what was read; beyond that, of the source.
 UNREADABLE_FILES = 20
 UNREADABLE_SHARE = 0.5
+# Changed files that are listed of a run that finds nothing indexed.
+FIRST_CHANGES = 100
 # Files whose points are kept at once: 0.7 MB for a file with 100 chunks of 7,000 characters; most have one or two.
 _KEPT_AT_ONCE = 64
 
@@ -108,6 +111,8 @@ class VersionUpdate:
             orphans_possible=bool(self.state.audit.orphans),
             progress=self.progress,
             with_secrets=set(await parts.findings.first_lines(parts.repository.id)),
+            searched=work.searched,
+            room=await self._room_for_changes(),
         )
         spec = situation.wanted.spec
         others = {version.physical for version in situation.versions} - {situation.working.physical}
@@ -143,6 +148,12 @@ class VersionUpdate:
         self.progress.enter("checking")
         await self._settle(index, scope)
 
+    async def _room_for_changes(self) -> int:
+        """A few are enough for a first sync: everything is new."""
+        most = MAX_CHANGES if self.work.searched else FIRST_CHANGES
+        begins = self.run.attempt == 1 and not self.situation.builds
+        return most if begins else min(most, await self.parts.runs.room_for_changes(self.run))
+
     async def _check_brake(self, read: Losses | None) -> None:
         """`read`: losses that were found while reading; None before."""
         brake = Brake(
@@ -151,8 +162,10 @@ class VersionUpdate:
         try:
             facts = brake.check(self.work.losses, read)
         except DeletionBlocked as error:
-            if cause := await self._likely_cause(self.work.losses if read is None else self.work.losses + read):
+            losses = self.work.losses if read is None else self.work.losses + read
+            if cause := await self._likely_cause(losses):
                 error.message = f"{error.message} The likely cause: {cause}."
+            await self.parts.runs.record_risk(self.run, await asyncio.to_thread(sorted, losses.paths))
             raise
         if facts is not None:
             await self.parts.runs.record_brake(self.run, facts.as_json())
@@ -217,7 +230,8 @@ class VersionUpdate:
         )
         await run_pipeline(batches, prepare, vectors.embed, store, self.progress)
         if paths := content.over_budget:
-            log.warning("%d files have no symbols, parsing them takes too long: %s", len(paths), ", ".join(paths[:5]))
+            first = await mask_texts(self.parts.content, paths[:5], self.parts.settings.secrets)
+            log.warning("%d files have no symbols, parsing them takes too long: %s", len(paths), ", ".join(first))
 
     def _batch_bytes(self) -> int:
         return min(BATCH_BYTES, chunks_at_once(self.progress) * self.situation.wanted.content.chunk_size)
@@ -277,7 +291,7 @@ class VersionUpdate:
 
 
 async def indexes_of_model(parts: SyncParts, collections: Set[str], spec: EmbeddingSpec) -> list[QdrantIndex]:
-    """Of these collections, those that have vectors of the model."""
+    """The indexes of those collections that have vectors of the model."""
     indexes = [parts.open_index(each) for each in sorted(collections)]
     return [each for each in indexes if spec.dimension and await each.spec() == spec]
 
@@ -331,4 +345,5 @@ def _stored_point(point: StoredPoint) -> PointWrite:
         sparse=document_vector(chunk.text, path=metadata["path"], names=[symbol.name for symbol in symbols]),
         symbols=symbols,
         start_index=chunk.start_index,
+        calls=read_names(metadata.get("calls")),
     )

@@ -13,7 +13,8 @@ from reposync.content.secrets import Finding
 from reposync.sources.port import path_bytes
 from reposync.store.columns import path_key
 from reposync.store.manifest import ManifestRow
-from reposync.store.run import Run, RunProblem
+from reposync.store.run import Run, RunChange, RunProblem
+from reposync.store.status import FileChange
 from reposync.sync.plan import Plan
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.progress import RunProgress
@@ -53,6 +54,10 @@ class Writer:
     deferred: list[PreparedFile] = field(default_factory=list)
     with_secrets: set[str] = field(default_factory=set)
     """Keys of the files in which secrets were found."""
+    searched: Mapping[str, ManifestRow] = field(default_factory=dict)
+    """The manifest of the version that is searched meanwhile: what changes is a change of that."""
+    room: int = 0
+    """How many more changed files are listed of the run."""
 
     async def store(self, batch: Sequence[PreparedFile]) -> None:
         """Store points and rows of files that were read."""
@@ -64,7 +69,11 @@ class Writer:
         await self._replace([write for write in replaced if write.points or write.replaces])
         await self.record(files)
         self.failed |= {file.path: file.sha for file in files if file.is_failed and not self._keeps_points(file)}
-        self.progress.figures.files_processed += sum(1 for file in files if file.chunks)
+        figures = self.progress.figures
+        figures.files_processed += sum(1 for file in files if file.chunks)
+        kinds = [self._change(file) for file in files]
+        figures.files_added += kinds.count(FileChange.ADDED)
+        figures.files_changed += kinds.count(FileChange.CHANGED)
         self.progress.advance(len(batch), sum(len(file.chunks) for file in batch))
 
     async def keep(self, files: Sequence[PreparedFile], rows: Sequence[ManifestRow]) -> None:
@@ -77,13 +86,16 @@ class Writer:
         for page in pages(self.deferred):
             await self.index.remove_files(self.scope, [file.path for file in page])
             await self.record(page)
+            await self._list([RunChange(file.path, FileChange.REMOVED) for file in page])
+            self.progress.figures.files_deleted += len(page)
         self.deferred = []
 
     async def record(self, files: Sequence[PreparedFile]) -> None:
         """Write the rows of files, also of those that are skipped because of their path: `delete` has deleted their
         points, if any."""
         for page in pages(files):
-            await self._record([self.row(file) for file in page])
+            changes = [RunChange(file.path, kind) for file in page if (kind := self._change(file)) is not None]
+            await self._record([self.row(file) for file in page], self._listed(changes))
             await self._record_secrets(
                 {file.path: (*self._in_path(file.path), *file.secrets) for file in page if not file.is_failed}
             )
@@ -94,6 +106,8 @@ class Writer:
         for page in pages(plan.delete_points):
             await self.index.remove_files(self.scope, page)
             self.progress.figures.files_deleted += len(page)
+            shown = [path for path in page if path not in self.target.hidden]
+            await self._list([RunChange(path, FileChange.REMOVED) for path in shown])
         for page in pages(plan.delete_rows):
             self.scope.check()
             await self.parts.manifests.forget(self.run, self.scope.version_id, page)
@@ -150,12 +164,32 @@ class Writer:
         if writes:
             await self.index.replace_files(self.scope, writes)
 
-    async def _record(self, rows: Sequence[ManifestRow]) -> None:
+    async def _record(self, rows: Sequence[ManifestRow], changes: Sequence[RunChange] = ()) -> None:
         self.scope.check()
-        await self.parts.manifests.record(self.run, self.scope.version_id, rows)
+        await self.parts.manifests.record(self.run, self.scope.version_id, rows, changes)
+
+    def _change(self, file: PreparedFile) -> FileChange | None:
+        """None if the file is read again at the same blob, or is not indexed."""
+        if not file.chunks:
+            return None
+        before = self.searched.get(file.path)
+        if before is None or not before.chunks:
+            return FileChange.ADDED
+        return None if before.blob_sha == file.sha else FileChange.CHANGED
+
+    def _listed(self, changes: Sequence[RunChange]) -> Sequence[RunChange]:
+        """The first ones, as long as there is room."""
+        listed = changes[: self.room]
+        self.room -= len(listed)
+        return listed
+
+    async def _list(self, changes: Sequence[RunChange]) -> None:
+        if listed := self._listed(changes):
+            self.scope.check()
+            await self.parts.runs.record_changes(self.run, listed)
 
     async def _record_secrets(self, found: Mapping[str, Sequence[Finding]]) -> None:
-        """Of these files, by path, only those that have or had secrets cost a statement."""
+        """Record the secrets of these files, by path. Only those that have or had secrets cost a statement."""
         changed = {path: secrets for path, secrets in found.items() if secrets or path_key(path) in self.with_secrets}
         if changed:
             self.scope.check()

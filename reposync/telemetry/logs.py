@@ -63,25 +63,11 @@ def configure_logging(
     rendering: list[Processor] = [json_line]
     if log_format == "console":
         rendering = [_printable, ConsoleRenderer(colors=_wants_colors(stream), sort_keys=False)]
-    everyone: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *everyone],
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
-            Sanitize(secrets, pod),
-            *rendering,
-        ],
-    )
+    formatter = formatter_of(structlog.processors.format_exc_info, Sanitize(secrets, pod), *rendering)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *everyone,
+            *_EVERY_LINE,
             structlog.processors.StackInfoRenderer(),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -99,6 +85,22 @@ def configure_logging(
     logging.captureWarnings(True)
     threading.excepthook = _log_uncaught
     sys.unraisablehook = _log_unraisable
+
+
+_EVERY_LINE: tuple[Processor, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+
+
+def formatter_of(*processors: Processor) -> logging.Formatter:
+    """A formatter for lines of structlog and of the standard library; the last processor makes the text."""
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *_EVERY_LINE],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *processors],
+    )
 
 
 class Sanitize:

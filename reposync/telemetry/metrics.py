@@ -76,7 +76,8 @@ _FIRST_VALUES = {
 _RUN_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 150, 300, 600, 1200, 1800, 3600, 7200)
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
 OUTCOMES = ("ok", "refused", "failed", "cancelled")
-"""Of what is measured: `refused`: the caller must change something (4xx); `failed`: the server could not (5xx)."""
+"""The outcomes that are measured. `refused`: the caller must change something (4xx); `failed`: the server could not
+(5xx)."""
 HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
     "run_duration_seconds": (
         "The attempts of a run that has ended, together.",

@@ -139,8 +139,8 @@ class Secrets:
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Secrets:
-        """Those in SECRET_VARIABLES, and the passwords in ADDRESS_VARIABLES: for messages before the registry is read,
-        which names the variables of the others."""
+        """The secrets in SECRET_VARIABLES, and the passwords in ADDRESS_VARIABLES: for messages before the registry is
+        read, which names the variables of the others."""
         tokens = (ApiToken.parse(each.strip()) for each in environ.get("REPOSYNC_API_TOKEN", "").split(","))
         named = (environ.get(name, "") for name in (*SECRET_VARIABLES, *ADDRESS_VARIABLES))
         return cls([*named, *(token.secret.get_secret_value() for token in tokens)])

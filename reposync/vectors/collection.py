@@ -17,14 +17,18 @@ from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch
 from reposync.vectors.port import Payload, ResolvedCollection
 
-SCHEMA_REVISION = 3
-"""Of points. 2: they have symbols, whose names count more in sparse vectors. 3: these are the definitions of the whole
-file, not of each chunk alone. A version of the index with points of an earlier revision is searched until a run has
-built the next one from them, in the same collection."""
+SCHEMA_REVISION = 4
+"""The revision of the points. 2: they have symbols, whose names count more in sparse vectors. 3: these are the
+definitions of the whole file, not of each chunk alone. 4: they have the names that are called in them; in sparse
+vectors paths count more, and lengths less. A version of the index with points of an earlier revision is searched until
+a run has built the next one, in the same collection."""
 WORDS_SCHEMA = 2
 """The first revision in which the terms of a point are those of its text."""
+CALLS_SCHEMA = 4
+"""The first revision in which points have the names that are called in them."""
 LAYOUT = 1
-"""Of collections: which vectors they have. Programs that expect a different one refuse the collection."""
+"""The revision of the collections: which vectors they have. Programs that expect a different one refuse the
+collection."""
 _METADATA_KEY = "reposync"
 
 # Searches of vectors are filtered by the version; links of the graph for each other value only take memory and time.
@@ -38,9 +42,10 @@ PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
     Payload.CONTENT_HASH: {**_KEYWORD, "on_disk": True},
     Payload.SYMBOL_NAME: _KEYWORD,
     Payload.SYMBOL_KIND: _KEYWORD,
+    Payload.CALLS: _KEYWORD,
     Payload.EPOCH: {"type": "integer", "lookup": True, "range": True, "enable_hnsw": False},
 }
-"""Of new collections. Existing ones keep theirs."""
+"""The payload indexes of new collections. Existing ones keep theirs."""
 
 
 def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCollection:
@@ -108,6 +113,6 @@ def _describe(spec: EmbeddingSpec | None) -> str:
 
 
 def physical_name(name: str, spec: EmbeddingSpec) -> str:
-    """Of a new collection."""
+    """The name of a new collection for this model."""
     made_for = json.dumps([spec.as_json(), LAYOUT], sort_keys=True)
     return f"{name}--{hashlib.sha256(made_for.encode()).hexdigest()[:10]}"

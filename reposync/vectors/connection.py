@@ -38,7 +38,8 @@ _FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
 _LONGEST_CONNECT_SECONDS = 5.0  # a node that is switched off does not answer at all
 _LONGEST_MARGIN_SECONDS = 5.0
 OLDEST_VERSION, NEWEST_VERSION = (1, 16), (1, 19)
-"""Of Qdrant. Older servers drop the metadata of a collection; newer ones were not tested."""
+"""The range of supported Qdrant versions. Older servers drop the metadata of a collection; newer ones were not
+tested."""
 
 _MAX_MESSAGE_CHARS = 500
 # An index that one node has made; another one of the cluster may not know it yet.
@@ -238,10 +239,10 @@ class QdrantConnection:
         accepted."""
         if self._version >= oldest:
             return
+        version = await self.version()
         try:
-            version = str(parse_json(await self.send("GET", "/", None))["version"])
-            numbers = tuple(map(int, version.split(".")[:2]))
-        except (HttpRefused, TransientFailure, ValueError, TypeError, KeyError):
+            numbers = tuple(map(int, (version or "").split(".")[:2]))
+        except ValueError:
             return  # of a proxy, perhaps; the next request says what is wrong
         if numbers < oldest:
             needed, newest = (".".join(map(str, each)) for each in (oldest, NEWEST_VERSION))
@@ -250,6 +251,13 @@ class QdrantConnection:
                 remedy=f"Upgrade it: {needed} to {newest} are supported.",
             )
         self._version = numbers
+
+    async def version(self) -> str | None:
+        """As the server says it; None if that cannot be read."""
+        try:
+            return str(parse_json(await self.send("GET", "/", None))["version"])
+        except (HttpRefused, TransientFailure, ValueError, TypeError, KeyError):
+            return None
 
     async def send(self, method: str, path: str, content: bytes | None) -> bytes:
         """To the node that answered last; after a failure, the next request goes to the next one."""

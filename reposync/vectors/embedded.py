@@ -30,8 +30,9 @@ RECORD = "engine.json"
 LOG = "engine.log"
 SOCKET = "engine.sock"
 
-# Increased when this package needs a feature that an older engine does not have.
-REVISION = 1
+# Increased when this package needs a feature that an older engine does not have. 2: a payload index with parameters is
+# added to a collection that is there already.
+REVISION = 2
 
 EXIT_LOCKED = 3
 """Exit status of an engine whose folder has an engine already."""
@@ -74,6 +75,22 @@ class EmbeddedEngine:
                 raise self._unavailable(f"did not answer within {timeout_seconds:.0f} s")
             await asyncio.sleep(_POLL_SECONDS)
         return found
+
+    def end(self, *, timeout_seconds: float = 30.0) -> None:
+        """End the engine, if one runs, and wait until it has."""
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            record = read_record(self.folder)
+            try:
+                answer = exchange(record["address"], "POST /engine/end") if record is not None else None
+            except TimeoutError:
+                continue
+            except (OSError, ValueError):
+                answer = None
+            with contextlib.suppress(VectorIndexError):
+                if answer is None and self._reap():
+                    return
+            time.sleep(_POLL_SECONDS)
 
     async def ping(self) -> None:
         """Raises IndexUnavailable if an engine runs and does not answer, and VectorIndexError if the disk is full. That

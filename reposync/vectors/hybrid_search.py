@@ -1,23 +1,24 @@
 """One search: candidates by words and by meaning, fused here; the best of these are ranked, and the texts of the best
-of those are read. Qdrant reads whole points, 7,000 characters each, whatever is selected of them: so each step reads as
-few as it needs. Qdrant cannot match globs over paths: it leaves out most of the other paths by their tokens, and the
-rest is matched here. Every request is bounded."""
+of those are read. Several phrasings of one question share each step, and its requests. Qdrant reads whole points, 7,000
+characters each, whatever is selected of them: so each step reads as few as it needs. Qdrant cannot match globs over
+paths: it leaves out most of the other paths by their tokens, and the rest is matched here. Every request is bounded."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 from reposync.errors import UsageError, VectorIndexError
 from reposync.finding import count_masks
-from reposync.supervision import in_thread
+from reposync.supervision import in_thread, together
 from reposync.symbol import read_symbols
+from reposync.vectors.fusion import Fused, best_of_each, candidates_at, fused, fused_phrasings
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
-from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, PointId, SearchHit
-from reposync.vectors.raw_requests import Limits, within
+from reposync.vectors.port import DENSE, SPARSE, Candidate, IndexQuery, Payload, Phrasing, PointId, SearchHit
+from reposync.vectors.raw_requests import Limits, pages, within
 from reposync.vectors.request_bodies import Filter, equals, one_of
 from reposync.wildmatch import PathPatterns, check_pattern
 
@@ -28,15 +29,14 @@ _CANDIDATES_PER_HIT = 4
 _MAX_CANDIDATES = 4_096
 # Of the fused candidates: those that are ranked.
 _RANKED_SHARE = 0.8
-# Exponent of BM25 scores beside cosines: the words of a sentence are in many chunks, whose scores are not far below the
-# best.
-_STEEPNESS = 1.5
 # With a glob, so many times the candidates are fetched while too few match.
 _GROWTH = 8
 # Paths that are listed and matched here, of 100 bytes each, if too few candidates match.
 _MAX_PATHS = 10_000
 # Of those that match, in one request: a server accepts 32 MiB.
 _MAX_PATH_CHARS = 5_000_000
+# Of the files that a pasted text names.
+_MAX_CHUNKS_AT_PLACES = 1_000
 # What the ranking depends on; everything else is read of the hits alone.
 _OF_RANKED = [
     *(Payload.VERSION_ID, Payload.REPOSITORY, Payload.PATH, Payload.START_LINE, Payload.END_LINE),
@@ -48,25 +48,14 @@ Request = Callable[[str, str, str, Any], Awaitable[Any]]
 """What it does, for messages; method, path and body."""
 
 
-class _Fused(NamedTuple):
-    """A point that was found, and the two parts of its score."""
-
-    id: PointId
-    point: dict[str, Any]
-    words: float
-    meaning: float
-
-    @property
-    def score(self) -> float:
-        return self.words + self.meaning
-
-
 class Search:
     """Raises UsageError for an invalid glob."""
 
     def __init__(self, request: Request, query: IndexQuery, dense_params: Mapping[str, Any], limits: Limits) -> None:
         self._request = request
         self._query = query
+        self._phrasings = query.phrasings
+        self._most_at_once = limits.get("search_max_batchsize")
         self._dense_params = {"params": dense_params} if dense_params else {}
         self._max_candidates = within(_MAX_CANDIDATES, limits.get("max_query_limit"))
         self._max_paths = within(_MAX_PATHS, limits.get("max_query_limit"))
@@ -82,18 +71,45 @@ class Search:
         if self._limit < 1:
             return []
         found = await self._nearest(self._wanted) if self._glob is None else await self._matching(self._glob)
-        candidates = await self._candidates(found[: max(self._limit, round(self._wanted * _RANKED_SHARE))])
-        ranked = self._query.rank(candidates) if self._query.rank is not None else candidates
-        return await self._with_texts(passages(ranked)[: self._limit])
+        of_each = await self._candidates(best_of_each(found, max(self._limit, round(self._wanted * _RANKED_SHARE))))
+        ranked = [
+            candidates if phrasing.rank is None else phrasing.rank(candidates)
+            for phrasing, candidates in zip(self._phrasings, of_each, strict=True)
+        ]
+        first = await self._at_places() if self._query.places else []
+        ids = {each.id for each in first}
+        ordered = [*first, *(each for each in fused_phrasings(ranked) if each.id not in ids)]
+        return await self._with_texts(passages(ordered)[: self._limit])
 
-    async def _matching(self, glob: PathPatterns) -> list[_Fused]:
+    async def _at_places(self) -> list[Candidate]:
+        """The chunks at the places of the query, in their order."""
+        places = self._query.places[: self._max_values]
+        # In place of the tokens of the glob, which is compared with the paths: strict mode counts conditions.
+        named = _filter(self._query, [one_of(Payload.PATH_TOKENS, sorted({each.name for each in places}))], self._most)
+        listed = {"key": Payload.PATH, "filter": named, "exact": False, "limit": self._max_paths}
+        paths = [hit["value"] for hit in (await self._request("list paths", "POST", "/facet", listed))["hits"]]
+        if (glob := self._glob) is not None:
+            paths = [path for path in paths if glob.match(path) is not None]
+        files = await in_thread(lambda: [each.files(paths) for each in places])
+        if not (wanted := sorted(set(chain(*files)))):
+            return []
+        body = {
+            "filter": _filter(self._query, [one_of(Payload.PATH, wanted[: self._max_values])], self._most),
+            "limit": within(_MAX_CHUNKS_AT_PLACES, self._max_candidates),
+            "with_payload": _OF_RANKED,
+        }
+        points = (await self._request("read the places", "POST", "/points/scroll", body))["points"]
+        chunks = [_candidate(Fused(each["id"], each, 0.0, 0.0), each) for each in points]
+        return candidates_at(places, files, chunks)
+
+    async def _matching(self, glob: PathPatterns) -> list[list[Fused]]:
         """If too few of the best candidates match, only the matching paths are searched. If there are too many paths to
         list, a file that matches may be missed: it is not among the best candidates."""
         wanted = self._wanted
         while True:
             found = await self._nearest(wanted)
-            matching = await in_thread(partial(_of_glob, found, glob))
-            if len(matching) >= self._limit or len(found) < wanted:
+            matching = [await in_thread(partial(_of_glob, each, glob)) for each in found]
+            if len({each.id for each in chain(*matching)}) >= self._limit or all(len(each) < wanted for each in found):
                 return matching
             if wanted == self._max_candidates:
                 break
@@ -102,7 +118,7 @@ class Search:
         if paths is None:
             return matching
         self._filter = _filter(self._query, [one_of(Payload.PATH, paths)], self._most)
-        return await self._nearest(self._wanted) if paths else []
+        return await self._nearest(self._wanted) if paths else [[] for _ in self._phrasings]
 
     async def _paths(self, glob: PathPatterns) -> list[str] | None:
         """All paths that match; None if there are too many. Exact counts would take a count for each path, and a server
@@ -116,35 +132,45 @@ class Search:
         fit = len(matching) <= self._max_values and sum(map(len, matching)) <= _MAX_PATH_CHARS
         return matching if fit else None
 
-    async def _nearest(self, limit: int) -> list[_Fused]:
-        """The best by words and the best by meaning."""
-        query = self._query
-        sparse, dense = query.sparse, query.dense
-        words, meaning = None, None
-        if len(sparse.indices):
-            words = {"query": {"indices": sparse.indices, "values": sparse.values}, "using": SPARSE}
-        if dense is not None and not (query.by_words and query.versions and {*query.versions} <= {*query.by_words}):
-            # One row is one vector, also for a collection of multivectors.
-            meaning = {"query": dense[0] if len(dense) == 1 else dense, "using": DENSE} | self._dense_params
-        of_meaning = _without(self._filter, query.by_words)
-        by_words, by_meaning = await asyncio.gather(
-            self._best(limit, words, self._filter), self._best(limit, meaning, of_meaning)
-        )
-        return _fused(by_words, by_meaning, query.words_weight)
-
-    async def _best(self, limit: int, nearest: dict[str, Any] | None, selected: Filter | None) -> list[dict[str, Any]]:
-        if nearest is None:
-            return []
+    async def _nearest(self, limit: int) -> list[list[Fused]]:
+        """For each phrasing, the best by words and the best by meaning."""
         payload = False if self._glob is None else [Payload.PATH]
-        body = nearest | {"filter": selected, "limit": limit, "with_payload": payload}
-        answer = await self._request("search", "POST", "/points/query", body)
-        points: list[dict[str, Any]] = answer["points"]
-        return points
+        of_words = {"filter": self._filter, "limit": limit, "with_payload": payload}
+        of_meaning = of_words | {"filter": _without(self._filter, self._query.by_words)}
+        asked = [
+            nearest and nearest | more
+            for phrasing in self._phrasings
+            for nearest, more in ((_by_words(phrasing), of_words), (self._by_meaning(phrasing), of_meaning))
+        ]
+        found = await self._searched(asked)
+        both = zip(self._phrasings, found[::2], found[1::2], strict=True)
+        return [fused(by_words, by_meaning, each.words_weight) for each, by_words, by_meaning in both]
 
-    async def _candidates(self, found: Sequence[_Fused]) -> list[Candidate]:
-        points = await self._read("read the candidates", [each.id for each in found], _OF_RANKED)
+    def _by_meaning(self, phrasing: Phrasing) -> dict[str, Any] | None:
+        query, dense = self._query, phrasing.dense
+        if dense is None or (query.by_words and query.versions and {*query.versions} <= {*query.by_words}):
+            return None
+        # One row is one vector, also for a collection of multivectors.
+        return {"query": dense[0] if len(dense) == 1 else dense, "using": DENSE} | self._dense_params
+
+    async def _searched(self, asked: Sequence[dict[str, Any] | None]) -> list[list[dict[str, Any]]]:
+        """The points of each; none of None. Those of one phrasing are two requests, of which a server with little to do
+        answers the first while it reads the second."""
+        bodies = [each for each in asked if each is not None]
+        if len(self._phrasings) == 1:
+            answers = await together(*(self._request("search", "POST", "/points/query", each) for each in bodies))
+        else:
+            answers = []
+            for page in pages(bodies, within(len(bodies) or 1, self._most_at_once)):
+                answers += await self._request("search", "POST", "/points/query/batch", {"searches": page})
+        points = iter(answers)
+        return [[] if each is None else next(points)["points"] for each in asked]
+
+    async def _candidates(self, found: Sequence[Sequence[Fused]]) -> list[list[Candidate]]:
+        ids = list(dict.fromkeys(each.id for each in chain(*found)))
+        points = await self._read("read the candidates", ids, _OF_RANKED)
         # A point may be deleted in between: then it is none.
-        return [_candidate(each, points[each.id]) for each in found if each.id in points]
+        return [[_candidate(each, points[each.id]) for each in one if each.id in points] for one in found]
 
     async def _read(self, what: str, ids: Sequence[PointId], payload: Sequence[str]) -> dict[PointId, dict[str, Any]]:
         if not ids:
@@ -166,7 +192,7 @@ async def files_with_terms(request: Request, query: IndexQuery, limits: Limits) 
     body = {
         "query": {"indices": query.sparse.indices, "values": query.sparse.values},
         "using": SPARSE,
-        "filter": _filter(query, _of_tokens(query), limits.get("condition_max_size")),
+        "filter": filter_of(query, limits),
         "limit": limit,
         "with_payload": [Payload.VERSION_ID, Payload.PATH],
     }
@@ -176,30 +202,30 @@ async def files_with_terms(request: Request, query: IndexQuery, limits: Limits) 
     return list(files), len(points) < limit
 
 
-def _of_glob(found: Sequence[_Fused], glob: PathPatterns) -> list[_Fused]:
+async def chunks_of(
+    request: Request, query: IndexQuery, limits: Limits, fields: Sequence[str]
+) -> tuple[list[Mapping[str, Any]], bool]:
+    """See `QdrantIndex.chunks_of`."""
+    limit = within(query.limit, limits.get("max_query_limit"))
+    body = {"filter": filter_of(query, limits), "limit": limit, "with_payload": list(fields)}
+    answer = await request("find chunks", "POST", "/points/scroll", body)
+    return [_metadata(each) for each in answer["points"]], answer["next_page_offset"] is None
+
+
+def filter_of(query: IndexQuery, limits: Limits) -> Filter | None:
+    """What the query selects; of its glob only what tokens of paths tell."""
+    return _filter(query, _of_tokens(query), limits.get("condition_max_size"))
+
+
+def _by_words(phrasing: Phrasing) -> dict[str, Any] | None:
+    sparse = phrasing.sparse
+    if not len(sparse.indices):
+        return None
+    return {"query": {"indices": sparse.indices, "values": sparse.values}, "using": SPARSE}
+
+
+def _of_glob(found: Sequence[Fused], glob: PathPatterns) -> list[Fused]:
     return [each for each in found if glob.match(_metadata(each.point)["path"]) is not None]
-
-
-def _fused(
-    by_words: Sequence[dict[str, Any]], by_meaning: Sequence[dict[str, Any]], words_weight: float
-) -> list[_Fused]:
-    """The points of both lists, best first, scores at most 1.
-
-    A sum of scores, and not of reciprocal ranks: it keeps how much better the first is than the second. BM25 scores are
-    divided by the best one. Cosines lie close together, so that the worst candidate becomes 0.
-    """
-    weight = words_weight if by_words and by_meaning else 1.0
-    steepness = _STEEPNESS if by_meaning else 1.0
-    best = max((point["score"] for point in by_words), default=0.0) or 1.0
-    cosines = [point["score"] for point in by_meaning]
-    lowest = min(cosines, default=0.0)
-    spread = max(cosines, default=0.0) - lowest
-    words = {point["id"]: weight * (point["score"] / best) ** steepness for point in by_words}
-    share = 1.0 - weight if by_words else 1.0
-    meaning = {point["id"]: share * ((point["score"] - lowest) / spread if spread else 1.0) for point in by_meaning}
-    points = {point["id"]: point for point in (*by_words, *by_meaning)}
-    found = [_Fused(number, each, words.get(number, 0.0), meaning.get(number, 0.0)) for number, each in points.items()]
-    return sorted(found, key=lambda each: -each.score)
 
 
 def _of_tokens(query: IndexQuery) -> list[Filter]:
@@ -217,6 +243,7 @@ def _filter(query: IndexQuery, of_paths: Sequence[Filter], most: int | None) -> 
     symbol = [equals(key, value) for key, value in (("name", query.symbol), ("kind", query.kind)) if value is not None]
     must = [*(equals(key, value) for key, value in wanted if value is not None), *of_paths]
     must += [_one_of_many(Payload.VERSION_ID, versions, most or len(versions))] if len(versions) > 1 else []
+    must += [equals(Payload.CALLS, query.calls)] if query.calls is not None else []
     must += [{"nested": {"key": Payload.SYMBOLS, "filter": {"must": symbol}}}] if symbol else []
     return _without({"must": must} if must else None, query.hidden)
 
@@ -227,7 +254,7 @@ def _one_of_many(key: str, values: Sequence[str], most: int) -> Filter:
 
 
 def _without(selected: Filter | None, versions: Sequence[str]) -> Filter | None:
-    """Of what is selected, the points of other versions."""
+    """The filter for what is selected, without the points of these versions."""
     if not versions:
         return selected
     others = (selected or {}).get("must_not", [])
@@ -252,7 +279,7 @@ def _metadata(point: dict[str, Any]) -> dict[str, Any]:
     return metadata
 
 
-def _candidate(fused: _Fused, point: dict[str, Any]) -> Candidate:
+def _candidate(fused: Fused, point: dict[str, Any]) -> Candidate:
     metadata = _metadata(point)
     return Candidate(
         id=fused.id,
@@ -290,4 +317,5 @@ def _hit(chunk: Candidate, payload: dict[str, Any]) -> SearchHit:
         version=chunk.version,
         symbols=read_symbols(metadata.get("symbols")),
         parts=dict(chunk.parts),
+        phrasings=list(chunk.phrasings),
     )

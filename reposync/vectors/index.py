@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -20,7 +21,8 @@ from reposync.vectors.collection import (
 )
 from reposync.vectors.connection import QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
-from reposync.vectors.hybrid_search import Search, files_with_terms
+from reposync.vectors.facets import AreShown, FacetCounts, facet_counts, has_any
+from reposync.vectors.hybrid_search import Search, chunks_of, files_with_terms
 from reposync.vectors.point_writes import PointWrites
 from reposync.vectors.port import (
     DENSE,
@@ -264,7 +266,7 @@ class QdrantIndex:
         return int((await self._collection.describe(once=True))["points_count"] or 0)
 
     async def existing(self, ids: Sequence[PointId]) -> set[PointId]:
-        """Those of `ids`, which a listing lacked, that some replica has after all; nothing without replicas."""
+        """The points of `ids`, which a listing lacked, that some replica has after all; nothing without replicas."""
         if not await self._collection.has_replicas():
             return set()
         missing, found = list(ids), set[PointId]()
@@ -285,7 +287,7 @@ class QdrantIndex:
     async def points_without_vector(
         self, version_id: str, page_size: Callable[[], int] = lambda: _POINTS_PER_PAGE
     ) -> AsyncGenerator[Sequence[StoredPoint], None]:
-        """Those without a dense vector, with their text and what their ids follow from. `page_size`: called for each
+        """Points without a dense vector, with their text and what their ids follow from. `page_size`: called for each
         page."""
         selected = bodies.points_of_version(version_id) | bodies.WITHOUT_VECTOR
         fields = [Payload.TEXT, Payload.CONTENT_HASH, Payload.PATH, Payload.BLOB_SHA, Payload.CHUNK_INDEX]
@@ -293,7 +295,7 @@ class QdrantIndex:
             yield [StoredPoint(point["id"], point["payload"] or {}) for point in page]
 
     async def points_with_ids(self, version_id: str, ids: Sequence[PointId]) -> AsyncIterator[Sequence[StoredPoint]]:
-        """Those of the version with these ids, with their payload, in pages."""
+        """The points of the version with these ids, with their payload, in pages."""
         for page in pages(ids, await self._collection.values_at_once()):
             async for points in self._stored(bodies.points_of_version(version_id, {"has_id": list(page)})):
                 yield points
@@ -345,6 +347,22 @@ class QdrantIndex:
         these are all. Of `path_glob` only what tokens of paths tell is applied."""
         return await files_with_terms(self._collection.request, query, await self._collection.limits())
 
+    async def chunks_of(self, query: IndexQuery, fields: Sequence[str]) -> tuple[list[Mapping[str, Any]], bool]:
+        """The metadata of the chunks that fit the filters of the query, with version, path and these fields, and
+        whether these are all. Of `path_glob` only what tokens of paths tell is applied."""
+        limits = await self._collection.limits()
+        named = [Payload.VERSION_ID, Payload.PATH, *fields]
+        return await chunks_of(self._collection.request, query, limits, named)
+
+    async def facets(self, query: IndexQuery, are_shown: AreShown) -> FacetCounts:
+        """How many of the points with words of the query have each value of a field. `are_shown`: which of the versions
+        that were met may be counted."""
+        return await facet_counts(self._collection.request, query, await self._collection.limits(), are_shown)
+
+    async def has_any(self, query: IndexQuery) -> bool:
+        """Whether a point fits the filters of the query, whatever its words are."""
+        return await has_any(self._collection.request, query, await self._collection.limits())
+
     async def ping(self) -> None:
         """Whether Qdrant answers, without retries; the embedded engine is not started for that."""
         if self._settings.is_embedded:
@@ -353,6 +371,12 @@ class QdrantIndex:
             # Not Qdrant's own health routes: these answer without an API key, too.
             await self._collection.request("check the connection", "GET", "/exists", once=True)
             await self._connection.check_version()
+
+    async def version(self) -> str | None:
+        """The version of the server, or of the embedded engine; None if the server does not say it."""
+        if self._settings.is_embedded:
+            return metadata.version("qdrant-edge-py")
+        return await self._connection.version()
 
     async def close(self) -> None:
         if self._client is not None:

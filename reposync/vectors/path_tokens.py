@@ -56,7 +56,7 @@ def _is_literal(segment: str) -> bool:
 
 
 def _extensions(name: str) -> list[str]:
-    """Those of the end of a name are also those of the name, the shortest first."""
+    """Patterns of the ends of a name, as `*.gz` and `*.tar.gz`, the shortest first."""
     parts = name.split(".")
     counts = range(1, min(len(parts), _MAX_EXTENSION_PARTS + 1))
     return ["*." + ".".join(parts[-count:]) for count in counts]

@@ -14,10 +14,11 @@ from reposync.symbol import Symbol
 if TYPE_CHECKING:
     from reposync.config.sections import QdrantConfig
     from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
+    from reposync.vectors.named_places import NamedPlace
 
 DENSE, SPARSE = "dense", "sparse"
 WORDS_WEIGHT = 0.5
-"""Of the fusion; chosen with the ranking, see `search/ranking.py`."""
+"""The weight of words in the fusion; chosen with the ranking, see `search/ranking.py`."""
 LATEST_EPOCH = 2**53
 """No run gets this far. Not every JSON reader distinguishes larger numbers; one in a point is not reposync's."""
 POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
@@ -44,6 +45,7 @@ class Payload:
     START_LINE, END_LINE = "metadata.start_line", "metadata.end_line"
     SYMBOLS = "metadata.symbols"
     SYMBOL_NAME, SYMBOL_KIND = "metadata.symbols[].name", "metadata.symbols[].kind"
+    CALLS = "metadata.calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ class StoredPoint:
 
 @dataclass(frozen=True, slots=True)
 class PointWrite:
-    """One chunk with its vectors. `dense` is None for sparse search alone. `start_index`: see `content.model.Chunk`."""
+    """One chunk with its vectors. `dense` is None for sparse search alone. `start_index`: see `content.model.Chunk`.
+    `calls`: names that are called in it."""
 
     chunk_index: int
     text: str
@@ -120,6 +123,7 @@ class PointWrite:
     sparse: SparseVector
     symbols: Sequence[Symbol] = ()
     start_index: int | None = None
+    calls: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ class WriteScope:
 @dataclass(slots=True)
 class Candidate:
     """A chunk that may become a hit, with what its rank depends on. `names`: of the definitions in it. `parts`: what
-    the score is made of."""
+    the score is made of. `phrasings`: as `Hit` has them."""
 
     id: PointId
     version: str
@@ -162,11 +166,12 @@ class Candidate:
     names: Sequence[str]
     score: float
     parts: Mapping[str, float]
+    phrasings: Sequence[int] = ()
 
-    def scored(self, score: float, parts: Mapping[str, float]) -> Candidate:
+    def scored(self, score: float, parts: Mapping[str, float], phrasings: Sequence[int] = ()) -> Candidate:
         """A tenth of the time of `dataclasses.replace`, for the candidates of each search."""
         place = (self.id, self.version, self.repository, self.path, self.start_line, self.end_line, self.language)
-        return Candidate(*place, self.names, score, parts)
+        return Candidate(*place, self.names, score, parts, phrasings)
 
 
 Rank = Callable[[Sequence[Candidate]], Sequence[Candidate]]
@@ -174,12 +179,23 @@ Rank = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 
 
 @dataclass(frozen=True, slots=True)
+class Phrasing:
+    """One wording of what is searched for. `dense` is None for sparse search alone. `words_weight`: of the sparse
+    vector's score in the fusion, 0 to 1; the rest is the dense vector's."""
+
+    sparse: SparseVector
+    dense: Matrix | None = None
+    words_weight: float = WORDS_WEIGHT
+    rank: Rank | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class IndexQuery:
-    """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. `symbol`, `kind`: only chunks with
-    a definition of that name, of that kind; one definition must have both. A filter that is None is not applied.
-    `versions`: only points of these index versions, if any is given; `hidden`: none of these; `by_words`: those of
-    these are found by the sparse vector alone. `words_weight`: of the sparse vector's score in the fusion, 0 to 1; the
-    rest is the dense vector's."""
+    """`sparse`, `dense`, `words_weight` and `rank` are those of the first phrasing, `others` its further ones: their
+    hits are fused. `path_glob` has gitignore semantics. `symbol`, `kind`: only chunks with a definition of that name,
+    of that kind; one definition must have both. `calls`: only chunks that call this name. A filter that is None is not
+    applied. `versions`: only points of these index versions, if any is given; `hidden`: none of these; `by_words`:
+    those of these are found by the sparse vector alone. `places`: chunks there come first."""
 
     sparse: SparseVector
     dense: Matrix | None = None
@@ -190,9 +206,16 @@ class IndexQuery:
     language: str | None = None
     symbol: str | None = None
     kind: str | None = None
+    calls: str | None = None
     limit: int = 10
     words_weight: float = WORDS_WEIGHT
     rank: Rank | None = None
+    others: Sequence[Phrasing] = ()
+    places: Sequence[NamedPlace] = ()
+
+    @property
+    def phrasings(self) -> list[Phrasing]:
+        return [Phrasing(self.sparse, self.dense, self.words_weight, self.rank), *self.others]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +224,12 @@ class Hit:
     search, and cannot be compared between searches. `url`: shows these lines to a person. `outdated`: the file has
     changed since, and its newer state could not be read. `masked`: how many secrets are masked in the text.
     `meaning_indexed`: the first sync of the repository is still running: it is searched by words only, and this
-    share (0 to 1) of its meaning is indexed; otherwise null. `parts`: the sum of `words`, `meaning`, `definition`
-    and `path`, times `prior`, is the score. `symbols`: what these lines define. `definitions`: those of them that
-    `symbol` and `kind` ask for, and that begin in these lines."""
+    share (0 to 1) of its meaning is indexed; otherwise null. `parts`: the sum of `words`, `meaning`, `definition`,
+    `path` and `file`, times `prior`, is the score; of a search by several phrasings, those of the best one, and in
+    `others` what the others add; of a place in a pasted text, `frame` is all of it. `phrasings`: the numbers (from 1)
+    of the phrasings that find it, the best one first; empty if the search has one. `symbols`: what these lines define.
+    `definitions`: those of them that `symbol` and `kind` ask for, or that a place in a pasted text is in, and that
+    begin in these lines."""
 
     repository: str
     path: str
@@ -218,6 +244,7 @@ class Hit:
     meaning_indexed: float | None = None
     # Not Sequence and Mapping, which pydantic serialises in Python: 0.5 ms a search.
     parts: dict[str, float] = field(default_factory=dict)
+    phrasings: list[int] = field(default_factory=list)
     symbols: list[Symbol] = field(default_factory=list)
     definitions: list[Symbol] = field(default_factory=list)
 

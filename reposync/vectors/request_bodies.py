@@ -100,7 +100,8 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VectorLimits:
-    """Of a collection's strict mode: vectors of a multivector, and terms of a sparse vector. None: no limit."""
+    """The limits of a collection's strict mode: vectors of a multivector, and terms of a sparse vector. None: no
+    limit."""
 
     max_vectors: int | None = None
     max_length: int | None = None
@@ -224,6 +225,7 @@ def payload_of(scope: WriteScope, file: FileWrite, tokens: Sequence[str], point:
         "commit": scope.commit,
         "content_hash": point.content_hash,
         "symbols": point.symbols,
+        "calls": point.calls,
         "epoch": scope.epoch,
         "url": point.url,
     }

@@ -21,6 +21,7 @@ SMALLEST: dict[str, str] = {
     "cluster_storm": "--binary {qdrant} --minutes 0.1 --repositories 1",
     "commands": "--files 20",
     "corpus": "{folder}/corpus.git 20 0.1",
+    "costs": "--repository {repository} --commits 2",
     "daemon": "--repositories 2 --seconds 1 --requests 1 --database sqlite --schedule={never}",
     "dashboard": "--check",
     "definitions": "--data {folder}/questions --repositories {folder}/repositories",
@@ -39,6 +40,7 @@ SMALLEST: dict[str, str] = {
     "page_weights": "--rounds 1",
     "pictures": "--only terminal --folder {folder}",
     "reference": "--check",
+    "replay": "--repositories {folder}/known --only click --newest --last 2 --state {folder}/state",
     "retrieval": "--chunks 20 --queries 5",
     "retrieval_public": "--only semble --data {folder}/questions --repositories {folder}/repositories",
     "rights": "--worlds 3",
@@ -47,6 +49,7 @@ SMALLEST: dict[str, str] = {
     "sizing": "--files 20 --local-files 1 --at-once 2 --each 10",
     "static_table": "--only attrs,tomlkit,cattrs --output {folder}/table",
     "storm": "--minutes 0.1 --pods 1 --repositories 1 --no-baseline",
+    "usages": "--data {folder}/usages.tsv --repositories {repository}/..",
     "vector_layouts": "--windows 50 --cache {folder}/windows",
     "vector_search": "--embedded --chunks 50 --queries 2 --windows 50 --settings none --ef 0 --cache {folder}/vectors",
     "visible": "--repositories 12 --rounds 2",
@@ -55,12 +58,13 @@ SMALLEST: dict[str, str] = {
 PARTS = {
     "http.load": "http",
     "http.waiting": "http",
+    "model_server": "reposync eval",
     "peer_langchain": "first_sync",
     "plain_loop": "first_sync",
     "storm.baseline": "storm",
     "storm.stepped_clock": "storm",
 }
-"""Programs that a benchmark starts."""
+"""Programs that a benchmark, or a person beside one, starts."""
 WORDS = {"never": "no tick", "first_sync": "a first sync"}
 QUESTION = {"query": "where are expired sessions removed", "category": "semantic", "secondary": []}
 
@@ -105,6 +109,10 @@ def test_a_benchmark_runs(
         run("reposync", "sync", str(repository.path), environment=environment)
     if "{folder}/questions" in SMALLEST[benchmark]:
         write_questions(tmp_path / "questions", repository)
+    if "{folder}/known" in SMALLEST[benchmark]:
+        write_history(tmp_path / "known" / "pallets" / "click")
+    if benchmark == "usages":
+        write_calls(tmp_path / "usages.tsv", repository)
     values = {"folder": tmp_path, "repository": repository.path, "qdrant": qdrant, **WORDS}
     arguments = [word.format(**values) for word in SMALLEST[benchmark].split()]
 
@@ -117,6 +125,18 @@ def run(module: str, *arguments: str, environment: dict[str, str]) -> str:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout + done.stderr
+
+
+def write_history(folder: Path) -> None:
+    repository = GitRepository.create(folder)
+    repository.commit({"sessions.py": b"def remove_expired_sessions():\n    return 0\n"}, message="What there was")
+    repository.commit({"sessions.py": b"def remove_expired_sessions():\n    return 1\n"}, message="Count what expired")
+
+
+def write_calls(data: Path, repository: GitRepository) -> None:
+    repository.commit({"app.py": b"from sessions import remove_expired_billing_sessions as remove\n\nremove()\n"})
+    pinned = f"@billing\thttps://git.example.com/owner/billing.git\t{repository.head()}\n"
+    data.write_text(f"{pinned}billing\tremove\tapp.py\t3i\n")
 
 
 def write_questions(folder: Path, repository: GitRepository) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +81,9 @@ def test_two_daemons_with_different_documents_do_not_fight_and_a_person_decides(
     person, other = folders.person, folders.other
 
     def place() -> list[str]:
-        return [row["location"] for row in person.lists("repos", "list")]
+        """Empty while the daemon that is asked still waits for its database."""
+        answer = person.types("repos", "list", "--json", exit_code=None)
+        return [row["location"] for row in json.loads(answer.stdout)["items"]] if answer.returncode == 0 else []
 
     with folders.pod(person, "first") as first:
         until(lambda: place() == [str(folders.alpha.path)], details=first.log_tail)

@@ -37,8 +37,8 @@ IN_FLIGHT = 5 * 200
 RUN_KEYS = """
 id asked_by repository status trigger removal scheduled_for queued_at next_attempt_at started_at completed_at
 duration_seconds elapsed_seconds attempt worker commit_before commit_after files_processed files_deleted files_skipped
-files_failed chunks_embedded chunks_reused error_code error_message brake
-progress
+files_added files_changed files_failed commit_title commit_author chunks_embedded chunks_reused error_code
+error_message brake progress
 """
 
 
@@ -74,6 +74,7 @@ def test_sync_search_history_and_the_other_commands_agree(configured: Person, re
         "definitions",
         "outdated",
         "masked",
+        "phrasings",
         "meaning_indexed",
     }
     assert (found[0]["path"], found[0]["language"], found[0]["start_line"]) == ("billing/sessions.py", "python", 1)

@@ -229,7 +229,7 @@ def test_who_lacks_the_token_leaves_the_run_to_who_has_it(person: Person, reposi
             waiting = log.runs("app")[-1]
             until(lambda: [each.times for each in log.attempts(waiting) if each.times > 1], details=worker.log_tail)
             shown = person.types("runs", "show", waiting.id).stdout
-            assert re.search(r"outcome released, error_code SECRET_MISSING, .*GITLAB_TOKEN.*, times \d", shown), shown
+            assert re.search(r"released after .*, \d+ times  worker\S*  SECRET_MISSING: .*GITLAB_TOKEN", shown), shown
 
             person.environment["GITLAB_TOKEN"] = secret
             run, _ = answer(person.starts("sync", "app", "--json"))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,21 +16,22 @@ import pytest
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from benchmarks.reference import ERRORS, description, errors, filled, filled_errors, metrics
+from benchmarks.reference import ERRORS, description, errors, filled, filled_errors, metrics, remedies
 from benchmarks.reference import PAGE as REFERENCE
 from reposync import __version__
 from reposync.config.settings import SECRET_VARIABLES
 from tests.docs import program
-from tests.docs.newcomer import NOT_RUN, RUN, programs_in
+from tests.docs.newcomer import NOT_RUN, RUN, programs_in, script_name
 from tests.docs.pages import ROOT, Fence, Page, Span, pages
 from tests.docs.shell import simple_commands, typed
 from tests.docs.snippets import KINDS
 from tests.docs.worlds import newcomer_to
+from tests.fixtures.installation import INSTALL_SECONDS, run
 
 HISTORY = "CHANGELOG.md"
 # Their commands run in `make test`, those of all other pages in `make test-all`.
 FIRST_PAGES = {"README.md"}
-FENCES = {"console", "yaml", "json", "text", "mermaid", "dockerfile", "nginx", "promql", "python", "sql", ""}
+FENCES = {"console", "yaml", "json", "text", "mermaid", "dockerfile", "nginx", "ini", "promql", "python", "sql", ""}
 # Names that are somebody else's.
 OTHERS = {"DB_NAME", "CI_PROJECT_PATH", "CI_PIPELINE_ID", "CI_COMMIT_SHA"}  # an example; GitLab CI sets them
 OTHER_OPTIONS = {
@@ -59,6 +63,11 @@ def snippets() -> list[Fence]:
     return [fence for page in pages() for fence in page.fences if fence.words[:1] == ("yaml",)]
 
 
+def page_named(name: str) -> Page:
+    (page,) = (each for each in pages() if each.name == name)
+    return page
+
+
 def current_pages() -> list[Page]:
     """All but the changelog, which names what other versions had."""
     return [page for page in pages() if page.name != HISTORY]
@@ -82,7 +91,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory, warm_program: str) -> Pat
 
 def can_be_followed(page: Page) -> bool:
     lines = (command.line for fence in page.console for command in typed(fence))
-    return any(words[0] == "reposync" for line in lines for words in simple_commands(line))
+    programs = {words[0] for line in lines for words in simple_commands(line)}
+    return bool({"reposync", "curl"} & programs) or any(
+        fence.words[:2] == ("python", "script") for fence in page.fences
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,18 +108,46 @@ def can_be_followed(page: Page) -> bool:
 def test_a_page_can_be_followed_to_the_letter(
     name: str, programs: Path, tmp_path: Path, request: pytest.FixtureRequest
 ):
-    (page,) = (each for each in pages() if each.name == name)
+    page = page_named(name)
     with newcomer_to(page, tmp_path, programs, request) as newcomer:
         for fence in page.fences:
             if fence.words == ("yaml",):
                 newcomer.registers(fence.text)
             if fence.words == ("yaml", "questions"):
                 newcomer.writes("questions.yaml", fence.text)
+            if fence.words == ("python", "script"):
+                newcomer.writes_script(fence.text)
             if fence.words == ("sql",):
                 newcomer.queries(fence.text, fence.at)
             if fence.words == ("console",):
                 for command in typed(fence):
                     newcomer.types(command)
+
+
+@pytest.mark.full
+def test_a_program_that_needs_packages_runs_with_these_alone(
+    programs: Path, tmp_path: Path, request: pytest.FixtureRequest
+):
+    """In an environment of its own, by pip from a registry: the packages are large, and nothing else needs them."""
+    page = page_named("docs/ask-from-code.md")
+    (script,) = (fence for fence in page.fences if fence.words[:2] == ("python", "script") and fence.words[2:])
+    packages = " ".join(script.words[2:])
+    assert f"pip install {packages}" in {command.line for fence in page.console for command in typed(fence)}
+    run(sys.executable, "-m", "venv", os.fspath(tmp_path / "venv"))
+    pip = (os.fspath(tmp_path / "venv" / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check")
+    installed = subprocess.run([*pip, *script.words[2:]], capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    if installed.returncode:
+        pytest.skip(f"no registry has {packages}: {installed.stderr.strip().splitlines()[-1]}")
+    with newcomer_to(page, tmp_path, programs, request) as newcomer:
+        newcomer.writes_script(script.text)
+        newcomer.run(f"export PATH={tmp_path / 'venv' / 'bin'}:$PATH API={newcomer.url}/api/v1")
+        (command,) = (
+            command
+            for fence in page.console
+            for command in typed(fence)
+            if command.line.startswith(f"python {script_name(script.text)}")
+        )
+        newcomer.types(command)
 
 
 @reports_all
@@ -203,6 +243,18 @@ def test_json_and_python_that_is_shown_can_be_parsed() -> Iterator[str]:
             yield f"{fence.at}: {error}"
 
 
+@reports_all
+def test_sentences_fit_120_columns() -> Iterator[str]:
+    """Tables, snippets, HTML and single long words may be longer."""
+    for page in pages():
+        is_fence = False
+        for number, line in enumerate((ROOT / page.name).read_text().splitlines(), 1):
+            is_fence ^= line.lstrip().startswith("```")
+            is_prose = not is_fence and not line.lstrip().startswith(("|", "<", "```"))
+            if is_prose and len(line) > 120 and len(line.split(maxsplit=1)[-1]) > 120 - len(line) + len(line.lstrip()):
+                yield f"{page.name}:{number}: {len(line)} characters"
+
+
 # Names -------------------------------------------------------------------------------------------------------------
 
 
@@ -279,13 +331,26 @@ def test_the_reference_is_what_the_program_has():
 def test_every_error_code_has_its_cause_and_a_remedy():
     text = ERRORS.read_text()
     assert filled_errors(text) == text, "docs/errors.md is out of date: make reference"
-    paragraphs = {each.partition("\n")[0]: each.strip().split("\n\n")[2:] for each in text.split("\n## ")[1:]}
-    failures(f"docs/errors.md: what to do about {code}?" for code in errors() if not paragraphs[f"`{code}`"])
+    stated = remedies(text)
+    failures(f"docs/errors.md: what to do about {code}?" for code in errors() if not stated[code].strip())
 
 
 def test_the_notice_names_all_files_of_others_in_the_package():
     notice = (ROOT / "NOTICE").read_text()
-    ours = {"app.css", "app.js", "icon.svg", "config.json", "tokenizer_config.json", "py.typed"}
+    ours = {
+        "app.css",
+        "app.js",
+        "home.css",
+        "runs.css",
+        "runs.js",
+        "search.js",
+        "search.css",
+        "reference.css",
+        "icon.svg",
+        "config.json",
+        "tokenizer_config.json",
+        "py.typed",
+    }
     for path in (ROOT / "reposync").rglob("*"):
         if path.is_file() and path.suffix not in {".py", ".pyc", ".html", ".mako"} and path.name not in ours:
             assert path.name in notice, f"whose is {path}? NOTICE does not say"

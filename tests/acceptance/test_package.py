@@ -138,7 +138,7 @@ def test_installed_it_syncs_searches_and_shows_its_pages(
         page = pod.gets("/")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert "reposync" in page.text
-        for path in ("/runs", "/search", "/locks", "/static/app.css", "/static/icon.svg", "/docs", "/help/errors"):
+        for path in ("/runs", "/search", "/workers", "/static/app.css", "/static/icon.svg", "/docs", "/help/errors"):
             assert pod.gets(path).status_code == 200, path
         assert pod.terminate() == 0
 

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from reposync.config.database_url import sqlite_url
-from tests.fixtures.browser import DESKTOP, keep_picture, visiting
+from tests.fixtures.browser import DESKTOP, keep_picture, log_out, visiting
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
@@ -69,7 +69,7 @@ def operator(page: Page, daemon: Daemon) -> Page:
     """A page of somebody who has logged in, and may do everything."""
     page.goto(f"{daemon.url}/")
     log_in(page, OPERATOR)
-    expect(page.get_by_role("heading", name="Repositories")).to_be_visible()
+    expect(page.get_by_role("heading", name="Repositories", exact=True)).to_be_visible()
     return page
 
 
@@ -80,6 +80,12 @@ def log_in(page: Page, token: str) -> None:
 
 def row(page: Page, name: str) -> Any:
     return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def press(page: Page, name: str, button: str) -> None:
+    """In the menu of a repository on the first page."""
+    row(page, name).locator("summary").click()
+    row(page, name).get_by_role("button", name=button).click()
 
 
 def status(page: Page) -> Any:
@@ -100,17 +106,20 @@ def test_people_log_in_and_readers_only_read(browser: Browser, daemon: Daemon) -
         page.wait_for_url("**/runs?status=completed")  # where they wanted to go
         page.get_by_role("link", name="Repositories").click()
         expect(row(page, APP)).to_be_visible()
-        assert {each.inner_text() for each in page.get_by_role("button").all()} == {"Log out", "Filter"}
+        assert {each.inner_text() for each in page.get_by_role("button").all()} == {"Filter"}
+        page.get_by_text("read token").click()
+        expect(page.get_by_text("token 2: may read, and change nothing.")).to_be_visible()
+        page.keyboard.press("Escape")
         page.set_viewport_size({"width": 720, "height": 900})
         assert page.get_by_role("banner").evaluate("menu => menu.offsetHeight") < 60, "the menu fits on one line"
 
         copied = {each["name"]: each["value"] for each in context.cookies()}
         assert httpx.get(f"{daemon.url}/runs", cookies=copied).status_code == 200
-        page.get_by_role("button", name="Log out").click()
+        log_out(page)
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
         assert httpx.get(f"{daemon.url}/runs", cookies=copied).status_code == 303, "the session has ended"
         log_in(page, OPERATOR)
-        row(page, APP).get_by_role("button", name="Sync").click()
+        press(page, APP, "Sync")
         expect(status(page)).to_have_text("completed")
         assert OPERATOR not in page.content()
         assert said == [], "Chromium names what its password manager misses"
@@ -125,7 +134,7 @@ def test_a_broken_registry_file_is_on_every_page_until_it_is_repaired(operator: 
         registry.write_text(before.replace("schedule:", "shedule:"))
         # On the page that is open, without a reload, with line and column.
         expect(trouble).to_contain_text(re.compile(r"registry: .*:\d+:\d+.*shedule"))
-        for path in ("/runs", "/search", "/locks", "/docs", "/none", f"/runs?repository={APP}"):
+        for path in ("/runs", "/search", "/workers", "/docs", "/none", f"/runs?repository={APP}"):
             page.goto(f"{daemon.url}{path}")
             expect(trouble).to_contain_text("shedule")
     finally:
@@ -138,7 +147,7 @@ def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator:
     page = operator
     daemon.repository.many(FILES)
     with daemon.embeddings.holding():
-        row(page, APP).get_by_role("button", name="Sync").click()
+        press(page, APP, "Sync")
         page.wait_for_url("**/runs/*")
         page.evaluate("window.stayed = true")
         expect(status(page)).to_have_text("running")
@@ -146,31 +155,33 @@ def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator:
         keep_picture(page, "a-real-run-under-way")
     expect(status(page)).to_have_text("completed", timeout=60_000)
     expect(page.locator(".facts")).to_contain_text(f"{FILES} stored")
-    commits = page.locator(".facts").get_by_role("link")
+    commits = page.locator(".commits a[href*='/-/commit/']")
     expect(commits.last).to_have_attribute("href", f"{daemon.gitlab_url}/{APP}/-/commit/{daemon.repository.head()}")
+    expect(page.locator(".commits")).to_contain_text("Many files")
+    expect(page.locator(".steps li.next")).to_have_count(0)
     assert page.evaluate("window.stayed")
 
     page.get_by_role("link", name="Runs").click()
     first = page.get_by_role("row").nth(1)
-    for words in (APP, "completed", "http", str(FILES)):
+    for words in (APP, "completed", "token", f"{FILES:,}"):
         expect(first).to_contain_text(words)
 
     page.get_by_role("link", name="Search").click()
-    page.get_by_label("By description").fill("remove expired sessions")
-    page.get_by_label("Path").fill("billing/*.py")
+    page.get_by_label("Search in code").fill("remove expired sessions path:billing/*.py")
     page.get_by_role("button", name="Search").click()
-    link = page.locator(".hits li").first.get_by_role("link").first
-    expect(link).to_have_text(f"{APP} billing/sessions.py:1")
-    address = page.get_by_role("link", name="Open at its source").get_attribute("href")
+    title = page.locator(".hits .card").first.get_by_role("heading")
+    expect(title).to_have_text(re.compile(rf"{APP}\s*/\s*billing\s*/\s*sessions\.py"))
+    link = title.get_by_role("link").last
+    address = page.get_by_role("link", name="GitLab").first.get_attribute("href")
     assert address is not None and address.startswith(f"{daemon.gitlab_url}/{APP}/-/blob/")
     assert address.endswith("/billing/sessions.py#L1-2")
     expect(page.locator(".code").first).to_contain_text("return '<b>bold</b>'")
 
     link.click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"{APP} billing/sessions.py")
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(rf"{APP}\s*/\s*billing\s*/\s*sessions\.py"))
     expect(page.locator(".line.marked")).to_have_count(2)
     assert page.get_by_role("link", name="Open at its source").get_attribute("href") == address
-    page.get_by_role("link", name="remove_expired_sessions").click()
+    page.locator(".definitions").get_by_role("link", name="remove_expired_sessions").click()
     assert page.evaluate("document.querySelector(':target').id") == "L1"
 
 
@@ -178,7 +189,7 @@ def test_a_run_is_cancelled_by_a_click(operator: Page, daemon: Daemon) -> None:
     page = operator
     daemon.repository.many(FILES, content=lambda number: f"cancelled = {number}\n".encode())
     with daemon.embeddings.holding():
-        row(page, APP).get_by_role("button", name="Sync").click()
+        press(page, APP, "Sync")
         expect(status(page)).to_have_text("running")
         page.get_by_role("button", name="Cancel").click()
         expect(status(page)).to_have_text("cancelled", timeout=30_000)
@@ -188,15 +199,14 @@ def test_a_run_is_cancelled_by_a_click(operator: Page, daemon: Daemon) -> None:
 def test_the_history_tells_why_a_run_failed_and_a_click_tries_again(operator: Page, daemon: Daemon) -> None:
     page = operator
     page.get_by_role("link", name="Runs").click()
-    page.get_by_label("Status").select_option("failed")
-    page.get_by_role("button", name="Filter").click()
-    expect(page.locator("tbody tr").first).to_contain_text("does not exist")
-    page.locator("tbody").get_by_role("link").first.click()
+    page.get_by_role("navigation", name="Status").get_by_role("link", name="Failed").click()
+    expect(page.locator("tbody tr.note").first).to_contain_text("does not exist")
+    page.locator("tbody a.id").first.click()
     expect(page.locator("#run > .reason")).to_contain_text("does not exist")
     page.get_by_role("button", name="Retry").click()
-    expect(page.locator("#notice")).to_have_text("A new attempt was requested.")
     expect(page.locator(".timeline li")).to_have_count(2)
     expect(status(page)).to_have_text("failed")
+    expect(page.locator("#notice")).to_have_count(0)
 
 
 def test_the_keyboard_is_enough_and_times_are_the_readers(operator: Page, daemon: Daemon) -> None:
@@ -207,8 +217,10 @@ def test_the_keyboard_is_enough_and_times_are_the_readers(operator: Page, daemon
     page.keyboard.press("Enter")
     for _ in range(20):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.innerText") == "Sync":
+        if page.evaluate("document.activeElement.matches('tbody summary')"):
             break
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_url("**/runs/*")
     expect(status(page)).to_have_text("failed")

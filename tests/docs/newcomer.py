@@ -28,12 +28,15 @@ from tests.fixtures.supervised import free_port
 from tests.fixtures.warm_program import CLIENT
 
 # What is typed and run.
-RUN = {"reposync", "curl", "export", "unset", "cd", "cp", "rm", "echo", "printf", "openssl", "hostname", "cat", "date"}
+RUN = {
+    *("reposync", "curl", "export", "unset", "set", ".", "cd", "cp", "rm", "echo", "printf", "openssl", "hostname"),
+    *("cat", "date"),
+}
 # Only recognised: there is no cluster and no engine here, packages and images have tests of their own, targets and
 # modules are looked up, and the clients of databases are not installed everywhere.
 NOT_RUN = {
     *("kubectl", "helm", "docker", "podman", "buildah", "make", "python", "python3", "pip", "apt-get", "git", "sudo"),
-    *("pg_dump", "pg_restore", "psql", "sqlite3", ".venv/bin/pytest"),
+    *("pipx", "uv", "pg_dump", "pg_restore", "psql", "sqlite3", ".venv/bin/pytest"),
 }
 COMMAND_SECONDS = 60.0
 # A mistake on a page must not empty the machine that tests it.
@@ -53,8 +56,16 @@ def programs_in(folder: Path, warm_program: str) -> Path:
     # An HTTP error is a command that failed.
     _script(folder / "curl", f'#!/bin/sh\nexec {shutil.which("curl")} --fail-with-body --silent --show-error "$@"\n')
     _script(folder / "rm", REMOVE)
+    _script(folder / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     _script(folder / "claude", "#!/bin/sh\n")  # what it is called with is tested elsewhere
     return folder
+
+
+def script_name(text: str) -> str:
+    """`# search.py` is the first line of such a script."""
+    found = re.match(r"# (\w+\.py)\n", text)
+    assert found, f"no name in the first line of\n{text}"
+    return found[1]
 
 
 def _script(path: Path, text: str) -> None:
@@ -75,6 +86,7 @@ class Newcomer:
     places: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     registry: dict[str, Any] = field(default_factory=dict)
+    _scripts: set[str] = field(default_factory=set)
     _daemon: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Newcomer:
@@ -109,6 +121,12 @@ class Newcomer:
     def writes(self, name: str, text: str) -> None:
         (self.home / name).write_text(self.localised(text))
 
+    def writes_script(self, text: str) -> None:
+        """Its first line has its name. `python NAME` then runs it."""
+        name = script_name(text)
+        self._scripts.add(name)
+        self.writes(name, text)
+
     def localised(self, text: str) -> str:
         for shown, here in sorted(self.places.items(), key=lambda place: -len(place[0])):
             text = text.replace(shown, here)
@@ -119,8 +137,7 @@ class Newcomer:
     def types(self, command: Typed) -> None:
         """Run it, and compare what it prints with what is shown below it."""
         line = self.localised(command.without_remark)
-        programs = {words[0] for words in simple_commands(line)}
-        if programs & NOT_RUN:
+        if not self._is_run(line):
             return
         line = self._with_id(line)
         if any(words[:2] == ["reposync", "serve"] for words in simple_commands(line)):
@@ -137,6 +154,12 @@ class Newcomer:
             at = next((number for number, each in enumerate(rest) if expected.fullmatch(each.strip())), None)
             assert at is not None, f"{reported}\nand not, in this place:\n{shown}"
             rest = rest[at + 1 :]
+
+    def _is_run(self, line: str) -> bool:
+        commands = list(simple_commands(line))
+        if any(words[0] == "python" and words[1:2] and words[1] in self._scripts for words in commands):
+            return True
+        return not {words[0] for words in commands} & NOT_RUN
 
     def run(self, line: str) -> tuple[int, str]:
         """The exit code, and what is printed. The person says yes to whatever is asked."""

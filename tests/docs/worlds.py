@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.docs.chat_server import ChatServer
 from tests.docs.newcomer import Newcomer
 from tests.docs.pages import Page
 from tests.fixtures.embedding_server import EmbeddingServer
@@ -56,7 +57,7 @@ def newcomer_to(page: Page, folder: Path, programs: Path, request: pytest.Fixtur
     with contextlib.ExitStack() as servers:
         if page.name in BEFORE or "git.example.com" in text or "gitlab.example.com" in text:
             newcomer.places |= _gitlab(repository, servers)
-        newcomer.places |= _databases(text, servers, request, folder)
+        newcomer.places |= _databases(text, servers, request, folder) | _chat(text, servers)
         servers.enter_context(newcomer)
         if preparation := BEFORE.get(page.name):
             preparation(newcomer)
@@ -89,11 +90,16 @@ def _databases(
     if "https://qdrant.example.com:6333" in text:
         qdrant = servers.enter_context(QdrantServer(folder / "qdrant"))
         places["https://qdrant.example.com:6333"] = qdrant.url
-    if found := re.findall(r"https?://(?:tei|embeddings|ollama)[\w.]*:?\d*", text):
+    if found := re.findall(r"https?://(?:tei|embeddings|ollama)[\w.]*:?\d*|http://127\.0\.0\.1:8081", text):
         models = frozenset(re.findall(r"model: ([\w./-]+)", text))
         embeddings = servers.enter_context(EmbeddingServer(other_models=models))
         places |= dict.fromkeys(found, embeddings.url)
     return places
+
+
+def _chat(text: str, servers: contextlib.ExitStack) -> dict[str, str]:
+    address = "https://llm.example.com"
+    return {address: servers.enter_context(ChatServer()).url} if address in text else {}
 
 
 # What a page takes for granted besides -------------------------------------------------------------------------------
@@ -120,12 +126,51 @@ def _synced(newcomer: Newcomer) -> None:
     _does(newcomer, "reposync sync")
 
 
+def _developed(newcomer: Newcomer) -> None:
+    """With a history that can be asked."""
+    _develop(newcomer.repository)
+    _synced(newcomer)
+
+
+def _develop(repository: GitRepository) -> None:
+    """Adds two commits that are questions."""
+    code = b"def coupons(customer):\n    return [coupon for coupon in customer.coupons if coupon.is_valid]\n"
+    repository.commit({"billing/discounts.py": code}, message="Count valid coupons of a customer")
+    repository.commit({"billing/discounts.py": code + b"\n# sorted\n"}, message="Sort what customers may use")
+    repository.commit({"billing/discounts.py": code + b"\n# newest first\n"}, message="Prefer the newest of several")
+
+
+def _beside_a_clone(newcomer: Newcomer) -> None:
+    """With a clone of what stands for a public repository."""
+    _registered(newcomer)
+    public = GitRepository.create(newcomer.home.with_name("httpx.git"))
+    _develop(public)
+    public.clone(newcomer.home / "httpx")
+
+
 def _served(newcomer: Newcomer) -> None:
     """A daemon with a token, at the address that the page gives it."""
     newcomer.places["https://reposync.example.com"] = newcomer.url
     newcomer.registers(SERVER + "repositories:\n" + _entry("platform/payments-api"))
     _does(newcomer, "export TOKEN=0123456789abcdef0123")
     newcomer.starts_a_daemon('REPOSYNC_API_TOKEN="operate:$TOKEN" reposync serve')
+
+
+def _behind_a_proxy(newcomer: Newcomer) -> None:
+    """The proxy has a test of its own: here its address is the daemon's."""
+    newcomer.places["https://tools.example.com/reposync"] = newcomer.url
+    _served(newcomer)
+
+
+def _asked(newcomer: Newcomer) -> None:
+    """A synced daemon whose index is on a Qdrant server, with vectors of an embedding server."""
+    newcomer.registers(
+        "embedding: {provider: openai, url: 'https://embeddings.example.com/v1', model: text-embedding-3-small}\n"
+        "qdrant: {url: 'https://qdrant.example.com:6333'}\n"
+    )
+    _served(newcomer)
+    _does(newcomer, f"export COMMIT={newcomer.repository.head()}")
+    _does(newcomer, "reposync sync")
 
 
 def _stuck(newcomer: Newcomer) -> None:
@@ -155,12 +200,16 @@ def _does(newcomer: Newcomer, line: str) -> None:
 BEFORE: Mapping[str, Callable[[Newcomer], None]] = {
     "docs/a-run-is-stuck.md": _stuck,
     "docs/agents.md": _served,
+    "docs/ask-from-code.md": _asked,
     "docs/back-up-and-restore.md": _synced,
-    "docs/choose-an-embedding.md": _registered,
-    "docs/evaluate-search.md": _synced,
+    "docs/choose-an-embedding.md": _beside_a_clone,
+    "docs/costs.md": _applied,
+    "docs/evaluate-search.md": _developed,
     "docs/http-api.md": _served,
+    "docs/observe.md": _served,
     "docs/read-the-history.md": _synced,
     "docs/run-the-daemon.md": _registered,
+    "docs/run-on-a-server.md": _behind_a_proxy,
     "docs/scale-out.md": _registered,
     "docs/webhooks.md": _applied,
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.config.sections import EmbeddingConfig, QdrantConfig
 from reposync.embedding.factory import open_embedder
 from reposync.errors import EmbeddingUnavailable, IndexUnavailable, SourceUnavailable

@@ -85,7 +85,8 @@ def test_programs_read_the_steps_of_an_error(step: NextStep) -> None:
 def test_each_front_end_gives_the_advice_that_holds_there() -> None:
     error = UsageError("It failed.", remedy="Use a text.", next_steps=[UseFixed(), UpgradeDatabase()])
 
-    assert advice_at_a_terminal(error) == "Use a text. Next: `reposync db upgrade`. With -F the pattern is a text."
+    lines = ["Use a text.", "With -F the pattern is a text.", "Next: reposync db upgrade"]
+    assert advice_at_a_terminal(error) == lines
     assert "`fixed=true`" in advice_over_http.message(error)
     assert "The operator of this server" in advice_over_http.message(error)
     agents = advice_for_agents.message(error, may_operate=True)

@@ -46,19 +46,26 @@ TABLE = {
     "remove_group": Cells("groups remove", PEOPLE),
     "history": Cells("history", FOUND),
     "get_run": Cells("runs show", FOUND),
+    "status": Cells("status", FOUND),
     "problems": Cells("runs show", FOUND),
+    "changes": Cells("runs show", FOUND),
+    "log_lines": Cells("runs show", FOUND),
     "cancel": Cells("runs cancel", PEOPLE),
     "approve": Cells("runs approve", PEOPLE),
     "retry": Cells("runs retry", "request_sync"),
     "retry_failed": Cells("sync", "request_sync"),
     "search": Cells("search", "search_code"),
+    "search_text": Cells("search", "search_code"),
     "grep": Cells("grep", "grep_code"),
     "read": Cells("cat", "read_code"),
     "outline": Cells("cat", "read_code"),
     "evaluate": Cells("eval", PEOPLE),
+    "evaluate_history": Cells("eval", PEOPLE),
+    "evaluations": Cells("eval", PEOPLE),
     "found_secrets": Cells("secrets", PEOPLE),
     "repository_secrets": Cells("secrets", PEOPLE),
     "purge": Cells("secrets", PEOPLE),
+    "access": Cells("access", "list_repositories"),
     "audit": Cells("audit", PEOPLE),
     "sync": Cells("sync", "request_sync"),
     "sync_target": Cells("sync", "request_sync"),
@@ -74,10 +81,11 @@ TABLE = {
     "repository_index": Cells("index status", "list_repositories"),
     "locks": Cells("locks list", PEOPLE),
     "release": Cells("locks release", PEOPLE),
+    "workers": Cells("status", PEOPLE),
 }
 EXPENSIVE = {"plan", "targets", "verify", "leftovers", "found_secrets", "repository_secrets", "audit"}
 """They read a whole repository or index, or ask its source: not for everybody who may read."""
-BY_ANOTHER = {"put_repository", "retry_failed", "outline", "sync", "wait"}
+BY_ANOTHER = {"put_repository", "retry_failed", "outline", "sync", "wait", "workers"}
 """Their commands do it by a different operation, or leave it to the tools."""
 
 

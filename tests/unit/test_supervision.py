@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from reposync.supervision import end, keep, to_the_end, unending
+from reposync.supervision import end, keep, to_the_end, together, unending
 
 LONG_SECONDS = 60.0
 
@@ -204,3 +204,48 @@ async def test_work_that_does_not_end_within_its_grace_is_cancelled_too() -> Non
         await calling
 
     assert ended == ["cancelled"]
+
+
+async def test_results_of_work_done_together_have_the_order_of_the_work() -> None:
+    first_may_end = asyncio.Event()
+
+    async def first() -> int:
+        await first_may_end.wait()
+        return 1
+
+    async def second() -> str:
+        first_may_end.set()
+        return "two"
+
+    one, two = await together(first(), second())
+    assert (one, two) == (1, "two")
+    assert await together() == []
+
+
+@pytest.mark.parametrize("way", ["a part fails", "its caller is cancelled"])
+async def test_no_part_of_work_done_together_outlives_the_call(way: str) -> None:
+    ended, others = asyncio.Event(), asyncio.all_tasks()
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # as one that gives a connection back
+            ended.set()
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        if way == "a part fails":
+            raise LookupError("nothing there")
+        await asyncio.Event().wait()
+
+    calling = asyncio.create_task(together(slow(), fails()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    if way != "a part fails":
+        calling.cancel()
+    with pytest.raises(LookupError if way == "a part fails" else asyncio.CancelledError):
+        await calling
+
+    assert ended.is_set()
+    assert asyncio.all_tasks() == others

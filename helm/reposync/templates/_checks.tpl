@@ -40,9 +40,11 @@
   {{- range .Values.extraEnv -}}{{- $set = append $set .name -}}{{- end -}}
   {{- if .Values.qdrant.url -}}{{- $set = append $set "REPOSYNC_QDRANT_URL" -}}{{- end -}}
   {{- if .Values.qdrant.apiKey.existingSecret -}}{{- $set = append $set "REPOSYNC_QDRANT_API_KEY" -}}{{- end -}}
+  {{- if .Values.signIn.existingSecret -}}{{- $set = append $set "GITLAB_SIGN_IN_SECRET" -}}{{- end -}}
   {{- range $name := fromYamlArray (include "reposync.variablesNeeded" $registry) -}}
     {{- if not (or (has $name $set) (has (printf "%s_FILE" $name) $set)) -}}
-      {{- $problems = append $problems (printf "The registry names ${%s}, and nothing sets it: the program would not start. Set secretEnv.%s to {secret: ..., key: ...}, or write ${%s:-default}." $name $name $name) -}}
+      {{- $instead := eq $name "GITLAB_SIGN_IN_SECRET" | ternary "signIn.existingSecret to the Secret of the application in GitLab" (printf "secretEnv.%s to {secret: ..., key: ...}, or write ${%s:-default}" $name $name) -}}
+      {{- $problems = append $problems (printf "The registry names ${%s}, and nothing sets it: the program would not start. Set %s." $name $instead) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
@@ -59,6 +61,12 @@
   "POD_NAME" "" "SSL_CERT_FILE" "ca.configMap"
   "HTTP_PROXY" "proxy.http" "HTTPS_PROXY" "proxy.https" "NO_PROXY" "proxy.noProxy"
 -}}
+{{- if .Values.signIn.existingSecret -}}
+  {{- $_ := set $owned "GITLAB_SIGN_IN_SECRET" "signIn.existingSecret" -}}
+  {{- if and (not .Values.existingRegistry.configMap) (not (has "GITLAB_SIGN_IN_SECRET" (fromYamlArray (include "reposync.secretVariables" $registry)))) -}}
+    {{- $problems = append $problems "signIn.existingSecret is set, and nobody would use it: registry.http.sign_in.client_secret is not ${GITLAB_SIGN_IN_SECRET}." -}}
+  {{- end -}}
+{{- end -}}
 {{- $proxied := or .Values.proxy.http .Values.proxy.https -}}
 {{- $names := keys .Values.secretEnv -}}
 {{- range .Values.extraEnv -}}{{- $names = append $names .name -}}{{- end -}}
@@ -191,6 +199,9 @@
     {{- end -}}
   {{- end -}}
 {{- end -}}
+{{- range $path, $secret := fromYaml (include "reposync.httpSecrets" .) -}}
+  {{- if include "reposync.isClear" $secret -}}{{- $found = append $found $path -}}{{- end -}}
+{{- end -}}
 {{- toYaml $found -}}
 {{- end -}}
 
@@ -257,11 +268,30 @@
     {{- $texts = append $texts (get $item "api_key" | default "" | toString) -}}
   {{- end -}}
 {{- end -}}
+{{- $texts = concat $texts (values (fromYaml (include "reposync.httpSecrets" .))) -}}
 {{- $found := list -}}
 {{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*" (join " " $texts | replace "$$" "") -1 -}}
   {{- $found = append $found (trimPrefix "${" .) -}}
 {{- end -}}
 {{- toYaml (uniq $found) -}}
+{{- end -}}
+
+{{/* The secrets of `http` by their paths: of the sign-in, and service tokens. */}}
+{{- define "reposync.httpSecrets" -}}
+{{- $found := dict -}}
+{{- if kindIs "map" .http -}}
+  {{- if kindIs "map" .http.sign_in -}}
+    {{- $_ := set $found "http.sign_in.client_secret" (.http.sign_in.client_secret | default "" | toString) -}}
+  {{- end -}}
+  {{- if kindIs "slice" .http.tokens -}}
+    {{- range $index, $item := .http.tokens -}}
+      {{- if kindIs "map" $item -}}
+        {{- $_ := set $found (printf "http.tokens[%d].token" $index) ($item.token | default "" | toString) -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- toYaml $found -}}
 {{- end -}}
 
 {{/* A secret that comes from no variable, or has a default. */}}

@@ -47,6 +47,9 @@
 {{- if .Values.qdrant.apiKey.existingSecret }}
 {{ include "reposync.secretVariable" (dict "name" "REPOSYNC_QDRANT_API_KEY" "secret" .Values.qdrant.apiKey.existingSecret "key" .Values.qdrant.apiKey.key) }}
 {{- end }}
+{{- if .Values.signIn.existingSecret }}
+{{ include "reposync.secretVariable" (dict "name" "GITLAB_SIGN_IN_SECRET" "secret" .Values.signIn.existingSecret "key" .Values.signIn.key) }}
+{{- end }}
 {{- range $name, $from := .Values.secretEnv }}
 {{ include "reposync.secretVariable" (dict "name" $name "secret" $from.secret "key" $from.key) }}
 {{- end }}

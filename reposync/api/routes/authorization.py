@@ -114,7 +114,7 @@ def authorization_routes(parts: ApiParts, people: People) -> APIRouter:
     reader = parts.access.page()
 
     def proof(request: Request, signed: str) -> str:
-        """Of the session that saw the page."""
+        """The proof for the session that saw the page."""
         key = people.key("consent form")
         return hmac.digest(key, f"{session_of(request).credential.id} {signed}".encode(), sha256).hex()
 

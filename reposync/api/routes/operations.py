@@ -9,10 +9,23 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from reposync.api.errors import ShuttingDown
 from reposync.api.etags import ETAG_ANSWERS, conditional, conditional_body, versions_of
+from reposync.api.explaining import explaining
 from reposync.api.operating import add_operation, with_etag
 from reposync.api.routing import ApiParts, Router
 from reposync.api.server import stopping_of
-from reposync.operations import audit, groups, index, repositories, runs, search, secrets, syncs
+from reposync.operations import (
+    access,
+    audit,
+    evaluation,
+    groups,
+    index,
+    repositories,
+    runs,
+    search,
+    secrets,
+    status,
+    syncs,
+)
 from reposync.operations.core import Operation
 from reposync.operations.paths import PREFIX
 
@@ -33,7 +46,7 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 }
 # Searches first: each route before the one of a request costs it 5 microseconds.
 _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
-    "search": (search.search, search.grep, search.evaluate, search.read),
+    "search": (search.search, search.grep, search.search_text, evaluation.evaluate, search.read),
     "repositories": (
         repositories.list_repositories,
         repositories.register,
@@ -43,6 +56,8 @@ _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
         syncs.verify,
         search.outline,
         index.repository_index,
+        evaluation.evaluate_history,
+        evaluation.evaluations,
         secrets.repository_secrets,
         secrets.purge,
         syncs.wait,
@@ -52,7 +67,11 @@ _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
         repositories.remove,
     ),
     "groups": (groups.list_groups, groups.put_group, groups.remove_group),
-    "runs": (runs.history, runs.get_run, runs.problems, runs.retry_failed, runs.cancel, runs.approve, runs.retry),
+    "runs": (
+        *(runs.history, runs.get_run, runs.problems, runs.changes, runs.log_lines),
+        *(runs.retry_failed, runs.cancel, runs.approve, runs.retry),
+    ),
+    "status": (status.status,),
     "index": (
         index.indexes,
         syncs.leftovers,
@@ -63,12 +82,14 @@ _OPERATIONS: Mapping[str, tuple[Operation[Any, Any], ...]] = {
         syncs.sync_target,
     ),
     "secrets": (secrets.found_secrets,),
+    "access": (access.access,),
     "audit": (audit.audit,),
     "locks": (index.locks, index.release),
+    "workers": (index.workers,),
 }
 _WITH_ETAG = (
     *(repositories.list_repositories, repositories.get_repository, index.repository_index, index.indexes),
-    *(runs.history, runs.get_run, runs.problems),
+    *(runs.history, runs.get_run, runs.problems, runs.changes, runs.log_lines),
 )
 """Documents that clients request again and again."""
 
@@ -86,6 +107,14 @@ def operation_routes(parts: ApiParts) -> APIRouter:
     options["wait"] = {
         "act": syncs.wait_while_wanted,
         "extra": {"is_wanted": Annotated[Callable[[], Awaitable[bool]], Depends(_is_wanted)]},
+    }
+
+    async def explain(request: Request) -> access.Explain:
+        return explaining(parts, request)
+
+    options["access"] = {
+        "act": access.explained_access,
+        "extra": {"explain": Annotated[Any, Depends(explain)]},
     }
     options["retry_failed"] = {"status_code": 202}
     options["read"] = {"respond": _text_or_lines, "responses": _TEXT}

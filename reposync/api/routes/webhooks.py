@@ -29,7 +29,7 @@ from reposync.app.webhooks import (
     read_rights_change,
     receive_push,
 )
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.operations.paths import PREFIX
 
 log = logging.getLogger(__name__)

@@ -4,12 +4,9 @@ value and a title."""
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from reposync.operations.pages import HOURS, RunCount, first_hour
 from reposync.operations.runs import Run
 from reposync.words import duration
 
@@ -19,7 +16,6 @@ _NUMBERS = (
     *("files_total", "files_done", "chunks_total", "chunks_embedded", "bytes_read", "chunks_per_second"),
     *("elapsed_seconds", "eta_seconds"),
 )
-_KINDS = ("completed", "cancelled", "failed")
 
 
 def run_chart(runs: Sequence[Run]) -> dict[str, Any] | None:
@@ -56,22 +52,6 @@ def _columns(runs: Sequence[Run], values: Sequence[float], words: Iterable[str])
         css = "failed" if run.files_failed else run.status
         columns.append([(css, value, f"{run.repository}: {ending}, {text}")])
     return columns
-
-
-def hour_chart(counts: Sequence[RunCount], now: datetime) -> list[Column] | None:
-    """A column for each of the last 24 hours, its failures at the top; None without runs."""
-    first = first_hour(now)
-    hours: list[Counter[str]] = [Counter() for _ in range(HOURS)]
-    for count in counts:
-        number = int((count.hour - first) / timedelta(hours=1))
-        if 0 <= number < HOURS:
-            hours[number][count.kind] += count.runs
-    titles = [f"{first + timedelta(hours=number):%H:00} UTC" for number in range(HOURS)]
-    columns: list[Column] = [
-        [(kind, hour[kind], f"{title}: {hour[kind]:,} {kind}") for kind in _KINDS if hour[kind]]
-        for title, hour in zip(titles, hours, strict=True)
-    ]
-    return columns if any(columns) else None
 
 
 def progress(run: Run | None) -> dict[str, Any] | None:

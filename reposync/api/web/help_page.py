@@ -24,8 +24,9 @@ from reposync.api.routing import ApiParts, Router
 from reposync.api.web.highlighting import highlighted_lines
 from reposync.api.web.rendering import Page
 
-INDEX = "README"
-_ANCHOR = re.compile(r'<a id="[a-z0-9-]+">|</a>|<br>')
+INDEX, ERRORS = "README", "errors"
+_MAX_QUERY_CHARS, _MOST_FOUND = 200, 40
+_ANCHOR = re.compile(r'<a id="[a-z0-9_-]+">|</a>|<br>')
 """The HTML that is kept; comments are dropped, everything else is shown as text."""
 
 
@@ -47,9 +48,71 @@ def help_page(parts: ApiParts) -> APIRouter:
         if name not in _sources():
             raise HTTPException(404)
         page = Page(parts, request, await parts.access.principal_or_none(request))
-        return page.show("help.html", page=await asyncio.to_thread(_rendered, name, page.root))
+        q = page.query.get("q", "").strip()[:_MAX_QUERY_CHARS]
+        rendered = await asyncio.to_thread(_rendered, name, page.root)
+        found = await asyncio.to_thread(_search, q, name, page.root) if q else None
+        return page.show("help.html", page=rendered, q=q, found=found, is_errors=name == ERRORS)
 
     return routes
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page below one heading, or a row of a table that has an anchor. `folded`: its words for a search."""
+
+    page: str
+    title: str
+    anchor: str
+    text: str
+    folded: str
+
+
+def _search(q: str, name: str, root: str) -> list[tuple[str, Section, str]]:
+    """Address, section, and a line with a word of `q`: sections with all words of it, in all pages, or in those of the
+    errors if `name` is that page. Those whose title has the words come first."""
+    words = q.casefold().split()
+    matching = [
+        each for each in _sections() if name in (INDEX, each.page) and all(word in each.folded for word in words)
+    ]
+    matching.sort(key=lambda each: not all(word in each.title.casefold() for word in words))
+    found = []
+    for each in matching[:_MOST_FOUND]:
+        page = f"{root}/help" if each.page == INDEX else f"{root}/help/{each.page}"
+        best = max(each.text.splitlines(), key=lambda line: sum(word in line.casefold() for word in words), default="")
+        found.append((f"{page}#{each.anchor}", each, best[:200]))
+    return found
+
+
+_ROW = re.compile(r'\| <a id="(?P<anchor>[a-z0-9_-]+)"></a>(?P<title>.*?)(?:<br>.*?)? \| (?P<rest>.*) \|')
+
+
+@cache
+def _sections() -> Sequence[Section]:
+    sections = []
+    for name, path in _sources().items():
+        text = re.sub(r"<picture>.*?</picture>|<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        slugs: dict[str, int] = {}
+        # A line that begins with # in a block of code is no heading.
+        shown = re.sub(
+            r"^```.*?^```", lambda block: block[0].replace("\n#", "\n #"), text, flags=re.DOTALL | re.MULTILINE
+        )
+        for part in re.split(r"^(?=#{1,4} |\| <a id=)", shown, flags=re.MULTILINE):
+            heading, _, body = part.partition("\n")
+            if row := _ROW.match(heading):
+                title = _plain(row["title"])
+                sections.append(Section(name, title, row["anchor"], _plain(row["rest"]), part.casefold()))
+            if not heading.startswith("#"):
+                continue
+            title = _plain(heading.lstrip("# "))
+            slug = slug_of(title)
+            count = slugs[slug] = slugs.get(slug, -1) + 1
+            sections.append(Section(name, title, f"{slug}-{count}" if count else slug, body.strip(), part.casefold()))
+    return sections
+
+
+def _plain(text: str) -> str:
+    """Without links and marks of code; cells of a row are lines."""
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", text.replace(" | ", "\n")).strip()
 
 
 @cache
@@ -88,6 +151,9 @@ def _rendered(name: str, root: str) -> HelpPage:
     return HelpPage(title, contents, Markup(html))  # noqa: S704 - rendered from our own files
 
 
+# Between a number and its unit, which stay on one line.
+_UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|d|B|kB|MB|GB)\b)")
+
 _MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
@@ -109,6 +175,8 @@ def _inline(children: Sequence[Token], name: str, root: str) -> Iterator[Token]:
             address = _address(name, str(each.attrs["href"]), root)
             is_link = address is not None
             each.attrs["href"] = address or ""
+        if each.type == "text":
+            each.content = _UNIT.sub("\N{NO-BREAK SPACE}", each.content)
         if each.type == "html_inline" and not _ANCHOR.fullmatch(each.content):
             each.type = "text"
         if each.type != "image" and (is_link or each.type not in ("link_open", "link_close")):

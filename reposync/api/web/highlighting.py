@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cache, lru_cache
 from html import escape
+from itertools import chain, pairwise
+from types import MappingProxyType
 from typing import Any
 
 from markupsafe import Markup
@@ -32,23 +34,65 @@ _CUT = "…"
 # Most tokens of a file.
 _PLAIN = frozenset({Error, Name, Punctuation, Whitespace})
 
+_MARK = "*"
+
 Token = tuple[str, str]
-"""Class and text."""
+"""Class and text. A class that begins with `*` is of marked text."""
+Span = tuple[int, int]
+"""The first character, and the one after the last."""
+NO_SPANS: Mapping[int, Sequence[Span]] = MappingProxyType({})
 
 
 def highlighted_lines(lines: Sequence[str], language: str | None, first: int = 0) -> list[Markup]:
     """Each line from the index `first` on as HTML with classes."""
-    shown = [_visible(each.removesuffix("\r")) for each in lines]
-    return [_html(tokens, frozenset()) for tokens in _rows(shown, language, first)]
+    return marked_lines(lines, language, first, NO_SPANS)
 
 
-def snippet_rows(text: str, first: int, shown: Sequence[str], language: str | None, wanted: Set[str]) -> list[Markup]:
+def snippet_rows(
+    text: str,
+    first: int,
+    shown: Sequence[str],
+    language: str | None,
+    wanted: Set[str] = frozenset(),
+    spans: Mapping[int, Sequence[Span]] = NO_SPANS,
+    starts: Sequence[int] = (),
+) -> list[Markup]:
     """The lines of `text` from the index `first` on as `shown`, which are printable and may be cut, as HTML. The words
-    are marked that have a term of `wanted`."""
+    are marked that have a term of `wanted`, and the characters of `spans`, by the index of a line in `shown`. `starts`:
+    indices of lines at which a lexer begins anew, because they are certainly in no string."""
     lines = [printable_line(each) for each in text.split("\n")[: first + len(shown)]]
-    rows = _rows(lines, language, first)
+    pieces = pairwise([0, *starts, len(shown)])
+    of_pieces = (
+        _rows(lines[first + start if start else 0 : first + end], language, 0 if start else first)
+        for start, end in pieces
+    )
+    rows = [_marked(tokens, spans.get(number, ())) for number, tokens in enumerate(chain.from_iterable(of_pieces))]
     cut = (_cut(tokens, line, each) for tokens, line, each in zip(rows, lines[first:], shown, strict=True))
     return [_html(tokens, wanted) for tokens in cut]
+
+
+def marked_lines(
+    lines: Sequence[str], language: str | None, first: int, spans: Mapping[int, Sequence[Span]]
+) -> list[Markup]:
+    """As `highlighted_lines`, with the characters of `spans` marked, by the index of a line from `first` on."""
+    rows = enumerate(_rows([_visible(each.removesuffix("\r")) for each in lines], language, first))
+    return [_html(_marked(tokens, spans.get(number, ())), frozenset()) for number, tokens in rows]
+
+
+def _marked(tokens: Sequence[Token], spans: Sequence[Span]) -> Sequence[Token]:
+    """The tokens, cut at the ends of the spans; those within them are marked."""
+    if not spans:
+        return tokens
+    edges = sorted({edge for span in spans for edge in span})
+    pieces, at = list[Token](), 0
+    for css, text in tokens:
+        end = at + len(text)
+        cuts = [at, *(edge for edge in edges if at < edge < end), end]
+        for start, stop in pairwise(cuts):
+            is_in = any(first <= start < last for first, last in spans)
+            pieces.append((f"{_MARK}{css}" if is_in else css, text[start - at : stop - at]))
+        at = end
+    return pieces
 
 
 def _cut(tokens: Sequence[Token], line: str, shown: str) -> Sequence[Token]:
@@ -107,8 +151,10 @@ def _html(tokens: Sequence[Token], wanted: Set[str]) -> Markup:
         return word if wanted.isdisjoint(query_terms(word)) else f"<mark>{word}</mark>"
 
     pieces = []
-    for css, text in tokens:
+    for kind, text in tokens:
+        css = kind.removeprefix(_MARK)
         html = _PIECE.sub(piece, text) if wanted else escape(text, quote=False)
+        html = f"<mark>{html}</mark>" if css != kind and html else html
         pieces.append(f'<span class="{css}">{html}</span>' if css and html else html)
     return Markup("".join(pieces))  # noqa: S704 - pieces are escaped
 

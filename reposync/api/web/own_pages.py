@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from reposync.access.gitlab import GUEST, Standing
-from reposync.api.auth import Principal, opened_of, sight_of
+from reposync.api.auth import Principal, opened_of, reader_of
+from reposync.api.explaining import explained, explained_for
 from reposync.api.people import People
 from reposync.api.routing import ApiParts, Router
 from reposync.api.web.rendering import Page
-from reposync.app.gitlab_access import EVERYBODY, CatalogueRights, Sight
+from reposync.app.access_reasons import Explained
 from reposync.app.sign_in import MAX_PERSONAL, New, Opened
-from reposync.errors import RepositoryNotFound, RepoSyncError, UsageError
+from reposync.errors import ReaderRefused, RepositoryNotFound, RepoSyncError, UsageError
+from reposync.operations.core import Actor, Rule
 from reposync.operations.fields import MAX_NAME_CHARS
 from reposync.store.status import CredentialKind
+
+log = logging.getLogger(__name__)
 
 ACCESS_PATH, TOKENS_PATH = "/access", "/access/tokens"
 MAX_DAYS = 365
 DAYS = (30, 90, 365)
-REPORTER = 20
-"""The lowest level whose members read the code whatever the visibility is."""
-ROLES = {
-    GUEST: "Guest",
-    15: "Planner",
-    REPORTER: "Reporter",
-    25: "Security Manager",
-    30: "Developer",
-    40: "Maintainer",
-    50: "Owner",
-}
-"""By their levels (lib/gitlab/access.rb)."""
 _MAX_NAME_CHARS = 100
 _DAY_SECONDS = 86_400.0
 _LISTED = (CredentialKind.PERSONAL, CredentialKind.ACCESS, CredentialKind.REFRESH)
@@ -68,11 +60,13 @@ def session_of(request: Request) -> Opened:
 
 
 def own_pages(parts: ApiParts, people: People) -> APIRouter:
-    """`GET /access`: what the person may see, and why; with `name`, whether that repository is among it.
+    """`GET /access`: what the person may see, and why; with `name`, whether that repository is among it. `POST` there
+    by an administrator, with `token`: the same of a different person, whose token of GitLab that is.
     `GET /access/tokens`; `POST` there with `name` and `days`, whose answer is the only one with the new token; and
     `POST /access/tokens/revoke` with `family`."""
     routes = Router(include_in_schema=False)
-    reader, root = parts.access.page(), parts.access.config.root_path
+    reader, administrator = parts.access.page(), parts.access.page(Rule.OPERATE)
+    root = parts.access.config.root_path
     sign_ins = people.sign_ins
 
     async def shown(request: Request, principal: Principal, **values: Any) -> Response:
@@ -80,33 +74,63 @@ def own_pages(parts: ApiParts, people: People) -> APIRouter:
         common = {"secret": None, "problem": None, "days": DAYS, "given": {"name": "", "days": str(DAYS[1])}} | values
         return Page(parts, request, principal).show("tokens.html", tokens=listed, **common)
 
-    @routes.get(ACCESS_PATH)
-    async def seen(request: Request, principal: Principal = reader) -> Response:
-        session_of(request)
-        sight, catalogue = sight_of(request), await people.readers.catalogue()
-        if sight is None:
-            raise NoPerson
-        app = parts.application()
-        names, standings = await app.names.read(), await people.standings(session_of(request), sight)
-        reasons = _reasons(sight, catalogue, standings or {})
-        shown = {names[identity]: reasons[identity] for identity in reasons if identity in names}
-        asked, problem = request.query_params.get("name", "").strip()[:MAX_NAME_CHARS], None
-        if asked and asked not in shown:
+    async def access_page(
+        request: Request,
+        principal: Principal,
+        found: Explained | None = None,
+        whose: Actor | None = None,
+        *,
+        asked: str = "",
+        problem: str | None = None,
+    ) -> Response:
+        """`found`: what `whose` sees; None: nothing but the form of an administrator."""
+        names = await parts.application().names.read()
+        reasons = {} if found is None else found.reasons
+        shown = {names[identity]: why for identity, why in reasons.items() if identity in names}
+        asked, answer = asked.strip()[:MAX_NAME_CHARS], None
+        if asked and asked not in shown and whose is not None:
             try:
                 # Whatever is hidden does not exist there, so both have the same answer.
-                await app.limited(sight.visible).repositories.get(asked)
+                await parts.application().limited(whose.visible).repositories.get(asked)
             except RepositoryNotFound as error:
-                problem = str(error)
+                answer = str(error)
         return Page(parts, request, principal).show(
             "access.html",
             shown=shown,
             total=len(names),
-            as_of=sight.reader.as_of,
+            found=found,
+            whose=None if whose is None or whose is principal else whose.name,
             gitlab=people.gitlab,
-            is_explained=standings is not None,
             asked=asked,
+            answer=answer,
             problem=problem,
+            is_administrator=principal.may(Rule.OPERATE),
         )
+
+    @routes.get(ACCESS_PATH)
+    async def seen(request: Request, principal: Principal = reader) -> Response:
+        is_person = opened_of(request) is not None
+        if is_person:
+            session_of(request)
+        elif not principal.may(Rule.OPERATE):
+            raise NoPerson
+        found = await explained(parts, request)
+        if found is None:
+            return await access_page(request, principal)
+        return await access_page(request, principal, found, principal, asked=request.query_params.get("name", ""))
+
+    @routes.post(ACCESS_PATH)
+    async def seen_by_another(request: Request, principal: Principal = administrator) -> Response:
+        """The token is asked with once, and kept nowhere."""
+        token = str((await request.form()).get("token", "")).strip()
+        address = request.client.host if request.client else ""
+        try:
+            sight = await people.readers.sight(token, address=address)
+        except ReaderRefused as error:
+            return await access_page(request, principal, problem=str(error))
+        other = reader_of(sight)
+        log.info("the access of a person was looked at", extra={"user": other.name, "by": principal.name})
+        return await access_page(request, principal, await explained_for(parts.access, token, sight), other)
 
     @routes.get(TOKENS_PATH)
     async def tokens(request: Request, principal: Principal = reader) -> Response:
@@ -130,30 +154,6 @@ def own_pages(parts: ApiParts, people: People) -> APIRouter:
         return Response(status_code=303, headers={"Location": f"{root}{TOKENS_PATH}?done=revoked"})
 
     return routes
-
-
-def _reasons(sight: Sight, catalogue: CatalogueRights, standings: Mapping[str, Standing]) -> dict[str, str]:
-    """Why the person sees each repository, by its id; as far as GitLab says it."""
-    shown = sight.visible.ids or frozenset[str]()
-    found = dict[str, str]()
-    for word in (*sorted(sight.reader.groups), EVERYBODY):
-        why = "its readers are everybody" if word == EVERYBODY else f"you are a member of {word}"
-        found |= dict.fromkeys(catalogue.readers.get(word, ()), f"{why} (`readers` of the registry)")
-    for number in sight.reader.readable:
-        why = "you maintain the project in GitLab" if number in sight.reader.maintained else "GitLab shows you its code"
-        found |= {identity: _why(standings.get(identity), why) for identity in catalogue.projects.get(number, ())}
-    return {identity: found.get(identity, "") for identity in shown}
-
-
-def _why(standing: Standing | None, otherwise: str) -> str:
-    """`otherwise`: as for an administrator, who is no member of a private project."""
-    if standing is None:
-        return otherwise
-    member = f"member: {ROLES.get(standing.level, f'level {standing.level}')}" if standing.level >= GUEST else ""
-    if standing.visibility == "private" or standing.level >= REPORTER:
-        return member or otherwise
-    # Below the role of a reporter, the visibility may have decided, or both together.
-    return f"{standing.visibility}, {member}" if member else standing.visibility
 
 
 async def _checked(people: People, opened: Opened, name: str, days: str) -> float:

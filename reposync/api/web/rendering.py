@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -21,23 +21,26 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
-from reposync.api.auth import SAFE_METHODS, Principal, actor_of, opened_of
+from reposync.api.auth import ANONYMOUS, IN_A_BROWSER, SAFE_METHODS, Principal, actor_of, opened_of
 from reposync.api.errors import RETRY_AFTER_SECONDS, ErrorPage, help_path
 from reposync.api.etags import conditional_body
 from reposync.api.routing import ApiParts
 from reposync.api.web.figures import progress
 from reposync.app.application import Application
 from reposync.errors import RepoSyncError
-from reposync.operations.core import Actor, Rule
+from reposync.operations.core import Actor, Role, Rule
 from reposync.operations.search import Hit
 from reposync.telemetry.health import Health
+from reposync.visible import NOTHING
 from reposync.words import ago, duration, escape_unprintable, file_address, until, url_of_lines
 
 IDLE_REFRESH_SECONDS = 5
 STATIC = files("reposync.api.web") / "static"
 
+_MAINTAINS = "You see what GitLab lets you read, and may sync what you maintain there."
+
 # Relative times change by themselves; that is no change of a page.
-_VOLATILE = re.compile(r"data-relative>[^<]*<")
+_VOLATILE = re.compile(r'data-relative(?:="for")?>[^<]*<')
 _IMMUTABLE, _REVALIDATE = "public, max-age=31536000, immutable", "no-cache"
 
 
@@ -48,6 +51,8 @@ class Page:
     parts: ApiParts
     request: Request
     principal: Principal | None
+    form: QueryParams | None = None
+    """The fields of a form that was sent, in place of those of the address."""
 
     @property
     def app(self) -> Application:
@@ -60,7 +65,7 @@ class Page:
 
     @property
     def query(self) -> QueryParams:
-        return self.request.query_params
+        return self.request.query_params if self.form is None else self.form
 
     @property
     def root(self) -> str:
@@ -78,7 +83,8 @@ class Page:
             "has_login": principal is not None and principal.has_session,
             "may": lambda rule: principal is not None and principal.may(Rule(rule)),
             "maintains": lambda identity: principal is not None and identity in principal.maintains,
-            "person": principal.name if principal is not None and opened_of(self.request) is not None else None,
+            **_who(principal, is_person=opened_of(self.request) is not None),
+            "has_people": self.parts.access.people is not None,
             "done": self.query.get("done") if principal is not None else None,
             "refresh_seconds": IDLE_REFRESH_SECONDS,
             "troubles": _troubles(self.parts.health) if principal and principal.may(Rule.READ_EVERYTHING) else [],
@@ -89,6 +95,20 @@ class Page:
             return HTMLResponse(content, status)
         same = _VOLATILE.sub("", html).encode("utf-8", "replace")
         return conditional_body(self.request, content, "text/html; charset=utf-8", same_if=same)
+
+
+def _who(principal: Principal | None, *, is_person: bool) -> dict[str, str | None]:
+    """As whom somebody sees the page, in the header. `person`: somebody who signed in at GitLab, who has pages of their
+    own. Nobody is named if the server has no tokens."""
+    if principal is None or principal.name == ANONYMOUS:
+        return {"who": None, "is_role": None, "person": None}
+    if is_person:
+        word = "You see what GitLab lets you read." if principal.maintains == NOTHING else _MAINTAINS
+        return {"who": principal.name, "is_role": word, "person": principal.name if principal.has_session else None}
+    role = "operate" if principal.role >= Role.OPERATE else "read"
+    name = principal.name.removesuffix(IN_A_BROWSER)
+    word = "may sync, pause, cancel and approve" if role == "operate" else "may read, and change nothing"
+    return {"who": f"{role} token", "is_role": f"{name}: {word}.", "person": None}
 
 
 def _troubles(health: Health) -> list[tuple[str, str]]:
@@ -133,7 +153,8 @@ def environment() -> Environment:
         "iso": lambda when: when.astimezone(UTC).isoformat().replace("+00:00", "Z"),
         "utc": lambda when: f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "utc_short": lambda when: f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
-        "relative": lambda when: ago(when) if when <= datetime.now(UTC) else until(when),
+        "relative": lambda when: _unbroken(ago(when) if when <= datetime.now(UTC) else until(when)),
+        "lasting": lambda when: _unbroken(ago(when).removesuffix(" ago")),
         "duration": lambda seconds: _unbroken(duration(seconds)),
         "rounded_duration": lambda seconds: _unbroken(
             f"{seconds:.0f} s" if seconds < 9.5 else duration(max(10, seconds))
@@ -159,21 +180,21 @@ def _unbroken(text: str) -> str:
 
 
 def size(count: float) -> str:
-    """Of bytes: `840 B`, `2.4 MB`."""
+    """A number of bytes in words: `840 B`, `2.4 MB`."""
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= least:
             return f"{count / least:.1f} {unit}"
     return f"{count:.0f} B"
 
 
-def query(values: Mapping[str, str]) -> str:
-    """The query string of an address, without empty values."""
+def query(values: Mapping[str, str | Sequence[str]]) -> str:
+    """The query string of an address, without empty values; of a list, each is repeated."""
     kept = {key: value for key, value in values.items() if value}
-    return f"?{urlencode(kept)}" if kept else ""
+    return f"?{urlencode(kept, doseq=True)}" if kept else ""
 
 
 def lines_address(hit: Hit, start: int, end: int) -> str:
-    """Of the page of its file that marks these lines, without the root."""
+    """The address of the page of its file that marks these lines, without the root."""
     return f"{file_address(hit.repository, hit.path)}?lines={start}-{end}#L{start}"
 
 
@@ -193,6 +214,17 @@ def prose(text: str) -> Markup:
 _NO_PAGES = ("/api", "/static", "/healthz", "/readyz", "/metrics", "/openapi.json")
 
 
+def _ways_on(path: str) -> Iterator[tuple[str, str]]:
+    """Label and address, without the root, of pages that may have what is not at `path`. They are the same whether it
+    does not exist or is hidden."""
+    kind, _, rest = path.strip("/").partition("/")
+    name, is_file, file = rest.partition("/-/")
+    if kind == "files" and is_file and (base := file.rstrip("/").rpartition("/")[2]):
+        yield f"Search for {base}", f"/search{query({'q': base})}"
+    if kind in ("files", "repositories") and name:
+        yield f"Repositories with {name} in their name", f"/{query({'name': name})}"
+
+
 def error_pages(parts: ApiParts) -> ErrorPage:
     async def page(scope: Scope, error: RepoSyncError) -> Response | None:
         request, status = Request(scope), error.status
@@ -206,7 +238,9 @@ def error_pages(parts: ApiParts) -> ErrorPage:
         # Cookies of another host name prove nothing.
         is_stranger = error.code == "HOST_NOT_ALLOWED"
         principal = None if is_stranger else await parts.access.principal_or_none(request)
-        values = {"message": str(error), "code": error.code, "retry_seconds": retry_seconds}
-        return Page(parts, request, principal).show("error.html", status=status, **values)
+        ways = list(_ways_on(path)) if status == 404 else []
+        title = "Not found" if status == 404 else "This did not work"
+        values = {"message": str(error), "code": error.code, "title": title, "retry_seconds": retry_seconds}
+        return Page(parts, request, principal).show("error.html", status=status, ways=ways, **values)
 
     return page

@@ -51,6 +51,7 @@ _READS: Mapping[tuple[str, str], Callable[..., Json]] = {
     ("POST", "points/count"): requests.count,
     ("POST", "facet"): requests.facet,
     ("POST", "points/query"): requests.query,
+    ("POST", "points/query/batch"): requests.query_batch,
 }
 
 

@@ -220,8 +220,8 @@ def set_payload(schema: Schema, *, points: Json, payload: Json, key: str | None 
 
 
 def update_vectors(schema: Schema, *, points: list[dict[str, Json]], update_filter: Json = None) -> Operations:
-    """Of existing points, those that the filter selects; their other vectors and their payload stay. A missing one is
-    an error, after which some of the others are changed, as in Qdrant."""
+    """Set vectors of those existing points that the filter selects; their other vectors and their payload stay. A
+    missing one is an error, after which some of the others are changed, as in Qdrant."""
     made = [_vectors(schema, **each) for each in points]
     return [edge.UpdateOperation.update_vectors(made, condition=edge_filter(update_filter))]
 
@@ -280,8 +280,20 @@ def facet(collection: Collection, *, key: str, filter: Json = None, limit: int =
     return {"hits": [{"value": each.value, "count": each.count} for each in found.hits]}
 
 
-def query(
+def query(collection: Collection, **request: Json) -> Json:
+    return _query(collection, _RESCORED, **request)
+
+
+def query_batch(collection: Collection, *, searches: list[dict[str, Json]]) -> Json:
+    """The queries of one question share the points whose original vectors are compared."""
+    dense = sum(each.get("using") in collection.schema.vectors for each in searches)
+    return [_query(collection, _RESCORED // max(1, dense), **given(each)) for each in searches]
+
+
+def _query(
     collection: Collection,
+    rescored: int,
+    /,
     *,
     query: Json,
     using: str,
@@ -295,11 +307,11 @@ def query(
     """By a vector: as it is, or as Qdrant's client sends it, `{"nearest": ...}`. `hnsw_ef` is for servers: there is no
     HNSW index here."""
     vector = query.get("nearest", query) if isinstance(query, dict) else query
-    rescored = edge.QuantizationSearchParams(rescore=True, oversampling=max(_RESCORED / limit, 2.0))
+    quantization = edge.QuantizationSearchParams(rescore=True, oversampling=max(rescored / limit, 2.0))
     request = edge.QueryRequest(
         query=edge.Query.Nearest(collection.schema.vector(vector, using), using=using),
         filter=edge_filter(filter),
-        params=edge.SearchParams(exact=(params or {}).get("exact", False), quantization=rescored),
+        params=edge.SearchParams(exact=(params or {}).get("exact", False), quantization=quantization),
         limit=limit,
         offset=offset,
         **_selectors(with_payload, with_vector),

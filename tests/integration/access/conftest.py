@@ -7,7 +7,7 @@ import pytest
 
 from reposync.access.gitlab import GitLabRights
 from reposync.access.readers import Reader, Readers, Wanted
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.outgoing import RetryPolicy
 from tests.fixtures.databases import (  # noqa: F401
     copy_upgraded_sqlite,

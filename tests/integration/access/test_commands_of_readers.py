@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from reposync.app.application import Application
 from tests.fixtures.gitlab_server import GitLabServer, OtherHost
 from tests.fixtures.reader_commands import types
-from tests.fixtures.rights_world import PROJECTS, RightsWorld, canary
+from tests.fixtures.rights_world import AUDIENCE, PROJECTS, SERVICE, RightsWorld, canary, sent
 
 PAYMENTS, EVERYBODYS, HIDDEN = PROJECTS[1], "folder-of-everybody", PROJECTS[4]
 
@@ -49,6 +50,44 @@ async def test_a_reader_types_what_they_type_beside_a_daemon_and_sees_what_gitla
     )
     assert (code, out) == (3, "")
     assert err == f"error: No repository '{HIDDEN}' is registered.\n"
+
+
+async def test_the_owner_of_a_token_is_told_what_they_see_and_why(
+    tmp_path: Path, rights_world: RightsWorld, client: httpx.AsyncClient
+) -> None:
+    server = ("--server", str(client.base_url))
+    code, out, err = await types(tmp_path, "access", *server, "--json", REPOSYNC_TOKEN="glpat-of-ada")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert (document["actor"], document["visible"], document["total"]) == ("@ada", 2, len(rights_world.names))
+    assert (document["gitlab"], document["is_explained"]) == (rights_world.gitlab.url, True)
+    assert {row["name"]: row["reason"] for row in document["items"]} == {
+        PAYMENTS: "member: Reporter",
+        EVERYBODYS: "its readers are everybody (`readers` of the registry)",
+    }
+
+    code, out, _ = await types(tmp_path, "access", *server, REPOSYNC_TOKEN="glpat-of-ada")
+    assert re.match(r"@ada: 2 of 10 repositories are yours to see, as of \d\d:\d\d:\d\d UTC\.\n", out)
+    assert re.search(rf"^{PAYMENTS} +member: Reporter", out, re.MULTILINE)
+    code, out, _ = await types(tmp_path, "access", *server, REPOSYNC_TOKEN=SERVICE)
+    assert out.startswith("token 1: 10 of 10 repositories are yours to see")
+
+    for token in ("glpat-of-nobody", "no token"):
+        code, out, err = await types(tmp_path, "access", *server, REPOSYNC_TOKEN=token)
+        assert (code, out) == (1, "") and "token" in err
+
+    rights_world.seconds.now += 61
+    rights_world.gitlab.faults.answer(502, path="/api/graphql", times=None)
+    code, out, _ = await types(tmp_path, "access", *server, REPOSYNC_TOKEN="glpat-of-ada")
+    assert code == 0 and "did not say now why" in out and PAYMENTS in out
+    rights_world.gitlab.faults.clear()
+
+
+async def test_a_job_is_told_what_it_sees(client: httpx.AsyncClient, rights_world: RightsWorld) -> None:
+    jobs = rights_world.gitlab.jobs
+    token = jobs.sign(jobs.claims(rights_world.projects[1], AUDIENCE))
+    document = (await client.get("/api/v1/access", headers=sent(token))).json()
+    assert [(row["name"], row["reason"]) for row in document["items"]] == [(PAYMENTS, "the project of the job")]
 
 
 @pytest.mark.parametrize("environment", [{}, {"REPOSYNC_TOKEN": "glpat-of-nobody"}])

@@ -29,7 +29,9 @@ from reposync.api.server import serve_http
 from reposync.app.application import Application
 from reposync.app.gitlab_access import GitLabAccess
 from reposync.config.sections import SignInConfig
-from tests.fixtures.browser import SWITCHES, keep_picture, program, visiting
+from reposync.store.run import Ask
+from reposync.store.status import RunTrigger
+from tests.fixtures.browser import SWITCHES, keep_picture, log_out, program, visiting
 from tests.fixtures.gitlab_server import User
 from tests.fixtures.rights_world import PROJECTS, SERVICE, RightsWorld, canary
 from tests.fixtures.supervised import free_port
@@ -89,7 +91,7 @@ async def test_a_person_finds_what_gitlab_lets_them_read_and_loses_it_with_the_r
 
     assert await found() == (True, False)
     access = (await browser.get("/access")).text
-    assert "2 of 10 repositories</b> are yours to see" in access.replace("\N{NO-BREAK SPACE}", " ")
+    assert "2 of 10 repositories</b> are yours to see" in " ".join(access.split())
     assert "member: Reporter" in access and "its readers are everybody" in access
     hidden = [name for name in world.names if name not in world.expected(ada)]
     for page in ("/access", "/", "/runs", "/access/tokens"):
@@ -142,7 +144,39 @@ async def test_an_administrator_is_told_what_is_known(
 ) -> None:
     ada.admin = True
     world.seconds.now += 61
-    assert reasons(await browser.get("/access"))[MODELS] == "you maintain the project in GitLab"
+    assert reasons(await browser.get("/access"))[MODELS] == "may maintain the project"
+
+
+async def test_an_administrator_sees_what_a_person_sees_by_asking_gitlab_with_their_token(
+    url: str, world: RightsWorld, ada: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    async with httpx.AsyncClient(base_url=url, timeout=60, headers={"Accept": "text/html"}) as browser:
+        assert (await browser.post("/login", data={"token": SERVICE})).status_code == 303
+        first = await browser.get("/access")
+        assert f"{len(world.names)} repositories" in first.text.replace("\N{NO-BREAK SPACE}", " ")
+        assert reasons(first) == {} and 'href="/access"' in (await browser.get("/")).text
+
+        page = await browser.post("/access", data={"token": f" glpat-of-{ada.username} "})
+        assert reasons(page) == {
+            PAYMENTS: "member: Reporter",
+            "folder-of-everybody": "its readers are everybody (readers of the registry)",
+        }
+        assert "What @ada sees" in page.text and "2 of 10 repositories" in page.text.replace("\N{NO-BREAK SPACE}", " ")
+        assert "glpat-of-" not in page.text + caplog.text
+        assert reasons(await browser.get("/access")) == {}, "it is not kept"
+
+        for token, why in (("glpat-of-nobody", "does not accept this token"), ("", "not a token of GitLab")):
+            refused = await browser.post("/access", data={"token": token})
+            assert refused.status_code == 200 and why in refused.text and reasons(refused) == {}
+        ada.state = "blocked"
+        world.seconds.now += 61
+        assert reasons(await browser.post("/access", data={"token": "glpat-of-ada"})) == {}
+
+
+async def test_only_an_administrator_asks_as_another_person(browser: httpx.AsyncClient) -> None:
+    assert 'name="token"' not in (await browser.get("/access")).text
+    assert (await browser.post("/access", data={"token": "glpat-of-ada"})).status_code == 403
 
 
 async def test_a_hidden_repository_and_a_name_that_nobody_has_get_the_same_answer(
@@ -170,7 +204,7 @@ async def test_without_an_answer_about_reasons_the_page_says_so_and_lists_the_na
         page = await browser.get("/access")
         assert (page.status_code, unexplained in page.text) == (200, True)
         assert set(reasons(page)) == listed == {PAYMENTS, "folder-of-everybody"}
-        assert reasons(page)[PAYMENTS] == "GitLab shows you its code"
+        assert reasons(page)[PAYMENTS] == "GitLab shows its code"
         world.gitlab.faults.clear()
     assert unexplained not in (await browser.get("/access")).text
 
@@ -191,6 +225,40 @@ async def test_who_maintains_a_project_syncs_it_on_its_page_and_by_no_token(
         assert (await script.post(f"/api/v1/repositories/{PAYMENTS}/sync")).status_code == 403
         listed = (await script.get("/api/v1/repositories")).json()["items"]
         assert {each["name"] for each in listed} == world.expected(ada)
+
+
+async def test_no_page_offers_what_it_refuses(
+    browser: httpx.AsyncClient, world: RightsWorld, app: Application, ada: User
+) -> None:
+    """Neither to a reader, nor to somebody who maintains another project."""
+
+    async def offers(page: str) -> dict[str, int]:
+        """Each link and button of the page, and how it is answered."""
+        text = (await browser.get(page)).text
+        links = {html.unescape(link) for link in re.findall(r'href="(/[^"]*)"', text)}
+        answers = {link: (await browser.get(link)).status_code for link in sorted(links)}
+        form = r'<form method="post" action="(/actions/[^"]*)"[^>]*>(.*?)</form>'
+        for action, content in re.findall(form, text, re.DOTALL):
+            answer = await browser.post(action, data=dict(re.findall(r'name="([^"]*)" value="([^"]*)"', content)))
+            answers[f"{action} {content}"] = answer.status_code
+        return answers
+
+    async def waiting_run(name: str) -> str:
+        return f"/runs/{(await app.runs.enqueue(name, Ask(RunTrigger.COMMAND, 'a test')))[0].id}"
+
+    pages = ["/", "/runs", "/search?q=shared+word", f"/repositories/{PAYMENTS}", await waiting_run(PAYMENTS)]
+    for page in (*pages, "/access", "/access/tokens"):
+        answers = await offers(page)
+        assert not [each for each in answers if each.startswith("/actions/") or each == "/workers"], page
+        assert 403 not in answers.values(), page
+
+    world.projects[2].members[ada.id] = 40
+    world.seconds.now += 61
+    for page in pages:
+        answers = await offers(page)
+        assert 403 not in answers.values() and "/workers" in answers, page
+    shown = await offers(await waiting_run(PROJECTS[2]))
+    assert [status for each, status in shown.items() if each.startswith("/actions/cancel")] == [303]
 
 
 # Agents ---------------------------------------------------------------------------------------------------------------
@@ -349,13 +417,15 @@ async def test_in_a_browser_a_person_signs_in_searches_makes_a_token_and_signs_o
         expect(page).to_have_url(f"{url}/search?q=shared+word")
         expect(page.get_by_text(PAYMENTS).first).to_be_visible()
         assert MODELS not in page.content()
-        page.get_by_role("link", name="@ada").click()
+        page.get_by_text("@ada").click()
+        page.get_by_role("link", name="Your access").click()
         expect(page.locator("#count")).to_contain_text("2 of 10 repositories")
         keeps(page, "your-access")
         page.get_by_label("A repository that you miss, or see").fill(MODELS)
         page.get_by_role("button", name="Why?").click()
         expect(page.locator("#answer")).to_contain_text(f"No repository '{MODELS}' is registered.")
         check(page)
+        page.get_by_text("@ada").first.click()
         page.get_by_role("link", name="Access tokens").click()
         page.get_by_label("Name").fill("laptop")
         page.get_by_role("button", name="Make a token").click()
@@ -365,7 +435,7 @@ async def test_in_a_browser_a_person_signs_in_searches_makes_a_token_and_signs_o
         keeps(page, "access-tokens")
         page.get_by_role("button", name="Revoke laptop").click()
         expect(page.locator("#notice")).to_have_text("It is revoked, on every pod.")
-        page.get_by_role("button", name="Log out").click()
+        log_out(page)
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
         page.goto(f"{url}/search?q=shared+word")
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()

@@ -22,7 +22,7 @@ from reposync.api.people import People
 from reposync.api.server import serve_http
 from reposync.app.gitlab_access import CatalogueRights, JobSight, Sight
 from reposync.app.sign_in import SignIns
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.config.sections import HttpConfig, SignInConfig
 from reposync.operations.core import Rule
 from reposync.outgoing import RetryPolicy

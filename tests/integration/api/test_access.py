@@ -142,10 +142,10 @@ async def test_a_reader_cannot_use_any_route_that_changes_something(door: httpx.
         (method, path.format(name="x", run_id="x", repository="x", repository_id="x", group="x"))
         for path, methods in (await door.get("/openapi.json")).json()["paths"].items()
         for method in methods
-        if method != "get" and "/webhooks/" not in path
+        if method != "get" and "/webhooks/" not in path and not path.endswith("/search")
     ]
 
-    assert len(routes) == 20
+    assert len(routes) == 21
     for method, path in routes:
         assert code(await door.request(method, path, headers=bearer(READER))) == (403, "FORBIDDEN"), path
 

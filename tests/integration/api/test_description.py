@@ -71,10 +71,11 @@ def test_no_request_breaks_a_route_and_every_response_is_as_described(
     operations = [each.ok() for each in described.get_all_operations()]
     for operation in operations:
         # A stream of events is open until its run ends; others ask servers that do not exist.
-        if not operation.path.endswith(("/events", "/plan", "/discover", "/adopt")):
+        asks = operation.path.endswith("/evaluations") and operation.method == "post"
+        if not asks and not operation.path.endswith(("/events", "/plan", "/discover", "/adopt")):
             QUIET(given(operation.as_strategy())(send))()
 
-    assert len(operations) == 41
+    assert len(operations) == 49
     assert {200, 202, 404, 422} <= statuses
 
 

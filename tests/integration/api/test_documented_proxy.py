@@ -44,7 +44,7 @@ http {{
 def proxied(tmp_path: Path, showcase: Showcase) -> Iterator[httpx.Client]:
     """A client of nginx, below the documented path."""
     authority = Authority.make(tmp_path, "localhost")
-    page = (ROOT / "docs" / "secure-the-server.md").read_text()
+    page = (ROOT / "docs" / "run-on-a-server.md").read_text()
     (block,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
     port = free_port()
     with showcase.served(http=HttpConfig(root_path="/reposync", trusted_proxies=("127.0.0.1",))) as url:

@@ -9,7 +9,7 @@ import re
 import httpx
 import pytest
 
-from reposync.api.web.code_pages import PAGE_LINES
+from reposync.api.web.file_page import PAGE_LINES
 from reposync.words import file_address
 from tests.fixtures.world import World
 
@@ -66,10 +66,10 @@ async def test_a_hit_links_to_its_lines_which_are_marked(client: httpx.AsyncClie
     found = (await client.get("/search", params={"q": "symbol:second"})).text
     links = [html.unescape(each) for each in re.findall(r'href="(/files/[^"]+)"', found)]
     file = "/files/project/-/src/code.py"
-    assert set(links) == {f"{file}?lines=5-6#L5", f"{file}?lines=1-6#L1"}, "its lines, and the chunk that has them"
-    assert f'function <a href="{file}?lines=5-6#L5">second</a>' in found
+    assert f"{file}?lines=5-6#L5" in links and f"{file}?lines=1-2#L1" in links, "its lines, and those before them"
+    assert f'<a class="crumb" href="{file}?lines=5-6#L5" title="function">second</a>' in found
 
-    assert marked((await client.get(links[0])).text) == ["L5", "L6"]
+    assert marked((await client.get(f"{file}?lines=5-6")).text) == ["L5", "L6"]
     for unknown in ("6-5", "x", "0", "1-2-3", "99999999999", "-1"):
         page = (await client.get("/files/project/-/src/code.py", params={"lines": unknown})).text
         assert marked(page) == (["L6"] if unknown == "6-5" else [])
@@ -78,8 +78,9 @@ async def test_a_hit_links_to_its_lines_which_are_marked(client: httpx.AsyncClie
 async def test_a_definition_that_is_searched_for_is_shown_from_its_own_line(client: httpx.AsyncClient):
     for query in ("symbol:Story", "kind:class Story"):
         page = (await client.get("/search", params={"q": query})).text
-        assert "/files/project/-/story.py?lines=4-11#L4" in page
+        assert "/files/project/-/story.py?lines=4-8#L4" in page
         assert '<span class="k">class</span>' in page and '<span class="k">for</span>' not in page, "it is a docstring"
+        assert '<span class="codeline" data-line="4">' in page
 
     found = (await client.get("/api/v1/search", params={"q": "symbol:Story"})).json()["items"]
     assert [(each["name"], each["start_line"]) for each in found[0]["definitions"]] == [("Story", 4)]
@@ -141,3 +142,55 @@ async def test_a_page_of_anything_has_a_bounded_weight(world: World, client: htt
     page = (await client.get("/files/project/-/wide.txt")).text
     assert lines(page)["L1"].endswith("… 10,000 characters")
     assert len(page) < 20_000
+
+
+async def test_what_is_found_in_a_file_is_marked_and_stepped_through(client: httpx.AsyncClient):
+    file = "/files/project/-/src/code.py"
+    page = (await client.get(file, params={"find": "RETURN"})).text
+    assert re.findall(r'<span class="line found" id="(L\d+)">', page) == ["L2", "L6"]
+    assert "<b>2 lines</b>" in page and page.count("<mark>return</mark>") == 2
+    assert html.unescape(re.search(r'<a href="([^"]+)" data-next', page)[1]) == f"{file}?find=RETURN&lines=2#L2"  # type: ignore[index]
+    after = (await client.get(file, params={"find": "RETURN", "lines": "2"})).text
+    assert f"{file}?find=RETURN&amp;lines=6#L6" in after or f"{file}?find=RETURN&lines=6#L6" in after
+    assert "Nothing found" in (await client.get(file, params={"find": "RETURN", "case": "1"})).text
+    assert "is not valid" in (await client.get(file, params={"find": "f(", "mode": "regex"})).text
+    deep = (await client.get("/files/project/-/long.py", params={"find": "return 1299"})).text
+    assert '<span class="line found" id="L2600">' in deep, "the part with the first match is shown"
+
+
+async def test_a_definition_leads_to_its_uses_and_its_outline_is_nested(world: World, client: httpx.AsyncClient):
+    code = "class Story:\n    def tell(self):\n        return 1\n\n\ndef use():\n    return Story().tell()\n"
+    world.repository.commit({"story.py": code.encode()})
+    await world.completed()
+    page = (await client.get("/files/project/-/story.py")).text
+    assert re.search(r'>Story</a> <span class="dim">class 1</span>\s*<ol>\s*<li><a href="#L2">tell</a>', page)
+    uses = re.search(r'<a class="uses" href="([^"]+)"[^>]*>tell</a>', page)
+    assert uses is not None
+    found = (await client.get(html.unescape(uses[1]))).text
+    assert re.search(r"<b>2 lines</b>\s*in 1 file", found)
+
+
+async def test_the_text_alone_is_no_page_and_some_lines_are_for_scripts(client: httpx.AsyncClient):
+    raw = await client.get(file_address("project", f"a/{HOSTILE}.txt"), params={"raw": "1"})
+    assert raw.headers["content-type"] == "text/plain; charset=utf-8"
+    assert raw.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert raw.headers["x-content-type-options"] == "nosniff"
+    assert raw.text == FILES[f"a/{HOSTILE}.txt"].decode()
+
+    part = (await client.get("/files/project/-/long.py", params={"part": "11-14"})).text
+    assert re.findall(r'data-line="(\d+)"', part) == ["11", "12", "13", "14"]
+    assert '<span class="k">def</span>' in part and "<header" not in part
+    beyond = (await client.get("/files/project/-/src/code.py", params={"part": "7-9"})).text
+    assert "data-line" not in beyond
+    assert (await client.get("/files/project/-/long.py", params={"part": "1-2600"})).text.count("data-line") == 300
+
+
+async def test_folders_and_missing_files_lead_onward(client: httpx.AsyncClient):
+    folder = await client.get("/files/project/-/src/")
+    assert (folder.status_code, folder.headers["location"]) == (303, "/repositories/project?folder=src#files")
+    assert (await client.get("/files/nobody/-/src/")).status_code == 404
+    page = (await client.get("/files/project/-/src/code.py")).text
+    assert 'href="/repositories/project?folder=src#files"' in page
+    missing = await client.get("/files/project/-/other/code.py")
+    assert missing.status_code == 404
+    assert 'href="/search?q=code.py"' in missing.text and 'href="/repositories/project#files"' in missing.text

@@ -77,7 +77,7 @@ async def test_what_does_not_fit_is_refused_with_a_reason(client: httpx.AsyncCli
     assert code(missing) == (404, "FILE_NOT_INDEXED")
     assert "src/sessions.py" in missing.text
     skipped = await client.get(f"{API}/files/project/-/logo.png")
-    assert "is not indexed: binary" in skipped.json()["error"]["message"]
+    assert "excluded by the rule binary" in skipped.json()["error"]["message"]
     for path in ("project", "project/src/sessions.py", "project/-/", "-/src/sessions.py"):
         assert code(await client.get(f"{API}/files/{path}")) == (404, "NOT_FOUND")
 

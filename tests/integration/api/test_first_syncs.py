@@ -39,14 +39,14 @@ def test_a_first_sync_that_was_cancelled_needs_attention_and_says_that_it_has_wo
 
     page = httpx.get(f"{url}/", params=asked, headers={"Accept": "text/html"}).text
     assert "words only, 0% of meaning" in page
-    assert "<b>1</b> need attention" in page
+    assert 'Need attention <span class="count">1</span>' in page
     found = httpx.get(f"{url}/api/v1/repositories/{name}").json()
     assert (found["last_status"], found["meaning_indexed"]) == ("cancelled", 0.0)
     assert "No run continues it" in httpx.get(f"{url}/repositories/{name}", headers={"Accept": "text/html"}).text
 
     showcase.call(started(showcase, name))
     page = httpx.get(f"{url}/", params={"name": name}, headers={"Accept": "text/html"}).text
-    assert "words only, 0% of meaning" in page and "need attention" not in page, "a run continues it"
+    assert "words only, 0% of meaning" in page and "Need attention" not in page, "a run continues it"
 
 
 def test_while_words_are_stored_progress_is_that_of_files(showcase: Showcase, url: str) -> None:
@@ -73,18 +73,18 @@ def test_while_words_are_stored_progress_is_that_of_files(showcase: Showcase, ur
     assert "data-live-chunks hidden" not in shown()[0]
 
 
-def test_what_was_requested_is_said_without_a_state_that_is_over_soon(showcase: Showcase, url: str) -> None:
+def test_what_was_requested_is_confirmed_until_it_is_over(showcase: Showcase, url: str) -> None:
     name = f"first/{showcase.next_number()}"
     showcase.register(name)
     run = showcase.queue(name)
+    asked: dict[str, Any] = {"params": {"done": "sync"}, "headers": {"Accept": "text/html"}}
 
+    before = httpx.get(f"{url}/runs/{run.id}", **asked).text
     done = httpx.post(
         f"{url}/actions/cancel", data={"run": run.id}, headers={"Accept": "text/html"}, follow_redirects=True
     )
 
-    assert done.status_code == 200 and "Its cancellation was requested." in done.text
-    assert '<span class="status cancelled">' in done.text
-    assert (
-        "Queued: "
-        not in httpx.get(f"{url}/runs/{run.id}", params={"done": "sync"}, headers={"Accept": "text/html"}).text
-    )
+    assert "A sync was requested." in before
+    assert done.status_code == 200 and '<span class="status cancelled">' in done.text
+    for text in (done.text, httpx.get(f"{url}/runs/{run.id}", **asked).text):
+        assert 'id="notice"' not in text

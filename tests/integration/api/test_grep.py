@@ -21,19 +21,21 @@ async def test_the_lines_that_match_are_found_with_their_places(world: World, cl
     answer = await asks(client, q=r"\bremove_expired\b")
 
     assert answer.status_code == 200, answer.text
+    nowhere = {"url": None, "mark": None}
     place = {"repository": "project", "commit": world.repository.head(), "outdated": False, "masked": 0}
-    line = {"end_line": 1, "column": 5, "text": "def remove_expired(sessions):", "url": None}
+    line = {"end_line": 1, "column": 5, "text": "def remove_expired(sessions):", **nowhere}
     assert answer.json() == {
         "items": [
             {
                 **(place | {"path": "docs/notes.md", "language": "markdown"}),
-                "matches": [{"line": 3, "end_line": 3, "column": 1, "text": "remove_expired (Sessions)", "url": None}],
+                "matches": [{"line": 3, "end_line": 3, "column": 1, "text": "remove_expired (Sessions)", **nowhere}],
             },
             {**(place | {"path": "src/sessions.py", "language": "python"}), "matches": [{"line": 1, **line}]},
         ],
         "is_complete": True,
         "stopped": None,
         "files_searched": 2,
+        "missing": None,
     }
 
 
@@ -78,3 +80,46 @@ async def test_what_cannot_be_searched_is_refused_with_its_reason(
 
     assert code(answer) == expected
     assert said in answer.text
+
+
+async def test_calls_of_a_name_are_found_by_a_grep_and_by_a_search_alike(client: httpx.AsyncClient):
+    greped = (await asks(client, q="remove", kind="call")).json()
+    searched = await client.get("/api/v1/search", params={"q": "usages:remove lang:python"})
+
+    (file,) = greped["items"]
+    call = {"line": 2, "end_line": 2, "column": 12, "text": "    return remove(sessions)", "url": None}
+    assert file["matches"] == [call | {"mark": "name only"}]
+    assert (searched.json()["items"], searched.json()["words"]) == ([], "remove")
+    assert searched.json()["usages"] == greped
+    nothing = (await client.get("/api/v1/search", params={"q": "usages:remove_expired"})).json()
+    assert (nothing["usages"]["items"], nothing["missing"]["reason"]) == ([], "no_match")
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "said"),
+    [
+        ("/grep", {"q": "a b", "kind": "call"}, "not the name of what is called"),
+        ("/search", {"q": "usages:remove sessions"}, "for words or for the calls of a name"),
+        ("/search", {"q": "usages:remove symbol:x"}, "for words or for the calls of a name"),
+        ("/search", {"q": "usages:remove usages:add"}, "one `usages`"),
+    ],
+)
+async def test_calls_of_what_is_no_single_name_are_refused(
+    client: httpx.AsyncClient, path: str, query: dict[str, str], said: str
+):
+    answer = await client.get(f"/api/v1{path}", params=query)
+
+    assert code(answer) == (422, "USAGE")
+    assert said in answer.text
+
+
+async def test_the_page_of_the_search_shows_calls_with_their_marks(client: httpx.AsyncClient):
+    page = (await client.get("/search", params={"q": "usages:remove"})).text
+    none = (await client.get("/search", params={"q": "usages:remove_expired"})).text
+    refused = (await client.get("/search", params={"q": "usages:remove sessions"})).text
+
+    assert "<b>1 line</b>" in page
+    assert '<span class="dim">name only</span>' in page and "/files/project/-/src/sessions.py?lines=2-2#L2" in page
+    assert "<mark>remove</mark>" in page
+    assert "No indexed line calls this name." in none
+    assert "for words or for the calls of a name" in refused

@@ -10,7 +10,7 @@ from reposync.store.status import RunStatus
 from tests.integration.api.rest import API, Rest
 from tests.integration.api.serving import description
 
-PAGES = ["/", "/runs", "/runs/{run_id}", "/search", "/locks", "/login", "/docs", "/help", "/help/errors"]
+PAGES = ["/", "/runs", "/runs/{run_id}", "/search", "/workers", "/locks", "/login", "/docs", "/help", "/help/errors"]
 PAGES += ["/openapi.json", "/static/code.css"]
 DESCRIBED = tuple(path for path, operations in description()["paths"].items() if "get" in operations)
 QUERIES = {

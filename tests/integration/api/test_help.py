@@ -36,6 +36,24 @@ class Seen(HTMLParser):
             self.anchors.append(given["id"] or "")
 
 
+async def test_the_help_is_searched_and_each_result_leads_to_its_paragraph(daemon: Daemon) -> None:
+    async with daemon.client() as client:
+        for path, q, address in (
+            ("/help", "stale LOCK_HELD", "/help/errors#lock_held"),
+            ("/help/errors", "lock_held", "/help/errors#lock_held"),
+            ("/help", "keys search code", "/help/pages#keys"),
+            ("/help", "heartbeat lease expires", "/help/glossary#lease"),
+        ):
+            seen = Seen(await client.get(path, params={"q": q}))
+            assert address in seen.links
+            for link in (each for each in seen.links if each.startswith("/help") and "#" in each):
+                page, _, anchor = link.partition("#")
+                if page == address.partition("#")[0]:
+                    assert anchor in Seen(await client.get(page)).anchors, link
+        none = await client.get("/help", params={"q": "<b>zzz</b>"})
+        assert "No section has all of these words" in none.text and "<b>zzz" not in none.text
+
+
 async def test_every_error_code_has_its_paragraph(daemon: Daemon) -> None:
     async with daemon.client() as client:
         anchors = Seen(await client.get("/help/errors")).anchors

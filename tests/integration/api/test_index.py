@@ -44,6 +44,7 @@ async def test_the_versions_of_an_index_have_their_settings(changed: World):
     assert found["live"]["commit"] == changed.repository.head()
     (before,) = found["retired"]
     assert (before["number"], before["chunk_size"]) == (1, 400)
+    assert before["id"] != found["live"]["id"], "by which the points of the live version can be selected"
     assert before["removed_after"] > before["retired_at"]
     (change,) = page["collections"]
     assert (change["collection"], change["repositories"]["done"]) == (changed.collection, 1)

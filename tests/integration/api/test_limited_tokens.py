@@ -98,9 +98,9 @@ def _rule(changed: Rule, to: Rule) -> Plant:
 def _whole_for_readers(patch: pytest.MonkeyPatch, world: LimitedWorld) -> None:
     """A rule gives the application as it is."""
 
-    async def application(rule: Rule, app: Application, actor: Actor, named: Mapping[str, Any]) -> Application:
+    async def application(rule: Rule, app: Application, actor: Actor, named: Mapping[str, Any]) -> Any:
         actor.require(rule)
-        return app
+        return app, {}
 
     patch.setattr(Rule, "application", application)
 
@@ -109,8 +109,8 @@ def _maintains_unseen(patch: pytest.MonkeyPatch, world: LimitedWorld) -> None:
     """A repository is changed by its name, without a look whether it exists for the actor."""
     limit = Rule.application
 
-    async def application(rule: Rule, app: Application, actor: Actor, named: Mapping[str, Any]) -> Application:
-        return app if rule is Rule.MAINTAIN and actor.may(rule) else await limit(rule, app, actor, named)
+    async def application(rule: Rule, app: Application, actor: Actor, named: Mapping[str, Any]) -> Any:
+        return (app, {}) if rule is Rule.MAINTAIN and actor.may(rule) else await limit(rule, app, actor, named)
 
     patch.setattr(Rule, "application", application)
 

@@ -62,10 +62,10 @@ async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
                 (stale,) = (await client.get("/api/v1/locks")).json()["items"]
                 assert stale["state"] == "stale"
                 if way == "page":
-                    assert 'action="/actions/release"' in (await client.get("/locks", headers=BROWSER)).text
-                    form = {"name": NAME, "back": "/locks"}
+                    assert 'action="/actions/release"' in (await client.get("/workers", headers=BROWSER)).text
+                    form = {"name": NAME, "back": "/workers"}
                     pressed = await client.post("/actions/release", data=form, headers=BROWSER)
-                    assert pressed.headers["location"] == "/locks?done=release"
+                    assert pressed.headers["location"] == "/workers?done=release"
                 else:
                     done = (await client.delete(f"/api/v1/locks/{NAME}")).json()
                     assert (done["released"], done["cancel_requested"], done["state"]) == (True, False, "stale")
@@ -74,7 +74,7 @@ async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
             redis_server.stop()
             assert code(await client.get("/api/v1/locks")) == (503, "REDIS_UNAVAILABLE")
             assert code(await client.delete(f"/api/v1/locks/{NAME}")) == (503, "REDIS_UNAVAILABLE")
-            page = await client.get("/locks", headers=BROWSER)
+            page = await client.get("/workers", headers=BROWSER)
             assert (page.status_code, 'class="reason failed"' in page.text) == (200, True)
     finally:
         await locks.close()

@@ -91,6 +91,64 @@ async def test_a_search_is_narrowed_and_limited_as_asked(url: str) -> None:
         assert [each["path"] for each in given.structured_content["files"]] == both
 
 
+async def test_an_agent_is_told_whether_code_is_not_indexed_excluded_or_not_there(world: World) -> None:
+    world.repository.commit({"src/sessions.py": SESSIONS, "src/app.min.js": b"var sessions=1;\n"})
+    await world.completed()
+    async with serving(world.app) as http, agent(str(http.base_url).rstrip("/")) as client:
+        for tool in ("search_code", "grep_code"):
+            excluded = await called(client, tool, q="sessions", path="src/app.min.js")
+            nothing = await called(client, tool, q="sessions", path="nowhere/*")
+            assert excluded.structured_content["missing"]["reason"] == "excluded"
+            assert "'src/app.min.js' of project is excluded by the rule minified" in excluded.content[0].text
+            assert nothing.structured_content["missing"]["reason"] == "no_match"
+        unread = await client.call_tool("read_code", {"repository": "project", "path": "src/app.min.js"})
+        assert unread.is_error and "excluded by the rule minified" in unread.content[0].text
+
+
+async def test_an_agent_finds_the_calls_of_a_name_by_either_tool(world: World) -> None:
+    files = {"a.py": b"def retry(work): ...\n", "b.py": b"from a import retry\n\nretry(print)\n"}
+    world.repository.commit(files | {"c.py": b"policy.retry(1)\n"})
+    await world.completed()
+    async with serving(world.app) as http, agent(str(http.base_url).rstrip("/")) as client:
+        greped = await called(client, "grep_code", q="retry", kind="call")
+        searched = await called(client, "search_code", q="usages:retry")
+        one = await called(client, "grep_code", q="retry", kind="call", limit=1)
+
+    found = [(file["path"], file["matches"]) for file in greped.structured_content["files"]]
+    assert found == [
+        ("b.py", [{"line": 3, "mark": "imported", "text": "retry(print)"}]),
+        ("c.py", [{"line": 1, "mark": "name only", "text": "policy.retry(1)"}]),
+    ]
+    assert " 3: [imported] retry(print)" in greped.content[0].text
+    assert searched.structured_content["files"] == greped.structured_content["files"]
+    assert one.structured_content["stopped"].startswith("1 of 2 calls, imported ones first")
+
+
+async def test_an_agent_pastes_a_traceback(url: str) -> None:
+    text = 'Traceback (most recent call last):\n  File "/app/src/sessions.py", line 2, in f\nKeyError: expires\n'
+    async with agent(url) as client:
+        found = await called(client, "search_code", q=text + "  # filler\n" * 1_000)
+
+    assert found.structured_content["files"][0]["path"] == "src/sessions.py"
+    assert found.structured_content["used"].startswith("Used 1 of 1 frame, ")
+    assert "Used 1 of 1 frame, " in found.content[0].text
+
+
+async def test_several_phrasings_are_one_call_and_one_answer(url: str) -> None:
+    async with agent(url) as client:
+        found = await called(client, "search_code", queries=["remove_expired_sessions", "notes"])
+        with_q = await called(client, "search_code", q="remove_expired_sessions", queries=["notes"])
+        none = await client.call_tool("search_code", {"queries": []})
+        many = await client.call_tool("search_code", {"queries": [f"phrasing {number}" for number in range(9)]})
+
+    files = {each["path"]: each["phrasings"] for each in found.structured_content["files"]}
+    assert files == {"src/sessions.py": [1], "docs/notes.md": [2]}
+    assert with_q.structured_content["files"] == found.structured_content["files"]
+    assert "docs/notes.md:1-3 (phrasing 2)" in found.content[0].text
+    assert none.is_error and "The query is empty" in none.content[0].text
+    assert many.is_error and "at most 8 phrasings" in many.content[0].text
+
+
 async def test_a_file_is_read_with_the_numbers_of_its_lines(url: str) -> None:
     async with agent(url) as client:
         found = await called(client, "read_code", repository="project", path="src/sessions.py", start=2)

@@ -48,8 +48,8 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
     assert (shown["schedule"], shown["next_due_at"]) == ("@full-moon", "2126-03-01T12:00:00Z")
     for path in ("/", "/repositories/payments"):
         assert "@full-moon" in await page(rest, path), path
-    assert OUTCOME in await page(rest, f"/runs/{run.id}")
-    assert REASON in await page(rest, f"/runs/{run.id}")
+    assert OUTCOME in await page(rest, f"/runs/{run.id}?tab=attempts")
+    assert REASON in await page(rest, f"/runs/{run.id}?tab=skipped")
     assert TRIGGER in await page(rest, "/runs")
     assert (await rest.answers("POST", f"/runs/{run.id}/cancel", 200))["status"] == STATUS
     assert await rest.refusal("POST", f"/runs/{run.id}/retry", 409) == "RUN_STATE_CONFLICT"

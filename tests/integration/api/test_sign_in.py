@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from http.cookies import SimpleCookie
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from sqlalchemy import Engine, event
 
 from reposync.store.database import Database
 from tests.fixtures.databases import database_kind, open_database  # noqa: F401
@@ -193,6 +196,57 @@ async def test_a_made_up_session_is_none(pods: tuple[Pod, Pod], ann: User) -> No
         for made_up in ("rss_", "rss_" + "A" * 43, "rss_" + "A" * 10_000, "rsp_x", "rsr_ü"):
             answer = await browser.get("/test/me", headers={"Cookie": f"{SESSION}={made_up}".encode()})
             assert answer.status_code == 401
+
+
+@contextlib.contextmanager
+def counted_lookups() -> Iterator[list[str]]:
+    """The statements that look for sessions and tokens."""
+    lookups: list[str] = []
+
+    def executed(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if statement.startswith("SELECT") and "FROM credentials" in statement:
+            lookups.append(statement)
+
+    event.listen(Engine, "after_cursor_execute", executed)
+    try:
+        yield lookups
+    finally:
+        event.remove(Engine, "after_cursor_execute", executed)
+
+
+@pytest.mark.parametrize("kind", ["session", "token", "agent", "signed out"])
+async def test_made_up_sessions_and_tokens_cost_few_reads_and_nobody_else_waits(
+    pods: tuple[Pod, Pod], ann: User, kind: str
+) -> None:
+    here = pods[0]
+    async with here.browser() as browser, here.program() as stranger:
+        await sign_in(browser)
+        token = shown_secret(await browser.post("/access/tokens", data={"name": "laptop", "days": "30"}))
+        assert (await stranger.get("/test/me", headers=bearer(token))).status_code == 200
+
+        async def guess(number: int) -> int:
+            secret = {"token": "rsp_", "agent": "rsa_"}.get(kind, "rss_") + f"guess-{number}"
+            if kind in ("session", "signed out"):
+                headers = {"Cookie": f"{SESSION}={secret}"}
+                if kind == "signed out":
+                    return (await stranger.post("/logout", headers=headers)).status_code
+                return (await stranger.get("/test/me", headers=headers)).status_code
+            method, path = ("POST", "/test/agent") if kind == "agent" else ("GET", "/test/me")
+            return (await stranger.request(method, path, headers=bearer(secret))).status_code
+
+        with counted_lookups() as lookups:
+            statuses = [await guess(number) for number in range(100)]
+            statuses += await asyncio.gather(*(guess(number) for number in range(100, 200)))
+            made_up = len(lookups)
+            again = await guess(0)
+            assert len(lookups) == made_up, "what was refused a moment ago is not looked up again"
+
+        usual = 303 if kind == "signed out" else 401
+        assert (set(statuses), again) == ({usual, 429}, usual)
+        assert made_up == statuses.count(usual) < 50
+        # Of the same address.
+        assert (await stranger.get("/test/me", headers=bearer(token))).status_code == 200
+        assert (await browser.get("/test/page")).status_code == 200
 
 
 # Tokens ---------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from reposync.access.gitlab_oauth import GitLabOAuth, SignInFailed, SignInUnavailable
 from reposync.app.sign_in import New, Opened, SessionEnded, SignIns
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.store.database import Database
 from reposync.store.status import CredentialKind
 from tests.fixtures.gitlab_server import GitLabServer

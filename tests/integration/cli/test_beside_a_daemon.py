@@ -111,7 +111,7 @@ def test_what_a_daemon_refuses_is_not_done_by_the_command(
 
     assert len(asked) == 1
     assert (ended, json.loads(out)["error"]["code"]) == (exit_code, code)
-    assert err == "error: Said the daemon.\n  Next: `reposync history`.\n"
+    assert err == "error: Said the daemon.\n  Next: reposync history\n"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_no_command_that_reads_changes_a_schema(named: str, types: Types, revisi
     for words in READ_COMMANDS:
         code, out, err = types(*words.split())
         assert (code, out) == (1, ""), words
-        assert "Next: `reposync db upgrade`." in err, words
+        assert "Next: reposync db upgrade" in err, words
 
     assert (asyncio.run(state(named)), asyncio.run(rows(named))) == before
 

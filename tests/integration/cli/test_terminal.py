@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from reposync.cli.output import open_display
+from reposync.cli.progress import open_display
 from reposync.sync.progress import RunProgress
 from tests.fixtures.pods import until
 from tests.integration.cli.conftest import Types
@@ -42,22 +42,28 @@ def at_a_terminal(*words: str, **environment: str) -> str:
     return shown.decode()
 
 
-def test_a_run_is_a_bar_with_its_percentage_in_one_line():
-    shown = at_a_terminal("-c", f"from {__name__} import show_half; show_half()")
+def test_each_run_is_a_bar_with_percentage_time_left_and_rate_in_one_line():
+    shown = at_a_terminal("-c", f"from {__name__} import show_two; show_two()")
 
-    last = re.split(r"[\r\n]", re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", shown).rstrip())[-1]
-    assert re.match(r"━+[╸╺]?━* +50% payments: indexing 10 of 40 files, 6 of 12 chunks", last), shown
-    assert len(last) <= 100
-    assert shown.count("\n") == 1, "the end, which erases the line"
+    plain = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", shown)
+    lines = [line for line in re.split(r"[\r\n]", plain) if "payments" in line]
+    assert re.match(r"━+[╸╺]?━* +50% about \d+ min left +0\.0 chunks/s +payments: indexing 10 of 40 files", lines[-1])
+    assert len(lines[-1]) <= 100
+    assert re.search(r" 25% +a few seconds left +[34]\d\d chunks/s billing: indexing 10 of 10 files", plain)
 
 
-def show_half() -> None:
-    with open_display("payments") as display:
-        display(RunProgress("listing"))
+def show_two() -> None:
+    with open_display() as display:
+        display.update("payments", RunProgress("listing"))
         progress = RunProgress("indexing", files_total=40, files_read=40, files_done=10, chunks_read=12)
+        progress.started -= 600
         progress.waiting_for = "the embedding server at embeddings.example.com: attempt 2 of 3, and a name that is long"
         progress.chunks_embedded = 6
-        display(progress)
+        display.update("payments", progress)
+        other = RunProgress("indexing", files_total=10, files_read=10, files_done=10, chunks_read=1_600)
+        other.started -= 1
+        other.chunks_embedded = 400
+        display.update("billing", other)
 
 
 @pytest.mark.parametrize(("value", "is_colored"), [("", True), ("1", False)])
@@ -69,6 +75,24 @@ def test_no_color_holds_for_what_a_command_says(types: Types, tmp_path: Path, va
 
     assert "app: failed" in shown
     assert (COLOR.search(shown) is not None) is is_colored, shown
+
+
+def test_serve_says_first_where_its_pages_are(types: Types):
+    ours, theirs = os.openpty()
+    with subprocess.Popen([sys.executable, "-m", "reposync", "serve", "--port", "0"], stderr=theirs) as serve:
+        os.close(theirs)
+        shown, is_stopped = b"", False
+        with contextlib.suppress(OSError):  # the end, on Linux
+            while part := os.read(ours, 65_536):
+                shown += part
+                if b"\n" in shown and not is_stopped:
+                    is_stopped = True
+                    serve.send_signal(signal.SIGINT)
+    os.close(ours)
+
+    first = re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()[0]
+    assert re.fullmatch(r"Pages: http://127\.0\.0\.1:\d+/ \(Ctrl-C stops\)", first), shown.decode()
+    assert serve.returncode == 0
 
 
 def test_a_hangup_does_not_end_a_daemon_that_is_starting(types: Types, tmp_path: Path):

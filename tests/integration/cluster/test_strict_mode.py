@@ -30,7 +30,7 @@ async def prove(world: World) -> None:
     await world.completed(full=True)
     assert await world.indexed() == await world.expected()
     assert {hit.path for hit in await world.app.searching.search("alpha", limit=30)} >= {"src/alpha.py"}
-    assert await world.app.searching.search("alpha", path_glob="src/", limit=30)
+    assert await world.app.searching.search("alpha path:src/", limit=30)
     for pattern in (r"def alpha_7\(", "alpha_7", r"alpha_[7]\("):  # narrowed by the index, and not
         found = await grep(world.app, pattern, path_glob="src/")
         assert [(each.path, [line.line for line in each.matches]) for each in found.items] == [("src/alpha.py", [15])]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.config.sections import EmbeddingConfig, QdrantConfig
 from reposync.embedding.factory import open_embedder
 from reposync.outgoing import RetryPolicy, Timeouts

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from pydantic import SecretStr
 
-from reposync.config.registry import GitLabInstance
+from reposync.config.gitlab_instance import GitLabInstance
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.local import LocalGitSource

@@ -23,25 +23,20 @@ from sqlalchemy import text, update
 
 import reposync.store
 from reposync.finding import Finding
-from reposync.store import index_queries
+from reposync.store import index_queries, run_queries
 from reposync.store.audit import AuditLog
 from reposync.store.credentials import Credentials, OAuthClients
 from reposync.store.database import Database
 from reposync.store.endings import YIELDING, Block, Fail, Finish, Retry
+from reposync.store.evaluations import Evaluations
 from reposync.store.manifest import ManifestRow
+from reposync.store.people_tables import AuditEntry, Credential, GitLabGrant
 from reposync.store.registry import ProjectGroups, RegistryDocuments, RegistryReplaced
 from reposync.store.repository import Repository
-from reposync.store.run import IN_ADVANCE, Ask, Run, RunFigures, RunProblem
-from reposync.store.status import CredentialKind, RunStatus, RunTrigger
-from reposync.store.tables import (
-    REPOSITORIES,
-    AuditEntry,
-    Credential,
-    GitLabGrant,
-    IndexVersion,
-    ProjectGroup,
-    VersionState,
-)
+from reposync.store.run import EVERY_RUN, IN_ADVANCE, Ask, Run, RunChange, RunFigures, RunProblem
+from reposync.store.run_log import RunLogLine
+from reposync.store.status import CredentialKind, FileChange, RunStatus, RunTrigger
+from reposync.store.tables import REPOSITORIES, IndexVersion, ProjectGroup, VersionState
 from reposync.store.versions import Published
 from reposync.store.workers import StoredEndedSessions, Workers
 from tests.integration.store.conftest import COMMIT, TICK, Store, registration
@@ -108,6 +103,8 @@ class Installation:
         running = await store.taken("payments")
         building = await store.building(running, settings_key="settings-3")
         await store.runs.add_problems(running, [RunProblem("a.py", "failed", "It is empty.")])
+        await store.runs.record_changes(running, [RunChange("a.py", FileChange.ADDED)])
+        await store.logs.add(running.id, [RunLogLine(1, 1, TICK, "info", "run started")])
         await store.manifests.record(running, live.id, [row_of("a.py"), row_of("folder/b.py")])
         await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
         await store.due(TICK, "payments", "other")
@@ -183,12 +180,17 @@ def _history() -> dict[str, Call]:
         "active": lambda it: it.store.history.active(it.row.id),
         "by_ids": lambda it: it.store.history.by_ids([it.running.id]),
         "latest": lambda it: it.store.history.latest([it.row.id]),
+        "strips": lambda it: it.store.history.strips([it.row.id]),
         "latest_statuses": lambda it: it.store.history.latest_statuses([RunStatus.RUNNING]),
         "queue": lambda it: it.store.history.queue(),
         "long_waits": lambda it: it.store.history.long_waits(1.0),
         "by_hour": lambda it: it.store.history.by_hour(TICK),
         "problems": lambda it: it.store.history.problems(it.running.id),
         "count_problems": lambda it: it.store.history.count_problems(it.running.id),
+        "changes": lambda it: it.store.history.changes(it.running.id),
+        "count_changes": lambda it: it.store.history.count_changes(it.running.id),
+        "commit_words": lambda it: it.store.history.commit_words(it.row.id, COMMIT),
+        "log_lines": lambda it: it.store.history.log_lines(it.running.id),
         "past_names": lambda it: it.store.history.past_names([it.row.id]),
         "purge": lambda it: it.store.history.purge(it.store.history.now() + timedelta(hours=1)),
     }
@@ -216,6 +218,7 @@ def _queue() -> dict[str, Call]:
 def _runs() -> dict[str, Call]:
     figures, why = RunFigures(files_processed=1), ("SOURCE_UNAVAILABLE", "503")
     problem = [RunProblem("b.py", "failed", "It is empty.")]
+    changed = [RunChange("b.py", FileChange.ADDED)]
     return {
         "claim": lambda it: it.store.runs.claim("worker-2", LEASE_SECONDS),
         "others_wait": lambda it: it.store.runs.others_wait(it.running),
@@ -230,6 +233,9 @@ def _runs() -> dict[str, Call]:
         "end by a yield": lambda it: it.store.runs.end(it.running, YIELDING, figures),
         "record_brake": lambda it: it.store.runs.record_brake(it.running, BRAKE),
         "add_problems": lambda it: it.store.runs.add_problems(it.running, problem),
+        "room_for_changes": lambda it: it.store.runs.room_for_changes(it.running),
+        "record_changes": lambda it: it.store.runs.record_changes(it.running, changed),
+        "record_risk": lambda it: it.store.runs.record_risk(it.running, ["a.py"]),
         "forget_problems": lambda it: it.store.runs.forget_problems(it.running, "failed"),
         "hide_problems": lambda it: it.store.runs.hide_problems(it.running, {"a.py": "[kind···].py~00000000"}),
     }
@@ -268,7 +274,7 @@ def _manifests() -> dict[str, Call]:
         "totals": lambda it: it.store.manifests.totals(it.live.id),
         "outdated": lambda it: it.store.manifests.outdated([(it.live.id, "a.py")]),
         "folder": lambda it: it.store.manifests.folder(it.live.id, "", 10),
-        "skip_counts": lambda it: it.store.manifests.skip_counts(it.live.id),
+        "breakdown": lambda it: it.store.manifests.breakdown(it.live.id),
     }
 
 
@@ -378,6 +384,17 @@ def _audit() -> dict[str, Call]:
     }
 
 
+def _evaluations() -> dict[str, Call]:
+    def values(it: Installation) -> dict[str, Any]:
+        words = {"commit_sha": "a" * 40, "states": 0, "model": None, "questions": 3, "figures": {}}
+        return {"id": _new(), "at": it.database.clock.now(), **words}
+
+    return {
+        "add": lambda it: Evaluations(it.database).add(it.row.id, values(it)),
+        "of": lambda it: Evaluations(it.database).of(it.row.id, 10),
+    }
+
+
 def _rest() -> dict[str, Call]:
     one = text("SELECT 1")
     due = {"grace_seconds": 1e10, "max_attempts": 3}
@@ -400,11 +417,20 @@ def _rest() -> dict[str, Call]:
         "DatabaseClock.measure": lambda it: it.database.clock.measure(),
         "index_queries.search_scope": lambda it: index_queries.search_scope(it.database, [it.live.id]),
         "index_queries.searched_version": lambda it: index_queries.searched_version(it.database, "payments"),
+        "index_queries.unfinished_repositories": lambda it: index_queries.unfinished_repositories(it.database),
+        "index_queries.left_out_files": lambda it: index_queries.left_out_files(
+            it.database, ["payments"], path=None, most_repositories=5
+        ),
         "index_queries.version_owners": lambda it: index_queries.version_owners(it.database),
         "index_queries.repository_names": lambda it: index_queries.repository_names(it.database, [it.live.id]),
         "index_queries.live_versions": lambda it: index_queries.live_versions(it.database, path="a.py"),
         "index_queries.stored_files": lambda it: index_queries.stored_files(it.database, it.live.id),
         "index_queries.version_summaries": lambda it: index_queries.version_summaries(it.database),
+        "index_queries.repository_glances": lambda it: index_queries.repository_glances(it.database),
+        "run_queries.count_by_status": lambda it: run_queries.count_by_status(it.database, EVERY_RUN),
+        "run_queries.equal_errors": lambda it: run_queries.equal_errors(it.database, EVERY_RUN),
+        "run_queries.run_points": lambda it: run_queries.run_points(it.database, EVERY_RUN, (), 10),
+        "index_queries.commit_pages": lambda it: index_queries.commit_pages(it.database, [it.row.id]),
         "index_queries.commit_page": lambda it: index_queries.commit_page(it.database, it.row.id),
     }
 
@@ -423,6 +449,8 @@ CALLS: Mapping[str, Call] = {
     **_of("Credentials", _credentials()),
     **_of("OAuthClients", _clients()),
     **_of("AuditLog", _audit()),
+    **_of("Evaluations", _evaluations()),
+    "RunLogs.add": lambda it: it.store.logs.add(it.running.id, [RunLogLine(1, 2, TICK, "info", "planned")]),
     **_of("Repositories", _repositories()),
     **_registry(),
     **_rest(),

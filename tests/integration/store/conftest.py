@@ -14,6 +14,7 @@ from reposync.store.registry import ProjectGroups
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository
 from reposync.store.run import Ask, Run, RunAttempt, RunFigures
+from reposync.store.run_log import RunLogs
 from reposync.store.runs import Runs
 from reposync.store.secret_findings import SecretFindings
 from reposync.store.status import RunStatus, RunTrigger
@@ -60,6 +61,7 @@ class Store:
         self.versions = Versions(database)
         self.runs = Runs(database)
         self.history = RunHistory(database)
+        self.logs = RunLogs(database)
         self.ticks = Ticks(database)
         self.groups = ProjectGroups(database)
 

@@ -12,7 +12,7 @@ from reposync.app.audit import MAX_WAITING, AuditWriter
 from reposync.errors import StoreUnavailable
 from reposync.store.audit import AuditLog
 from reposync.store.database import Database
-from reposync.store.tables import AuditEntry
+from reposync.store.people_tables import AuditEntry
 from tests.integration.store.conftest import ON_EVERY_DATABASE, WHEN
 
 pytestmark = ON_EVERY_DATABASE

@@ -10,10 +10,11 @@ from sqlalchemy import select, update
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.store.endings import Retry
+from reposync.store.people_tables import ENDED_SESSIONS
 from reposync.store.run import Ask, Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
-from reposync.store.tables import ENDED_SESSIONS, REPOSITORIES, RUNS, WORKERS
+from reposync.store.tables import REPOSITORIES, RUNS, WORKERS
 from reposync.store.ticks import TickOutcome
 from reposync.store.workers import ALIVE_SECONDS, SESSIONS_KEPT_SECONDS, StoredEndedSessions, Workers
 from tests.fixtures.clocks import DatabaseTime, ShiftedClock

@@ -19,7 +19,7 @@ from reposync.store.endings import Finish
 from reposync.store.indexes import SCHEMA
 from reposync.store.limiting import StatementRefused, limited_statement
 from reposync.store.registry import ProjectGroups, RegistryDocuments
-from reposync.store.run import QueueFigures, RunCount, RunFigures, RunProblem
+from reposync.store.run import QueueFigures, RunChange, RunCount, RunFigures, RunProblem
 from reposync.store.tables import FILES, PROBLEMS, REPOSITORIES, RUNS, VERSIONS
 from reposync.store.workers import StoredEndedSessions, Workers
 from reposync.visible import EVERYTHING, NOTHING, Visible
@@ -54,6 +54,7 @@ async def installation(database: Database) -> Installation:
     _, live = await it.store.replaced(run)
     await it.store.manifests.record(run, live.id, [row_of("a.py"), row_of("hidden/c.py")])
     await it.store.runs.add_problems(run, [RunProblem("a.py", "failed", "It is secret.")])
+    await it.store.runs.record_changes(run, [RunChange("a.py", "added")])
     await it.store.findings.record(run, COMMIT, {"a.py": [Finding(3, "gitlab-pat", "1" * 16, "mask")]})
     await it.store.findings.record(it.running, COMMIT, {"a.py": [Finding(3, "gitlab-pat", "0" * 16, "mask")]})
     await it.store.runs.end(run, Finish(), RunFigures())

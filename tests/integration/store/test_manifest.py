@@ -135,7 +135,9 @@ async def test_a_folder_has_its_folders_first_with_what_is_in_them(store: Store)
     assert await entries(store, run.repository_id, "sr%") == [("c.py", None, 1, 0, 1, None)]
     assert await entries(store, run.repository_id, "no-such-folder") == []
     assert await entries(store, run.repository_id, limit=1) == top[:1]
-    assert await store.manifests.skip_counts(run.repository_id) == {"binary": 2, "failed": 1}
+    breakdown = await store.manifests.breakdown(run.repository_id)
+    assert list(breakdown.skipped.items()) == [("binary", 2), ("failed", 1)]
+    assert sum(each.files for each in breakdown.languages) == 6
     folders = "/".join(["a" * 100] * 5)
     await store.manifests.record(run, run.repository_id, [indexed(f"{folders}/{'b' * 300}.py")])
     assert [each[0] for each in await entries(store, run.repository_id, folders)] == [f"{'b' * 300}.py"]

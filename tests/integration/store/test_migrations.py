@@ -58,7 +58,7 @@ SQLITE_DEFINITIONS = """
 FILLED = {
     "project_groups": {"origin"},
     "repositories": {"next_due_at", "missed_ticks"},
-    "sync_runs": {"asked", "attempts"},
+    "sync_runs": {"asked", "attempts", "idle"},
 }
 # Who asked for a run, and what was approved, is in other columns; requests have no keys any more; several registry
 # files are one document; the result of a listing is in the log; attempts and missed ticks are lists in the rows that

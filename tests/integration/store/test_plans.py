@@ -16,7 +16,8 @@ from reposync.config.database_url import sqlite_url
 from reposync.errors import RunNotFound
 from reposync.store.database import Database
 from reposync.store.index_queries import search_scope, searched_version
-from reposync.store.run import Ask
+from reposync.store.run import EVERY_RUN, Ask
+from reposync.store.run_queries import count_by_status, equal_errors
 from reposync.store.status import WAITING, RunStatus, RunTrigger
 from tests.fixtures.released_schemas import RELEASED, make_tables
 from tests.integration.store.conftest import Store
@@ -29,6 +30,8 @@ OF_REPOSITORY = "ix_sync_runs_repository_id"
 ACTIVE, NEWEST, OF_ONE = "ix_sync_runs_active_newest", "ix_sync_runs_newest", "ix_sync_runs_repository_newest"
 OVER, OF_TRIGGER = "ix_sync_runs_over_newest", "ix_sync_runs_trigger_over_newest"
 OF_ONE_OVER = "ix_sync_runs_repository_over_newest"
+EVENTFUL, IDLE = "ix_sync_runs_eventful_newest", "ix_sync_runs_idle"
+OF_ERROR, OF_COMMIT = "ix_sync_runs_error_newest", "ix_sync_runs_commit_after"
 
 OVER_RUNS = re.compile(r"(SEARCH|SCAN) (sync_runs|other|later)\b")
 
@@ -56,6 +59,8 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "latest runs": (lambda store: store.history.latest(), {OF_REPOSITORY, BY_ID}),
     "purge": (lambda store: store.history.purge(NOW + timedelta(days=999)), {NEWEST, OF_REPOSITORY, BY_ID}),
     "get": (lambda store: looked_up(store, "0"), {BY_ID}),
+    "counts": (lambda store: count_by_status(store.database, EVERY_RUN), {EVENTFUL, IDLE}),
+    "errors": (lambda store: equal_errors(store.database, EVERY_RUN), {OVER, OF_ERROR}),
 }
 HISTORIES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "history": ({}, {NEWEST}),
@@ -66,6 +71,11 @@ HISTORIES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "blocked": ({"status": RunStatus.BLOCKED}, {OVER}),
     "http": ({"trigger": RunTrigger.HTTP}, {OF_TRIGGER, ACTIVE}),
     "completed, http": ({"status": RunStatus.COMPLETED, "trigger": RunTrigger.HTTP}, {OF_TRIGGER}),
+    "without idle ones": ({"hides_idle": True}, {EVENTFUL}),
+    "oldest first": ({"oldest_first": True}, {NEWEST}),
+    "completed, without idle ones": ({"status": RunStatus.COMPLETED, "hides_idle": True}, {EVENTFUL}),
+    "with an error": ({"code": "SOURCE_GONE"}, {OF_ERROR}),
+    "of a commit": ({"commit": "1f2e3d"}, {OF_COMMIT}),
     "waiting or failed, by the clock, since": (
         {"status": WAITING | {RunStatus.FAILED}, "trigger": RunTrigger.SCHEDULE, "since": NOW, "until": NOW},
         {ACTIVE, OF_TRIGGER},
@@ -125,7 +135,8 @@ async def test_frequent_queries_use_their_indexes(store: Store, name: str) -> No
     for step in steps:
         assert any(f"INDEX {index} " in f"{step} " for index in indexes), step
         if step.startswith("SCAN"):
-            assert any(index in step for index in (RUNNING, WAITING_IN_ORDER, ACTIVE, NEWEST)), step
+            short = (RUNNING, WAITING_IN_ORDER, ACTIVE, NEWEST, EVENTFUL, IDLE, OF_ERROR)
+            assert any(index in step for index in short), step
 
 
 @pytest.mark.parametrize("status", [None, RunStatus.FAILED])

@@ -70,8 +70,8 @@ async def test_a_file_that_is_not_indexed_says_why_and_which_one_may_be_meant(wo
     await world.completed()
 
     for path, said in {
-        "logo.png": "is not indexed: binary.",
-        "vendor/lib.py": "is not indexed: vendored.",
+        "logo.png": "is excluded by the rule binary: it is binary.",
+        "vendor/lib.py": "is excluded by the rule vendored: it is third-party code.",
         "session/store.py": "'src/session/store.py'",
         "/src/session/Store.py": "'src/session/store.py'",
         "src/session/expirey.py": "Did you mean 'src/session/expiry.py'",
@@ -81,6 +81,8 @@ async def test_a_file_that_is_not_indexed_says_why_and_which_one_may_be_meant(wo
         with pytest.raises(FileNotIndexed) as missing:
             await read(world, path)
         assert said in str(missing.value)
+        is_excluded = "rule" in said
+        assert missing.value.details["reason"] == ("excluded" if is_excluded else "no_match")
     with pytest.raises(RepositoryNotFound):
         await read_file(world.app, "projekt", "logo.png")
 

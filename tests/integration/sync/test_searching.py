@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from reposync.errors import EmbeddingError, RepositoryNotFound
+from reposync.search.facets import facets_of
+from reposync.search.query import By, read_query
 from reposync.store.run import Ask
 from reposync.store.status import RunTrigger
 from reposync.store.tables import VersionState
@@ -145,6 +147,21 @@ async def test_a_search_says_that_the_embedding_server_refuses_unless_the_reposi
     await searched(world)
 
 
+async def test_words_that_only_ask_find_nothing_unless_the_question_has_no_others(world: World) -> None:
+    files = {"asking.txt": b"What does this do? How do you use it?\n", "b.txt": b"sessions expire\n"}
+    world.repository.commit(files)
+    await world.completed()
+
+    async def found(question: str) -> tuple[set[str], int]:
+        hits = await world.app.searching.search(question, by=By.WORDS)
+        counted = await facets_of(world.app, read_query(question))
+        assert counted is not None
+        return {hit.path for hit in hits}, counted.counted
+
+    assert await found("how does a session expire") == ({"b.txt"}, 1)
+    assert await found("how does it work") == ({"asking.txt"}, 1)
+
+
 async def test_the_query_is_embedded_once_for_a_search(world: World) -> None:
     world.repository.commit(FILES)
     await world.completed()
@@ -154,6 +171,29 @@ async def test_the_query_is_embedded_once_for_a_search(world: World) -> None:
     await searched(world)
     await searched(world, repository="project")
     assert len(world.embeddings.log) == 2
+
+
+async def test_the_phrasings_of_a_question_are_embedded_in_one_request_and_searched_in_one(world: World) -> None:
+    world.app.index_transport = batches = Meanwhile(_nothing, before="/points/query/batch")
+    world.repository.commit(FILES | {"gamma.py": module("gamma", 4)})
+    await world.completed()
+    await searched(world)
+    world.embeddings.forget()
+
+    hits = await world.app.searching.search(["alpha", "gamma", "beta"], limit=5)
+
+    assert [exchange.inputs for exchange in world.embeddings.log] == [3]
+    assert batches.searches == 1
+    paths = [hit.path for hit in hits]
+    assert "gamma.py" in paths and len(paths) == len(set(paths)) == 5
+    (gamma,) = [hit for hit in hits if hit.path == "gamma.py"]
+    assert gamma.phrasings[0] == 2
+    narrowed = await world.app.searching.search(["alpha path:gamma.py", "gamma", "beta"], limit=5)
+    assert {hit.path for hit in narrowed} == {"gamma.py"}
+
+
+async def _nothing() -> None:
+    pass
 
 
 async def test_after_a_change_of_the_model_a_query_is_embedded_as_early_as_before(world: World) -> None:

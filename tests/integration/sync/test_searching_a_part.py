@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
@@ -10,7 +11,12 @@ import pytest
 
 from reposync.app.application import Application
 from reposync.errors import NothingIndexed, RepositoryNotFound
+from reposync.operations.core import Actor
+from reposync.operations.search import FacetedSearch, search
+from reposync.search.documents import Facet, Facets
+from reposync.search.facets import facets_of
 from reposync.search.grep import grep
+from reposync.search.query import read_query
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import IndexQuery, SearchHit
 from reposync.visible import NOTHING, Visible
@@ -88,6 +94,15 @@ async def test_who_sees_nothing_gets_the_answer_of_an_empty_index(several: World
         assert refused.value.message == "Nothing is indexed yet."
 
 
+async def test_a_search_that_is_refused_leaves_nothing_running(several: World):
+    """Whatever it asked the database meanwhile would keep a connection that nobody closes."""
+    nobody, others = several.app.limited(NOTHING), asyncio.all_tasks()
+    with pytest.raises(NothingIndexed):
+        await search(nobody, Actor.at_terminal("ada"), FacetedSearch(q=[QUESTION], facets=True))
+
+    assert asyncio.all_tasks() == others
+
+
 async def test_points_of_no_repository_are_in_no_part(several: World):
     points = await several.points()
     strangers = [copy.deepcopy(point) for point in points.values()]
@@ -129,3 +144,45 @@ async def test_a_version_that_becomes_live_during_a_search_is_found_by_those_who
 
     assert await found(view) == expected
     assert slow.searches > 1, "the first answer was not of one moment"
+
+
+# Facets ---------------------------------------------------------------------------------------------------------------
+
+
+async def facets(app: Application, text: str = QUESTION) -> Facets:
+    found = await facets_of(app, read_query(text))
+    assert found is not None
+    return found
+
+
+def counts(values: list[Facet]) -> dict[str, int]:
+    return {each.value: each.count for each in values}
+
+
+async def test_facets_count_what_may_be_seen_and_nothing_else(several: World):
+    shown, hidden = await part(several, *NAMES[:3]), await part(several, *NAMES[3:])
+    of_all = await facets(several.app)
+    assert counts(of_all.repository) == {"shown/a": 1, "shown/b": 1, "hidden/a": 1}
+    assert (of_all.counted, of_all.is_complete) == (3, True)
+    assert counts(of_all.language) == {"python": 3} and counts(of_all.kind) == {"function": 3}
+    assert counts(of_all.folder) == {"/src/": 3}
+
+    of_shown = await facets(shown)
+    assert counts(of_shown.repository) == {"shown/a": 1, "shown/b": 1}
+    assert counts(of_shown.language) == {"python": 2} and of_shown.counted == 2
+    assert counts((await facets(hidden)).repository) == {"hidden/a": 1}
+
+    await several.completed("hidden/b")
+    assert counts((await facets(shown)).language) == {"python": 2}
+    await several.app.repositories.deactivate("shown/b")
+    assert counts((await facets(shown)).repository) == {"shown/a": 1}
+
+
+async def test_facets_are_of_what_the_filters_leave(several: World):
+    assert (await facets(several.app, f"{QUESTION} lang:go")).counted == 0
+    assert counts((await facets(several.app, f"{QUESTION} repo:shown/b")).repository) == {"shown/b": 1}
+    for glob, number in (("src/", 3), ("*.py", 3), ("s*/zebra.*", 3), ("z*a.rs", 0)):
+        assert (await facets(several.app, f"{QUESTION} path:{glob}")).counted == number, glob
+    assert (await facets(several.app, "zebra_striped_a")).counted == 3, "its parts are words, too"
+    assert (await facets(several.app, "symbol:zebra_striped_a")).counted == 2, "of shown/a and hidden/a"
+    assert (await facets(several.app, "quagga")).counted == 0

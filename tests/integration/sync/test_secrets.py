@@ -298,7 +298,7 @@ async def test_a_masked_text_that_the_model_refuses_is_not_stored_without_its_ve
 async def test_a_definition_whose_name_holds_a_secret_is_masked_by_rules_that_come_later(closed_world: World):
     name = PROVIDERS["npm"](random.Random(1))
     body = "".join(f"    value_{number} = {number} + 1\n" for number in range(40))
-    closed_world.repository.commit({"a.py": f"def {name}():\n{body}\n\ndef other():\n    return 1\n".encode()})
+    closed_world.repository.commit({"a.py": f"def {name}():\n{body}\n\ndef other():\n    return {name}()\n".encode()})
     closed_world.configure(more=OFF)
     async with closed_world.opened() as world:
         await world.completed()

@@ -64,7 +64,7 @@ async def test_a_collection_is_made_for_tenants_with_the_indexes_that_filters_ne
     await (await opened()._changes()).make(WINDOWED)  # its maker was killed before it made the indexes
     await opened().ensure(WINDOWED)
     made = await client.get_collection(settings.collection)
-    names = "repository_id repository path path_tokens language content_hash epoch symbols[].name symbols[].kind"
+    names = "repository_id repository path path_tokens language content_hash epoch calls symbols[].name symbols[].kind"
     assert set(made.payload_schema) == {f"metadata.{each}" for each in names.split()}
     assert made.payload_schema["metadata.repository_id"].params.is_tenant is True  # type: ignore[union-attr]
     assert made.payload_schema["metadata.epoch"].data_type is models.PayloadSchemaType.INTEGER

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Any
 
-from reposync.api.web.figures import Column, hour_chart, run_chart
+from reposync.api.web.figures import Column, run_chart
 from reposync.api.web.rendering import environment
-from reposync.store.run import Run, RunCount
+from reposync.store.run import Run
 from reposync.store.status import RunStatus
 
 CHART_HEIGHT, MIN_BAR_HEIGHT = 80, 2
@@ -73,22 +72,3 @@ def test_a_run_that_could_not_read_every_file_is_no_success_and_its_bar_says_why
     durations = drawn(chart["charts"][0][2])
     assert '<rect class="failed"' in durations
     assert "web: completed, 3 failed, 2.00 s" in durations
-
-
-def test_the_hours_of_the_last_day_have_their_failures_on_top() -> None:
-    now = datetime(2026, 11, 24, 7, 50, tzinfo=UTC)
-    counts = [
-        (7, "completed", True, 1),
-        (7, "completed", False, 3),
-        (6, "cancelled", False, 2),
-        (7, "queued", False, 5),
-    ]
-    hours = [RunCount(now.replace(hour=hour, minute=0), *each) for hour, *each in counts]
-
-    chart = hour_chart(hours, now)
-
-    assert chart is not None
-    titles = ["06:00 UTC: 2 cancelled", "07:00 UTC: 3 completed", "07:00 UTC: 1 failed"]
-    assert re.findall("<title>(.*?)</title>", drawn(chart)) == titles
-    assert re.findall(r' y="([\d.]+)"', drawn(chart)) == ["40.00", "20.00", "0.00"]
-    assert hour_chart([], now) is None

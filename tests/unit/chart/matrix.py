@@ -17,6 +17,20 @@ GITLAB = {
         "repositories": [{"name": "payments-api", "gitlab": "main", "project": "platform/payments-api"}],
     },
 }
+SIGN_IN = together(
+    GITLAB,
+    {
+        "signIn": {"existingSecret": "gitlab-application"},
+        "registry": {
+            "http": {
+                "access": "gitlab",
+                "gitlab": "main",
+                "public_url": "https://reposync.example.com",
+                "sign_in": {"client_id": "0123abcd", "client_secret": "${GITLAB_SIGN_IN_SECRET}"},
+            }
+        },
+    },
+)
 INGRESS = {
     "ingress": {
         "enabled": True,
@@ -80,6 +94,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "a token of one's own": {"auth": {"existingSecret": "mine", "key": "tokens"}},
     "an account of one's own": {"serviceAccount": {"create": False, "name": "mine"}},
     "metrics by token": {"registry": {"http": {"metrics": "token"}}},
+    "people sign in at GitLab": SIGN_IN,
     "no redis needed": {"redis": {"required": False}},
     "no migration": {"migration": {"enabled": False}},
     "no workers": {"server": {"workers": False, "scheduler": False}},

@@ -44,6 +44,7 @@ from tests.unit.chart.matrix import (
     QDRANT,
     SCALED,
     SERVERS,
+    SIGN_IN,
 )
 
 pytestmark = pytest.mark.full
@@ -415,6 +416,15 @@ def test_secrets_are_named_and_never_written_down():
     assert not any("TOKEN" in word or "://" in word for word in rendered.container["args"])
 
 
+def test_the_secret_of_the_sign_in_at_gitlab_has_a_value_of_its_own():
+    rendered = render(SIGN_IN)
+
+    reference = {"secretKeyRef": {"name": "gitlab-application", "key": "GITLAB_SIGN_IN_SECRET"}}
+    assert rendered.environment()["GITLAB_SIGN_IN_SECRET"] == reference
+    assert "client_secret: ${GITLAB_SIGN_IN_SECRET}" in rendered.registry
+    assert "GITLAB_SIGN_IN_SECRET" not in render(GITLAB).environment()
+
+
 SECRET = "glpat-Abcdefgh12345678"
 
 
@@ -428,6 +438,8 @@ SECRET = "glpat-Abcdefgh12345678"
         {"repositories": [{"name": "h", "git": f"https://reader:{SECRET}@git.example.com/h.git"}]},
         {"embedding": {"provider": "openai", "model": "m", "api_key": SECRET}},
         {"qdrant": {"url": "https://qdrant.example.com", "api_key": SECRET}},
+        {"http": {"sign_in": {"client_id": "a", "client_secret": SECRET}}},
+        {"http": {"tokens": [{"name": "search", "token": SECRET, "repositories": ["a/**"]}]}},
     ],
 )
 def test_a_secret_in_the_clear_is_refused_and_not_repeated(registry: dict[str, Any]):

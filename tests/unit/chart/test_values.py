@@ -16,7 +16,18 @@ from reposync.config.document import read_document
 from reposync.config.loading import load_registry
 from reposync.config.sections import DaemonConfig
 from tests.fixtures.chart import CHART, ROOT, Refused, render, together
-from tests.unit.chart.matrix import DATABASE, GITLAB, INGRESS, INSTALLATIONS, MONITORED, QDRANT, REDIS, SCALED, SERVERS
+from tests.unit.chart.matrix import (
+    DATABASE,
+    GITLAB,
+    INGRESS,
+    INSTALLATIONS,
+    MONITORED,
+    QDRANT,
+    REDIS,
+    SCALED,
+    SERVERS,
+    SIGN_IN,
+)
 
 pytestmark = pytest.mark.full
 
@@ -56,6 +67,13 @@ OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http"
             ["set a variable twice"],
         ),
         ({"proxy": {"http": "http://p:1"}, "extraEnv": [{"name": "NO_PROXY", "value": "x"}]}, ["proxy.noProxy"]),
+        # The sign-in at GitLab
+        (together(SIGN_IN, {"signIn": {"existingSecret": ""}}), ["${GITLAB_SIGN_IN_SECRET}", "signIn.existingSecret"]),
+        (together(GITLAB, {"signIn": {"existingSecret": "x"}}), ["nobody would use it", "http.sign_in.client_secret"]),
+        (
+            together(SIGN_IN, {"secretEnv": {"GITLAB_SIGN_IN_SECRET": {"secret": "x", "key": "y"}}}),
+            ["GITLAB_SIGN_IN_SECRET is the chart's own, and comes from signIn.existingSecret"],
+        ),
         # What excludes each other
         (together(REDIS, {"redis": {"url": "redis://redis"}}), ["redis.existingSecret and redis.url"]),
         ({"ca": {"configMap": "a", "secret": "b"}}, ["ca.configMap and ca.secret"]),

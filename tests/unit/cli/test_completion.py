@@ -8,7 +8,7 @@ from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
 from reposync.cli.commands import COMPLETION_VARIABLE
-from reposync.cli.main import COMMANDS, cli
+from reposync.cli.main import COMMANDS, SECTIONS, cli
 from reposync.errors import EXIT_CODES
 
 
@@ -48,6 +48,10 @@ def test_a_mistyped_command_names_the_one_that_was_meant_or_all(words: str, said
 
     assert answer.exit_code == 2
     assert said in answer.stderr
+
+
+def test_the_help_lists_every_command_once() -> None:
+    assert sorted(name for names in SECTIONS.values() for name in names if name in COMMANDS) == sorted(COMMANDS)
 
 
 def test_the_help_lists_the_exit_codes() -> None:

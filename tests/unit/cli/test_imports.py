@@ -83,6 +83,7 @@ def test_a_sync_without_changes_imports_nothing_that_embeds_or_changes_the_index
     assert not heavy & set(done.stdout.split())
 
 
-def test_the_tab_key_imports_nothing_heavy(tmp_path: Path) -> None:
-    completion = {"_REPOSYNC_COMPLETE": "bash_complete", "COMP_WORDS": "reposync serve --", "COMP_CWORD": "2"}
+@pytest.mark.parametrize("words", ["reposync serve --", "reposync search --repository ", "reposync runs show "])
+def test_the_tab_key_imports_nothing_heavy(words: str, tmp_path: Path) -> None:
+    completion = {"_REPOSYNC_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     assert heavy_modules(tmp_path, **completion) == set()

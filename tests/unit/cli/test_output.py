@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.cli.output import field_lines, short, summary
+from reposync.cli.output import short, summary
 from reposync.store.run import COUNTS, Run
-from reposync.words import ago, duration, escape_unprintable, with_unprintable
+from reposync.words import ago, duration, escape_unprintable, roughly, with_unprintable
 
 
 @given(st.text())
@@ -46,6 +46,20 @@ def test_durations_in_words(seconds: float | None, said: str):
     assert duration(seconds) == said
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.86, "a few seconds"),
+        (38, "about 40 s"),
+        (58, "about 1 min"),
+        (131, "about 2 min"),
+        (8_500, "about 2 h 30 min"),
+    ],
+)
+def test_an_estimate_is_as_precise_as_it_can_be(seconds: float, said: str):
+    assert roughly(seconds) == said
+
+
 COMMIT = "9c8b7a6f" * 5
 
 
@@ -63,22 +77,3 @@ def test_failed_files_come_first_in_a_summary_and_are_red():
     assert summary(run(files_failed=1_203, files_processed=4)) == click.style(told, fg="red")
     failed = run(status="failed", error_message="It is gone.")
     assert summary(failed) == click.style("payments: failed: It is gone.", fg="red")
-
-
-def test_one_thing_is_printed_with_the_names_of_its_document():
-    when = datetime(2026, 1, 2, tzinfo=UTC)
-    document = {"id": "a\x1b", "none": None, "is_active": False, "at": when, "attempts": [{"outcome": "lost", "n": 0}]}
-
-    lines = list(field_lines(document | {"brake": {"lost": 2}}))
-
-    at = f"at:        2026-01-02 00:00:00 UTC ({ago(when)})"
-    assert lines == [
-        "id:        a\\x1b",
-        "none:      -",
-        "is_active: no",
-        at,
-        "attempts:",
-        "  outcome lost",
-        "brake:",
-        "  lost: 2",
-    ]

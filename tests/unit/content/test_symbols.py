@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from reposync.content.chunking import chunk_text
 from reposync.content.grammars import GRAMMAR_LANGUAGES
 from reposync.content.model import Chunk
+from reposync.content.searched_definitions import MAX_NAME_CHARS
 from reposync.content.symbols import (
     KINDS,
-    MAX_NAME_CHARS,
     MAX_SYMBOLS,
     OverBudget,
     definitions,
@@ -569,7 +569,8 @@ HOSTILE = {
 def test_hostile_texts_cost_a_bounded_time_and_no_more(language):
     """In a process of its own: a parser that overflows the stack ends the process."""
     program = dedent(f"""
-        from reposync.content.symbols import MAX_NAME_CHARS, MAX_SYMBOLS
+        from reposync.content.searched_definitions import MAX_NAME_CHARS
+        from reposync.content.symbols import MAX_SYMBOLS
         from tests.unit.content.test_symbols import HOSTILE, symbols_of
         for text in HOSTILE.values():
             found = symbols_of(text[: {None if language == "python" else 10_000}], {language!r}, 1)

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.embedding import sparse
+from reposync.embedding.port import SparseVector
 from reposync.embedding.sparse import (
     AVERAGE_TERMS,
+    PATH_WEIGHT,
     B,
     K,
     document_vector,
@@ -71,13 +73,24 @@ def test_a_text_without_words_has_no_terms(text: str) -> None:
 def test_weights_are_bm25_of_the_terms(text: str, path: str | None) -> None:
     vector = document_vector(text, path=path)
 
-    found = terms(text) + (terms(path) if path is not None else [])
+    found = terms(text) + (terms(path) * PATH_WEIGHT if path is not None else [])
     frequencies = Counter(mmh3.hash(term, signed=False) for term in found)
     norm = K * (1 - B + B * len(found) / AVERAGE_TERMS)
     expected = {index: count * (K + 1) / (count + norm) for index, count in frequencies.items()}
     assert vector.indices.dtype == np.uint32
     assert vector.values.dtype == np.float32
     assert dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_file_is_found_by_its_name_before_one_that_has_the_word_more_often() -> None:
+    named = document_vector("def remove(): ...", path="src/sessions.py")
+    telling = document_vector("remove the session of a session", path="src/log.py")
+    (term,) = query_vector("sessions").indices
+
+    def weight(vector: SparseVector) -> float:
+        return float(vector.values[vector.indices == term][0])
+
+    assert weight(named) > weight(telling)
 
 
 def test_two_words_with_one_id_share_one_weight() -> None:

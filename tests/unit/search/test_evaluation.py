@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reposync.config.document import RegistryErrors
 from reposync.errors import ConfigError, IndexUnavailable
 from reposync.search.evaluation import (
     MAX_BYTES,
     MAX_QUESTIONS,
+    Found,
     Question,
+    found_of,
+    gains,
     load_questions,
-    rank,
     ranks_of,
     read_questions,
     scores,
 )
+from reposync.search.measuring import figures
 from reposync.vectors.port import SearchHit
 
 ONE = "- {question: where are sessions removed, repository: payments, path: src/sessions.py, %s}\n"
@@ -61,6 +67,17 @@ MISTAKES = {
         "1:14: [0]: The query has 2,004 characters; at most 2,000",
     ),
     "a path from the root": ("- {question: a, repository: b, path: /c}\n", "1:38: [0].path must start at the repo"),
+    "no answer": ("- {question: a, repository: b}\n", "1:3: [0] must have either `path` or `paths`"),
+    "two kinds of answers": (ONE % "paths: [a]", "1:3: [0] must have either `path` or `paths`"),
+    "no file among several": ("- {question: a, repository: b, paths: []}\n", "1:3: [0] must have either `path` or"),
+    "a path upwards among several": (
+        "- {question: a, repository: b, paths: [c, ../d]}\n",
+        "1:43: [0].paths[1] must start at the repo",
+    ),
+    "lines of several files": (
+        "- {question: a, repository: b, paths: [c, d], lines: [1, 2]}\n",
+        "1:3: `lines` are those of `path`",
+    ),
     "one line": (ONE % "lines: 5", "1:94: [0].lines must be the first and the last line"),
     "lines in the wrong order": (ONE % "lines: [6, 5]", "1:94: [0].lines must be the first and the last line"),
     "lines that are no numbers": (ONE % "lines: [a, true]", "1:94: [0].lines must be the first and the last line"),
@@ -118,19 +135,106 @@ def test_a_file_that_cannot_be_read_is_an_error_in_words(tmp_path: Path):
 def test_the_rank_is_that_of_the_first_hit_in_the_file_and_in_its_lines(
     question: Question, hits: Sequence[SearchHit], expected: int | None
 ):
-    assert rank(question, hits) == expected
+    assert found_of(question, hits).rank == expected
 
 
 # Figures -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_figures_are_those_computed_by_hand():
-    found = scores([1, 2, None, 4])
+    found = scores([Found((1,)), Found((2,)), Found(()), Found((4,))])
 
     assert (found.questions, found.recall) == (4, {1: 0.25, 5: 0.75, 10: 0.75})
     assert found.mrr == (1 + 1 / 2 + 1 / 4) / 4
     # 1 / log2(3) and 1 / log2(5)
     assert found.ndcg == pytest.approx((1 + 0.6309297536 + 0.4306765581) / 4, abs=1e-9)
+
+
+SEVERAL = Question(question="a", repository="payments", paths=("src/a.py", "src/b.py", "src/a.py"))
+
+
+def test_an_answer_of_several_files_is_found_file_by_file():
+    hits = [hit("src/b.py"), hit("README.md"), hit("src/b.py", (200, 300)), hit("src/a.py")]
+
+    found = found_of(SEVERAL, hits)
+
+    assert (found.ranks, found.relevant, found.first) == ((1, 4), 2, "src/b.py")
+    each = gains(found)
+    assert (each.recall, each.mrr) == ((0.5, 1.0, 1.0), 1.0)
+    # 1 / log2(2) + 1 / log2(5), of the best 1 / log2(2) + 1 / log2(3)
+    assert each.ndcg == pytest.approx((1 + 0.4306765581) / (1 + 0.6309297536), abs=1e-9)
+
+
+ANSWERS = st.builds(
+    lambda ranks, missing: Found(tuple(sorted(ranks)), len(ranks) + missing),
+    st.sets(st.integers(1, 10), max_size=6),
+    st.integers(0, 30),
+).filter(lambda found: found.relevant > 0)
+
+
+@given(ANSWERS)
+def test_every_gain_is_between_0_and_1_and_more_hits_never_lower_recall(found: Found):
+    each = gains(found)
+
+    assert all(0 <= value <= 1 + 1e-12 for value in (*each.recall, each.mrr, each.ndcg))
+    assert each.recall == tuple(sorted(each.recall))
+    assert (each.mrr == 0) == (each.ndcg == 0) == (not found.ranks)
+    assert each.mrr >= each.recall[0]
+
+
+@given(ANSWERS, st.data())
+def test_an_answer_that_moves_up_never_lowers_a_figure(found: Found, data: st.DataObject):
+    free = [rank for rank in range(1, 11) if rank not in found.ranks]
+    if not found.ranks or not free or free[0] > found.ranks[-1]:
+        return
+    moved = data.draw(st.sampled_from([rank for rank in found.ranks if rank > free[0]]))
+    better = found._replace(ranks=tuple(sorted({*found.ranks, free[0]} - {moved})))
+
+    before, after = gains(found), gains(better)
+
+    assert all(now >= was for was, now in zip(before.recall, after.recall, strict=True))
+    assert after.mrr >= before.mrr and after.ndcg > before.ndcg
+
+
+def best(relevant: int) -> Found:
+    return Found(tuple(range(1, min(relevant, 10) + 1)), relevant)
+
+
+@given(st.integers(1, 40))
+def test_the_best_order_has_the_full_gain(relevant: int):
+    each = gains(best(relevant))
+    assert (each.mrr, each.ndcg) == (1, pytest.approx(1))
+    assert each.recall[-1] == min(relevant, 10) / relevant
+
+
+@given(st.lists(ANSWERS, min_size=1, max_size=30), st.randoms())
+def test_means_do_not_depend_on_the_order_of_the_questions_and_lie_in_their_intervals(
+    answers: list[Found], random: Random
+):
+    shown = figures(answers)
+    mixed = random.sample(answers, len(answers))
+
+    assert figures(answers) == shown, "the same questions have the same intervals"
+    assert (scores(mixed).mrr, scores(mixed).ndcg, scores(mixed).recall) == (
+        *(scores(answers).mrr, scores(answers).ndcg),
+        scores(answers).recall,
+    )
+    for figure in (*shown.recall.values(), shown.mrr, shown.ndcg):
+        assert 0 <= figure.low <= figure.mean + 1e-9 and figure.mean <= figure.high + 1e-9 <= 1 + 1e-6
+    assert shown.ndcg.mean == scores(answers).ndcg
+
+
+def test_the_interval_is_that_of_the_mean():
+    """Of 400 questions of which half are answered first, the standard error is 0.025."""
+    shown = figures([Found((1,)), Found(())] * 200)
+    assert shown.mrr.mean == 0.5
+    assert (shown.mrr.low, shown.mrr.high) == (pytest.approx(0.451, abs=0.006), pytest.approx(0.549, abs=0.006))
+
+
+def test_without_questions_there_are_no_figures():
+    for of_none in (scores, figures):
+        with pytest.raises(ValueError, match="no questions"):
+            of_none([])
 
 
 # Asking ------------------------------------------------------------------------------------------------------------
@@ -155,7 +259,7 @@ async def test_each_answer_counts_for_its_own_question_and_few_are_searched_at_o
         running -= 1
         return [hit("1.py"), hit(question.path)]
 
-    assert await ranks_of(questions, ask) == [1 if number == 1 else 2 for number in range(20)]
+    assert [found.rank for found in await ranks_of(questions, ask)] == [1 if number == 1 else 2 for number in range(20)]
     assert most == 4
 
 

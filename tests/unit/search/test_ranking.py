@@ -11,7 +11,7 @@ from reposync.vectors.port import Candidate
 
 
 def hit(path: str, *names: str, score: float = 0.5, language: str | None = None) -> Candidate:
-    return Candidate(path, "v", "r", path, 1, 9, language, names, score, {"words": score})
+    return Candidate(path, "v", "r", path, 1, 9, language, names, score, {"words": score, "meaning": 0.0})
 
 
 def first(question: str, *hits: Candidate) -> str:
@@ -62,6 +62,10 @@ def test_a_folder_that_the_question_names_counts_too() -> None:
         ("benches/session.rs", "benchmark"),
         ("src/compat/session.py", "compatibility"),
         ("vendor/session.go", "vendored"),
+        ("changelog.d/session.md", "changelog"),
+        ("whatsnew/session.rst", "released"),
+        ("session.md", "documented"),
+        ("session.3", "manual"),
     ],
 )
 def test_code_that_only_uses_the_answer_comes_after_it_unless_it_is_asked_for(path: str, asking: str) -> None:
@@ -80,16 +84,51 @@ def test_code_that_only_names_what_others_define_comes_after_them(language: str)
 
 @pytest.mark.parametrize("language", ["markdown", "yaml", None])
 def test_text_without_definitions_counts_in_full_where_there_are_none(language: str | None) -> None:
-    text, code = hit("docs.md", score=0.55, language=language), hit("a.py", "main", score=0.5, language="python")
-    assert first("expired sessions", text, code) == "docs.md"
+    text, code = hit("tables", score=0.55, language=language), hit("a.py", "main", score=0.5, language="python")
+    assert first("expired sessions", text, code) == "tables"
+
+
+def parts_of(chunk: Candidate) -> float:
+    """The score that its parts say."""
+    parts = dict(chunk.parts)
+    prior = parts.pop("prior")
+    return sum(parts.values()) * prior
 
 
 def test_the_parts_of_a_score_say_how_it_came_about() -> None:
     found = [hit("src/session.py", score=0.5, language="python"), hit("tests/session.py", "session", score=0.4)]
     for each in ranked(Question("session"), found):
-        parts = dict(each.parts)
-        prior = parts.pop("prior")
-        assert each.score == pytest.approx(sum(parts.values()) * prior)
+        assert each.score == pytest.approx(parts_of(each))
+
+
+def test_a_changelog_which_tells_of_everything_comes_after_a_page_that_tells_of_it() -> None:
+    page, log = hit("guide/server.md", score=0.5), hit("CHANGELOG.md", score=0.55)
+    assert first("how does a session expire", log, page) == page.path
+
+
+def test_a_file_of_which_two_places_were_found_comes_before_one_with_a_slightly_better_place() -> None:
+    twice = [hit("src/server.py", "open", score=0.5), hit("src/server.py", "close", score=0.45)]
+    once = hit("src/client.py", "connect", score=0.52)
+
+    order = ranked(Question("how does it expire"), [once, *twice])
+
+    assert [each.path for each in order] == ["src/server.py", "src/client.py", "src/server.py"]
+    assert order[0].parts["file"] == pytest.approx(0.1 * 0.45)
+    other = Candidate(
+        "x", "another version", "r", "src/client.py", 1, 9, None, ["close"], 0.51, {"words": 0.51, "meaning": 0.0}
+    )
+    assert ranked(Question("how does it expire"), [*twice, once, other])[0].path == "src/server.py"
+
+
+@pytest.mark.parametrize(("language", "second"), [("markdown", "src/client.py"), ("python", "log.x")])
+def test_a_second_place_in_a_page_comes_after_other_files_and_one_in_code_does_not(language: str, second: str) -> None:
+    places = [hit("log.x", "open", score=score, language=language) for score in (0.6, 0.55)]
+    other = hit("src/client.py", "connect", score=0.4, language="python")
+
+    order = ranked(Question("how does it expire"), [*places, other])
+
+    assert [each.path for each in order][:2] == ["log.x", second]
+    assert all(each.score == pytest.approx(parts_of(each)) for each in order)
 
 
 def test_words_that_every_question_has_name_nothing() -> None:

@@ -287,6 +287,18 @@ async def test_points_are_ranked_by_their_original_vectors(http: httpx.AsyncClie
     assert answers[0] == answers[1]
 
 
+async def test_queries_that_are_sent_together_are_answered_as_if_they_were_sent_alone(http: httpx.AsyncClient) -> None:
+    await done(http, "PUT", "/collections/code", MADE_OF)
+    await done(http, "PUT", "/collections/code/points", {"points": POINTS})
+    searches = [DENSE, DENSE | {"limit": 1}, DENSE | {"filter": {"must": [{"has_id": [1]}]}}]
+
+    together = await done(http, "POST", "/collections/code/points/query/batch", {"searches": searches})
+
+    assert together == [await done(http, "POST", "/collections/code/points/query", each) for each in searches]
+    wrong = {"searches": [DENSE, {"using": "dense"}]}
+    assert (await http.post("/collections/code/points/query/batch", json=wrong)).status_code == 400
+
+
 async def test_use_keeps_an_engine_alive_and_a_probe_does_not() -> None:
     with quick_folder() as folder:
         collections = Collections(folder)

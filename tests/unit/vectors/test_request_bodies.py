@@ -29,6 +29,7 @@ def chunk(index: int, *, text: str = "text", rows: int = 1) -> PointWrite:
         dense=np.ones((rows, 4), dtype=np.float32),
         sparse=SparseVector(np.array([1, 4_000_000_000], dtype=np.uint32), np.array([0.5, 1.5], dtype=np.float32)),
         symbols=[Symbol("parse", "function", 1, 2)],
+        calls=["read"],
         start_index=40,
     )
 
@@ -68,6 +69,7 @@ def test_a_point_is_written_in_the_layout_that_langchain_reads() -> None:
                     "commit": "c" * 40,
                     "content_hash": "h0",
                     "symbols": [{"name": "parse", "kind": "function", "start_line": 1, "end_line": 2}],
+                    "calls": ["read"],
                     "epoch": 5,
                     "url": None,
                 },

@@ -23,8 +23,8 @@ function tellTimes(within) {
     }
     const seconds = Math.round((when.getTime() - Date.now()) / 1000);
     const [unit, size] = units.find(([, size]) => Math.abs(seconds) >= size) || units[3];
-    const distance = `${Math.trunc(Math.abs(seconds) / size)} ${unit}`;
-    time.textContent = seconds > 0 ? `in ${distance}` : `${distance} ago`;
+    const distance = `${Math.trunc(Math.abs(seconds) / size)}\u00a0${unit}`;
+    time.textContent = time.dataset.relative === "for" ? distance : seconds > 0 ? `in ${distance}` : `${distance} ago`;
   }
 }
 
@@ -61,7 +61,7 @@ function trouble(words) {
 
 // A part with the focus, with selected text or with something unfolded is not refreshed.
 const isInUse = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
-  || (getSelection() && !getSelection().isCollapsed && part.contains(getSelection().anchorNode)) || part.querySelector("details[open]");
+  || (getSelection() && !getSelection().isCollapsed && part.contains(getSelection().anchorNode)) || part.querySelector("details[open], input:checked");
 
 const tags = new Map();
 async function renew(part) {
@@ -78,6 +78,8 @@ async function renew(part) {
   if (answer.headers.get("ETag")) tags.set(part.id, answer.headers.get("ETag"));
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   document.getElementById("troubles").replaceChildren(...page.getElementById("troubles").childNodes);
+  // What was requested is over.
+  if (!page.getElementById("notice")) document.getElementById("notice")?.remove();
   const fresh = page.getElementById(part.id);
   if (!fresh) return;
   const focused = part.contains(document.activeElement) ? pathTo(part, document.activeElement) : null;
@@ -239,13 +241,30 @@ for (const field of document.querySelectorAll("[data-names]")) {
   field.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(offer, 150); });
 }
 
-// `/` goes to the field of the search.
+// Keys ----------------------------------------------------------------------------------------------------------------
+
 document.addEventListener("keydown", (event) => {
-  const field = document.querySelector("input[type=search]");
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || !field || event.target.matches("input, select, textarea")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape") document.querySelectorAll("details.menu[open]").forEach(close);
+  if (event.target.matches("input, select, textarea")) return;
+  const keys = document.getElementById("keys-dialog");
+  if (event.key === "?" && !keys.open) keys.showModal();
+  if (event.key !== "/" || keys.open) return;
+  // The page of the search has a field of its own.
+  const field = document.querySelector(".find input") || document.querySelector("main input[type=search]");
+  if (!field) return;
   event.preventDefault();
   field.focus();
   field.select();
+});
+
+// A menu closes when something else is pressed.
+function close(menu) {
+  if (menu.contains(document.activeElement)) menu.querySelector("summary").focus();
+  menu.open = false;
+}
+document.addEventListener("click", (event) => {
+  document.querySelectorAll("details.menu[open]").forEach((menu) => { if (!menu.contains(event.target)) menu.open = false; });
 });
 
 // Lines of a file -----------------------------------------------------------------------------------------------------

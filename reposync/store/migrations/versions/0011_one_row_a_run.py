@@ -39,6 +39,12 @@ _TOMORROW = {
     "postgresql": "now() + interval '1 day'",
     "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 day')",
 }
+_OF_HISTORY = {
+    "ix_sync_runs_eventful_newest": "(queued_at DESC, id DESC) WHERE NOT idle",
+    "ix_sync_runs_idle": "(repository, trigger, queued_at) WHERE idle",
+    "ix_sync_runs_error_newest": "(error_code, queued_at DESC, id DESC) WHERE error_code IS NOT NULL",
+    "ix_sync_runs_commit_after": "(commit_after) WHERE commit_after IS NOT NULL",
+}
 # SQLite prefers the index that was created last, if several fit.
 _PREFERRED = {
     "ix_sync_runs_active": "(repository_id) WHERE status IN",
@@ -62,6 +68,9 @@ def upgrade() -> None:
             id TEXT NOT NULL, digest TEXT NOT NULL, document JSON NOT NULL, superseded JSON NOT NULL,
             path TEXT NOT NULL, applied_by TEXT NOT NULL, applied_at {moment} NOT NULL,
             CONSTRAINT pk_registry_documents PRIMARY KEY (id))""")
+    _make_changes(is_sqlite=is_sqlite)
+    _make_log(moment, is_sqlite=is_sqlite)
+    _make_evaluations(moment)
     op.execute("ALTER TABLE index_versions ADD COLUMN meaning_pending BIGINT")
     op.execute("ALTER TABLE index_versions ADD COLUMN secret_rules TEXT")
     op.execute(f"""
@@ -99,10 +108,50 @@ def upgrade() -> None:
     _move_groups(op.get_bind())
     op.execute("CREATE INDEX ix_repositories_next_due_at ON repositories (next_due_at)")
     op.execute("CREATE INDEX ix_sync_runs_repository_id ON sync_runs (repository_id, queued_at DESC, id DESC)")
+    for name, definition in _OF_HISTORY.items():
+        op.execute(f"CREATE INDEX {name} ON sync_runs {definition}")
     for name, definition in _PREFERRED.items() if is_sqlite else ():
         op.execute(f"DROP INDEX {name}")
         op.execute(f"CREATE INDEX {name} ON sync_runs {definition} ('queued', 'retrying', 'running')")
     _refuse_programs_of_0_2(op.get_bind())
+
+
+def _make_changes(*, is_sqlite: bool) -> None:
+    for column in ("files_added", "files_changed"):
+        op.execute(f"ALTER TABLE sync_runs ADD COLUMN {column} INTEGER DEFAULT 0 NOT NULL")
+    for column in ("commit_title", "commit_author"):
+        op.execute(f"ALTER TABLE sync_runs ADD COLUMN {column} TEXT")
+    op.execute(f"ALTER TABLE sync_runs ADD COLUMN idle BOOLEAN DEFAULT {'0' if is_sqlite else 'false'} NOT NULL")
+    nothing = " AND ".join(f"{name} = 0" for name in ("files_processed", "files_deleted", "files_failed"))
+    done = "status = 'completed' AND error_code IS NULL AND error_message IS NULL"
+    op.execute(f"UPDATE sync_runs SET idle = {'1' if is_sqlite else 'true'} WHERE {done} AND {nothing}")  # noqa: S608
+    op.execute(f"""
+        CREATE TABLE run_changes (
+            run_id TEXT NOT NULL, path TEXT NOT NULL, change TEXT NOT NULL,
+            CONSTRAINT pk_run_changes PRIMARY KEY (run_id, path),
+            CONSTRAINT fk_run_changes_run_id FOREIGN KEY(run_id)
+                REFERENCES sync_runs (id) ON DELETE CASCADE){" WITHOUT ROWID" if is_sqlite else ""}""")
+
+
+def _make_log(moment: str, *, is_sqlite: bool) -> None:
+    op.execute(f"""
+        CREATE TABLE run_log_lines (
+            run_id TEXT NOT NULL, attempt INTEGER NOT NULL, number INTEGER NOT NULL, at {moment} NOT NULL,
+            level TEXT NOT NULL, text TEXT NOT NULL,
+            CONSTRAINT pk_run_log_lines PRIMARY KEY (run_id, attempt, number),
+            CONSTRAINT fk_run_log_lines_run_id FOREIGN KEY(run_id)
+                REFERENCES sync_runs (id) ON DELETE CASCADE){" WITHOUT ROWID" if is_sqlite else ""}""")
+
+
+def _make_evaluations(moment: str) -> None:
+    op.execute(f"""
+        CREATE TABLE evaluations (
+            id TEXT NOT NULL, at {moment} NOT NULL, commit_sha TEXT NOT NULL, states INTEGER NOT NULL, model TEXT,
+            questions INTEGER NOT NULL, figures JSON NOT NULL, repository_id TEXT NOT NULL,
+            CONSTRAINT pk_evaluations PRIMARY KEY (id),
+            CONSTRAINT fk_evaluations_repository_id FOREIGN KEY(repository_id)
+                REFERENCES repositories (id) ON DELETE CASCADE)""")
+    op.execute("CREATE INDEX ix_evaluations_repository_id ON evaluations (repository_id, at DESC, id DESC)")
 
 
 def _make_credentials(moment: str) -> None:
@@ -186,8 +235,8 @@ def _list_missed_ticks() -> None:
 
 
 def _list_attempts() -> None:
-    """Those that have ended. The duration of a run was that of the latest one; one that stands for several spans the
-    pauses between them, and did nothing. A pause of years, for which 0.2.0 believed a server, is over."""
+    """List the attempts that have ended. The duration of a run was that of the latest one; one that stands for several
+    spans the pauses between them, and did nothing. A pause of years, for which 0.2.0 believed a server, is over."""
     dialect = op.get_context().dialect.name
     columns = ("attempt", "times", "worker", "outcome", "error_code", "error_message", *_COUNTS)
     pairs = {name: name for name in columns} | {"latest": "attempt"}
@@ -297,7 +346,7 @@ def _merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Of a server its name, of a group its server and path."""
+    """A server's name; a group's server and path."""
     return entry.get("name"), entry.get("gitlab"), entry.get("group")
 
 
