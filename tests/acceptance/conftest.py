@@ -14,6 +14,7 @@ from reposync.config.database_url import sqlite_url
 from tests.fixtures.browser import browser, page  # noqa: F401
 from tests.fixtures.databases import postgresql  # noqa: F401
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import ExecutionLog, Pod, end_engines, variables_of
 from tests.fixtures.redis_server import redis_server  # noqa: F401
 from tests.fixtures.repositories import GitRepository
@@ -37,7 +38,7 @@ class Person:
     def types(self, *words: str, exit_code: int | None = 0) -> "subprocess.CompletedProcess[str]":
         with self.starts(*words) as process:
             try:
-                out, err = process.communicate(timeout=120)
+                out, err = process.communicate(timeout=PATIENCE_SECONDS)
             except BaseException:
                 process.kill()
                 raise

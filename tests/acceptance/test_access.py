@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from tests.acceptance.conftest import Person
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import Pod, until
 
 pytestmark = pytest.mark.full
@@ -22,7 +23,7 @@ def test_with_tokens_it_listens_to_everybody_under_a_path_and_lets_in_who_has_on
 
     def ask(method: str, path: str, token: str) -> httpx.Response:
         url = f"{pod.url}{path}".replace("0.0.0.0", "127.0.0.1")
-        return httpx.request(method, url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        return httpx.request(method, url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS)
 
     for prefix in ("", "/reposync"):
         path = f"{prefix}/api/v1/repositories"

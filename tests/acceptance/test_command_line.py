@@ -16,6 +16,7 @@ import pytest
 
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import until
 from tests.fixtures.repositories import GitRepository, Symlink
 
@@ -218,9 +219,9 @@ def test_ctrl_c_or_sigterm_ends_a_run_as_cancelled_and_the_next_one_continues(
     repository.many(100)
     with embeddings.holding():
         process = configured.starts("sync", *options)
-        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        embeddings.wait_for_waiting(1)
         process.send_signal(how)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130
     assert note in errors and "Traceback" not in errors
     (run,) = configured.lists("history")
@@ -238,9 +239,9 @@ def test_kill_9_in_the_middle_is_taken_over_and_embeds_only_what_was_in_flight_t
     # Some batches are stored, some are on their way.
     until(lambda: len(embeddings.inputs) > FILES // 2)
     with embeddings.holding():
-        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        embeddings.wait_for_waiting(1)
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_SECONDS)
     (after,) = configured.lists("sync")
     assert after["status"] == "completed"
     runs = configured.lists("history")
@@ -260,10 +261,10 @@ def test_an_engine_killed_in_the_middle_of_a_sync_is_started_again_and_the_run_g
     repository.many(100)
     with embeddings.holding():
         process = configured.starts("sync", "--json")
-        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        embeddings.wait_for_waiting(1)
         (record,) = configured.home.rglob("engine.json")
         os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
-    reported, _ = process.communicate(timeout=60)
+    reported, _ = process.communicate(timeout=PATIENCE_SECONDS)
     (run,) = json.loads(reported)["items"]
     assert (run["status"], run["files_processed"]) == ("completed", 100)
     assert configured.asks("repos", "show", "payments")["chunks"] == 102

@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
@@ -51,7 +52,7 @@ def door(registered: Person) -> Generator[Pod, None, None]:
 
 def answer(process: subprocess.Popen[str], exit_code: int = 0) -> tuple[dict[str, Any], str]:
     """The run that a `sync --json` ended with, and what it said meanwhile."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == exit_code, err
     (run,) = json.loads(out)["items"]
     return run, err
@@ -59,7 +60,7 @@ def answer(process: subprocess.Popen[str], exit_code: int = 0) -> tuple[dict[str
 
 def interrupted(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130, err
 
 
@@ -99,7 +100,7 @@ def test_a_run_whose_daemon_is_killed_is_taken_over_by_the_command_that_follows_
 ):
     with embeddings.holding():
         worker.start()
-        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        embeddings.wait_for_waiting(1)
         first = log.runs("app")[0]
         typed = registered.starts("sync", "app", "--json")
         until(lambda: len(log.runs("app")) == 2, details=worker.log_tail)
@@ -116,7 +117,7 @@ def test_ctrl_c_ends_a_run_only_if_nobody_else_asked_for_it(
     with ExitStack() as held:
         held.enter_context(embeddings.holding())
         worker.start()
-        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        embeddings.wait_for_waiting(1)
         following = registered.starts("sync", "app", "--full")
         until(lambda: [run for run in log.runs("app") if run.full], details=worker.log_tail)
         requested_over_http(worker)
@@ -147,7 +148,7 @@ def test_everything_is_queued_at_once_beside_a_daemon_and_taken_back_at_once(
     with embeddings.holding():
         repository.many(10, content=lambda number: b"def again_%d(): pass\n" % number)
         typed = registered.starts("sync")
-        embeddings.wait_for_waiting(2, timeout_seconds=60)  # the worker executes both
+        embeddings.wait_for_waiting(2)  # the worker executes both
         interrupted(typed)
         until(
             lambda: {log.runs(name)[-1].status for name in ("app", "other")} == {"cancelled"}, details=worker.log_tail
@@ -162,9 +163,9 @@ def test_a_run_with_other_requests_outlives_the_command_that_executes_it(
     run_id = requested_over_http(door)
     with embeddings.holding():
         executing = registered.starts("sync", "app", "--full")
-        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        embeddings.wait_for_waiting(1)
         executing.send_signal(signal.SIGTERM)
-        executing.communicate(timeout=60)
+        executing.communicate(timeout=PATIENCE_SECONDS)
         assert executing.returncode == 130
     (run,) = log.runs("app")
     # What the command asked for stays in the run that it joined.

@@ -10,6 +10,7 @@ import pytest
 
 from reposync.vectors.engine.collections import DAMAGED
 from tests.acceptance.conftest import Person
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.repositories import GitRepository
 
 pytestmark = pytest.mark.full
@@ -20,7 +21,7 @@ REGISTRY = "embedding: {{provider: none}}\nrepositories:\n  - {{name: app, path:
 def end_engine(index: Path) -> None:
     pid = json.loads((index / "engine.json").read_bytes())["pid"]
     os.kill(pid, signal.SIGTERM)
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60)
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=PATIENCE_SECONDS)
 
 
 def cut(index: Path, name: str) -> None:

@@ -14,6 +14,7 @@ from reposync.store.database import Database
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from tests.acceptance.conftest import Person
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 
@@ -44,7 +45,7 @@ def client(person: Person) -> Generator[httpx.Client, None, None]:
     """Of a daemon on the same state that answers over HTTP and does nothing else."""
     with (
         Pod("door", person.home, options=("--no-workers", "--no-scheduler")) as pod,
-        httpx.Client(base_url=f"{pod.url}{API}", timeout=60) as client,
+        httpx.Client(base_url=f"{pod.url}{API}", timeout=PATIENCE_SECONDS) as client,
     ):
         until(lambda: client.get("/repositories").status_code == 200, details=pod.log_tail)
         yield client

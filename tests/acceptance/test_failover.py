@@ -16,7 +16,6 @@ from tests.fixtures.repositories import GitRepository
 
 pytestmark = pytest.mark.full
 
-LONG_SECONDS = 120.0
 RELOAD = "SELECT pg_reload_conf()"
 
 
@@ -52,15 +51,15 @@ def database(pod: Pod) -> str:
 
 
 def waits(pod: Pod) -> None:
-    until(lambda: "it is read-only (a standby" in database(pod), LONG_SECONDS, pod.log_tail)
+    until(lambda: "it is read-only (a standby" in database(pod), details=pod.log_tail)
     assert pod.gets("/healthz").status_code == 200
 
 
 def syncs(pod: Pod, cluster: Cluster) -> None:
     """It is well again, and more runs than before are completed."""
-    until(lambda: database(pod) == "ok", LONG_SECONDS, pod.log_tail)
+    until(lambda: database(pod) == "ok", details=pod.log_tail)
     before = len(cluster.log.ended("app"))
-    until(lambda: len(cluster.log.ended("app")) > before + 1, LONG_SECONDS, pod.log_tail)
+    until(lambda: len(cluster.log.ended("app")) > before + 1, details=pod.log_tail)
 
 
 def each_tick_ran_once(cluster: Cluster) -> None:
@@ -84,7 +83,7 @@ def test_daemons_go_on_at_the_standby_once_it_is_promoted(
         before, after = clusters(primary.url), clusters(standby.url)
         after.configures(app(repository, "every second"))
         both = after.pod("both", REPOSYNC_DATABASE_URL=f"postgresql://postgres@/postgres?{hosts}")
-        until(lambda: before.log.ended("app"), LONG_SECONDS, both.log_tail)
+        until(lambda: before.log.ended("app"), details=both.log_tail)
         # This one knows the standby alone, and came before its promotion.
         alone = after.pod("alone")
         waits(alone)
@@ -107,7 +106,7 @@ def test_daemons_wait_while_their_database_is_read_only(
     cluster = clusters(primary.url)
     cluster.configures(app(repository, "every second"))
     pod = cluster.pod("pod")
-    until(lambda: cluster.log.ended("app"), LONG_SECONDS, pod.log_tail)
+    until(lambda: cluster.log.ended("app"), details=pod.log_tail)
 
     primary.executes("ALTER SYSTEM SET default_transaction_read_only = on", RELOAD)
     waits(pod)

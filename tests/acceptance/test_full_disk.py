@@ -12,6 +12,7 @@ from benchmarks.storm.volumes import Volume
 from tests.acceptance.conftest import Person
 from tests.acceptance.test_command_line import BILLING, CONFIGURATION
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
@@ -38,7 +39,7 @@ def test_a_command_says_that_the_disk_is_full_and_the_next_one_goes_on(
     person.applies(CONFIGURATION.format(url=embeddings.url, path=repository.path))
     with embeddings.holding():
         process = person.starts("sync")
-        embeddings.wait_for_waiting(1, timeout_seconds=120)
+        embeddings.wait_for_waiting(1)
         disk.fill()
         _, said = process.communicate(timeout=180)
 
@@ -60,7 +61,7 @@ def test_the_history_of_a_daemon_says_that_the_disk_was_full_as_soon_as_there_is
     log = ExecutionLog(f"sqlite:///{home}/state/reposync.db")
     with Pod("full", home) as pod:
         with embeddings.holding():
-            embeddings.wait_for_waiting(1, timeout_seconds=120)
+            embeddings.wait_for_waiting(1)
             disk.fill()
             (lost, *_) = until(lambda: pod.events("run lost"), 180, pod.log_tail)
             disk.make_room()
@@ -85,16 +86,16 @@ def test_a_full_disk_is_said_by_the_probe_and_by_the_run_and_stalls_no_search(
         until(lambda: log.ended("payments"), 180, pod.log_tail)
         repository.commit({f"billing/{number}.py": BILLING + b"# %d\n" % number for number in range(300)})
         disk.fill(leave_bytes=600_000)
-        httpx.post(f"{pod.url}/api/v1/repositories/payments/sync", timeout=60)
+        httpx.post(f"{pod.url}/api/v1/repositories/payments/sync", timeout=PATIENCE_SECONDS)
 
         def ready() -> str:
-            return httpx.get(f"{pod.url}/readyz", timeout=60).text
+            return httpx.get(f"{pod.url}/readyz", timeout=PATIENCE_SECONDS).text
 
         def search() -> str:
-            return httpx.get(f"{pod.url}/api/v1/search?q=billing", timeout=60).text
+            return httpx.get(f"{pod.url}/api/v1/search?q=billing", timeout=PATIENCE_SECONDS).text
 
         def runs() -> str:
-            return httpx.get(f"{pod.url}/api/v1/runs?limit=1", timeout=60).text
+            return httpx.get(f"{pod.url}/api/v1/runs?limit=1", timeout=PATIENCE_SECONDS).text
 
         def state() -> str:
             return f"{runs()[:900]}\n{ready()[:900]}\n{search()[:300]}"
@@ -110,10 +111,10 @@ def test_a_full_disk_is_said_by_the_probe_and_by_the_run_and_stalls_no_search(
         assert '"repository":"payments"' in answer or "no space left" in answer, answer
         disk.make_room()
         until(lambda: '"status":"running"' not in runs(), 180, state)
-        httpx.post(f"{pod.url}/api/v1/repositories/payments/sync", timeout=60).raise_for_status()
+        httpx.post(f"{pod.url}/api/v1/repositories/payments/sync", timeout=PATIENCE_SECONDS).raise_for_status()
         until(lambda: "# 299" in stored_file(pod), 180, state)
         assert '"status":"ok"' in until(lambda: ready() if "full" not in ready() else "", 180, state)
 
 
 def stored_file(pod: Pod) -> str:
-    return httpx.get(f"{pod.url}/api/v1/files/payments/-/billing/299.py", timeout=60).text
+    return httpx.get(f"{pod.url}/api/v1/files/payments/-/billing/299.py", timeout=PATIENCE_SECONDS).text

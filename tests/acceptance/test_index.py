@@ -6,6 +6,7 @@ import pytest
 
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.repositories import GitRepository
 
 pytestmark = pytest.mark.full
@@ -96,11 +97,11 @@ def test_the_progress_of_a_change_is_displayed(owner: Owner) -> None:
     owner.serves("test/other")
     with owner.embeddings.holding():
         process = person.starts("sync")
-        owner.embeddings.wait_for_waiting(1, timeout_seconds=60)
+        owner.embeddings.wait_for_waiting(1)
         reported = person.asks("index", "status")
         shown = person.types("index", "status").stdout
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_SECONDS)
 
     (found,) = reported["items"]
     assert (found["live"]["model"], found["building"]["model"]) == ("test/words", "test/other")

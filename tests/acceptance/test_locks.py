@@ -22,6 +22,7 @@ from reposync.store.run import Run, RunFigures
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.redis_server import RedisServer, redis_server, redis_url  # noqa: F401
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.supervised import free_port
@@ -159,12 +160,12 @@ def test_a_sync_holds_its_lock_and_one_that_was_killed_is_not_waited_for(
     person.applies(f'{embeddings.registry}repositories:\n  - {{name: payments, path: "{repository.path}"}}\n')
     with embeddings.holding():
         process = person.starts("sync")
-        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        embeddings.wait_for_waiting(1)
         (shown,) = person.lists("locks", "list")
         assert (shown["repository"], shown["state"], shown["pod"]) == ("payments", "held", "laptop")
         assert shown["ttl_seconds"] > 1_700
         os.kill(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_SECONDS)
     assert server.keys(LOCK_PREFIX + "*")
     (after,) = person.lists("sync")
     assert after["status"] == "completed"

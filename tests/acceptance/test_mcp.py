@@ -19,6 +19,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from reposync.cli.running_daemon import running_daemon
 from reposync.config.settings import Settings
 from tests.acceptance.conftest import Person
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 
@@ -188,7 +189,8 @@ def test_stdout_has_the_protocol_alone_and_the_end_of_stdin_ends_it(indexed: Per
     done = subprocess.run(
         indexed.command("mcp"),
         input=json.dumps(INITIALIZE) + "\n",
-        env=indexed.variables(), cwd=indexed.home, capture_output=True, text=True, timeout=60, check=False,
+        env=indexed.variables(), cwd=indexed.home, capture_output=True, text=True, check=False,
+        timeout=PATIENCE_SECONDS,
     )  # fmt: skip
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -208,7 +210,7 @@ def test_a_signal_ends_it_while_it_waits_for_a_line(indexed: Person) -> None:
         process.stdin.flush()
         assert b"protocolVersion" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 def test_a_client_that_ends_before_its_answer_ends_it_without_an_error(indexed: Person) -> None:
@@ -218,5 +220,5 @@ def test_a_client_that_ends_before_its_answer_ends_it_without_an_error(indexed: 
         process.stdout.close()
         process.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
         process.stdin.close()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE_SECONDS) == 0
         assert process.stderr.read() == b""

@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import PostgresqlDatabases
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
@@ -68,7 +69,7 @@ class Balanced(httpx2.AsyncHTTPTransport):
 async def agent(transport: httpx2.AsyncBaseTransport, url: str, era: str) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=60, transport=transport) as http,
+        httpx2.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS, transport=transport) as http,
         Client(streamable_http_client(f"{url}/mcp", http_client=http), mode=era) as client,
     ):
         yield client

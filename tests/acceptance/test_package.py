@@ -27,6 +27,7 @@ from tests.fixtures.installation import (
     linked_environment,
     locked,
 )
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 
@@ -146,6 +147,12 @@ def test_installed_it_syncs_searches_and_shows_its_pages(
 def outside(environment: Environment, program: str) -> str:
     """What the environment's interpreter prints, started where there is no checkout."""
     done = subprocess.run(
-        [environment.python, "-c", program], cwd="/", env={}, capture_output=True, text=True, timeout=60, check=True
+        [environment.python, "-c", program],
+        cwd="/",
+        env={},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
     )
     return done.stdout

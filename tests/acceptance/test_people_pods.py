@@ -19,6 +19,7 @@ import pytest
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.gitlab_server import GitLabServer, User
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pod_balancer import PodBalancer
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.qdrant_targets import Target
@@ -82,7 +83,9 @@ class Company:
 
     async def asked(self, ask: Ask) -> httpx.Response:
         """The answer; a request whose connection broke is sent once more."""
-        async with httpx.AsyncClient(base_url=self.balancer.url, timeout=60, limits=ONE_REQUEST_EACH) as client:
+        async with httpx.AsyncClient(
+            base_url=self.balancer.url, timeout=PATIENCE_SECONDS, limits=ONE_REQUEST_EACH
+        ) as client:
             try:
                 return await ask(client)
             except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):

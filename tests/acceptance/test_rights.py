@@ -11,6 +11,7 @@ import pytest
 from tests.acceptance.conftest import Person
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.gitlab_server.state import Hook
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
@@ -51,7 +52,7 @@ def test_a_reader_sees_their_project_until_they_are_removed_from_it(
 
     def found(token: str) -> tuple[int, set[str]]:
         headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.get(f"{pod.url}/api/v1/search?q=first", headers=headers, timeout=30)
+        answer = httpx.get(f"{pod.url}/api/v1/search?q=first", headers=headers, timeout=PATIENCE_SECONDS)
         return answer.status_code, {hit["repository"] for hit in answer.json().get("items", [])}
 
     assert found("glpat-of-ada") == (200, {"app"})

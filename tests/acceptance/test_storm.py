@@ -14,6 +14,7 @@ from benchmarks.storm.report import judge, notes, table
 from benchmarks.storm.storm import run
 from tests.fixtures.databases import installed_programs
 from tests.fixtures.folders import quick_folder
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.qdrant_nodes import qdrant_program
 from tests.fixtures.qdrant_targets import CLUSTER, ENGINE, SERVER
 from tests.fixtures.redis_server import server_program
@@ -22,7 +23,6 @@ pytestmark = pytest.mark.full
 
 LEASE_SECONDS = 2.0
 PERIOD_SECONDS = 5
-PATIENCE_SECONDS = 30.0
 
 
 async def _in_the_middle_of_a_sync(blows: Blows, number: int, act: Callable[[Place], Awaitable[None]]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
@@ -50,7 +51,7 @@ def test_a_run_is_watched_to_its_end_and_goes_on_after_ctrl_c(
             while f"of {FILES} files".encode() not in drawn:
                 drawn += os.read(primary, 4096)
             interrupted.send_signal(signal.SIGINT)
-            out, _ = interrupted.communicate(timeout=60)
+            out, _ = interrupted.communicate(timeout=PATIENCE_SECONDS)
             while b"stops it" not in drawn:
                 drawn += os.read(primary, 4096)
         finally:
@@ -58,7 +59,7 @@ def test_a_run_is_watched_to_its_end_and_goes_on_after_ctrl_c(
             os.close(secondary)
     assert (interrupted.returncode, out) == (130, "")
 
-    out, err = to_the_end.communicate(timeout=60)
+    out, err = to_the_end.communicate(timeout=PATIENCE_SECONDS)
     assert to_the_end.returncode == 0, err
     assert (json.loads(out)["id"], json.loads(out)["files_processed"]) == (run_id, FILES)
     assert "app: " in err

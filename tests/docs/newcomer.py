@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 
 from tests.docs.pages import Place
 from tests.docs.shell import Typed, as_expected, simple_commands
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import end_engines, until, variables_of
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.supervised import free_port
@@ -217,7 +218,7 @@ class Newcomer:
         def is_ready() -> bool:
             assert daemon.poll() is None, f"{at}: $ {line}\n{self._log.read_text()}"
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(f"{self.url}/readyz", timeout=10).status_code == 200
+                return httpx.get(f"{self.url}/readyz", timeout=PATIENCE_SECONDS).status_code == 200
             return False
 
         until(is_ready, COMMAND_SECONDS, self._log.read_text)

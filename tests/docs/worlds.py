@@ -16,6 +16,7 @@ from tests.docs.newcomer import Newcomer
 from tests.docs.pages import Page
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import Content, GitRepository
 
@@ -188,7 +189,7 @@ def _stuck(newcomer: Newcomer) -> None:
     for name in ("payments-api", "web"):
         assert newcomer.run(f"reposync sync {name}")[0] == 1
     newcomer.starts_a_daemon("reposync serve --no-workers --no-scheduler")
-    response = httpx.post(f"{newcomer.url}/api/v1/repositories/handbook/sync", timeout=30)
+    response = httpx.post(f"{newcomer.url}/api/v1/repositories/handbook/sync", timeout=PATIENCE_SECONDS)
     assert response.status_code == 202, response.text
 
 

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.fixtures.gitlab_server.serving import ThreadedServer
 from tests.fixtures.installation import ROOT, locked
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.supervised import free_port
 
 AUDIT = ROOT / ".ci" / "audit.py"
@@ -121,7 +122,7 @@ def audit(tmp_path: Path, url: str, lock: str = LOCK) -> subprocess.CompletedPro
     (tmp_path / "lock.txt").write_text(lock)
     command = [sys.executable, os.fspath(AUDIT), "--service", "osv", "--osv-url", url, os.fspath(tmp_path / "lock.txt")]
     kept = {"PATH": os.environ["PATH"], "HOME": os.fspath(tmp_path), "NO_PROXY": "127.0.0.1"}
-    return subprocess.run(command, env=kept, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=kept, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
 
 def test_an_audit_says_how_much_it_looked_at_and_what_is_vulnerable(tmp_path: Path, advisories: Advisories) -> None:

@@ -18,6 +18,7 @@ from reposync.config.loading import load_registry
 from reposync.config.references import InterpolationError, interpolate
 from reposync.config.settings import Settings
 from tests.fixtures.databases import installed_programs
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import until
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.redis_server import server_program
@@ -184,7 +185,7 @@ def exit_code(service: dict[str, Any], old: str, new: str, *more: str) -> int:
     kind, *words = service["healthcheck"]["test"]
     assert kind == "CMD" and any(old in word for word in words)
     here = [word.replace(old, new) for word in words]
-    return subprocess.run([*here, *more], capture_output=True, timeout=30, check=False).returncode
+    return subprocess.run([*here, *more], capture_output=True, timeout=PATIENCE_SECONDS, check=False).returncode
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")

@@ -12,6 +12,7 @@ import yaml
 
 from benchmarks.dashboard import ROWS, unknown
 from tests.docs.pages import ROOT, Fence, pages
+from tests.fixtures.patience import PATIENCE_SECONDS
 
 PROMTOOL = shutil.which("promtool")
 RULES = ROOT / "helm" / "reposync" / "templates" / "prometheusrule.yaml"
@@ -44,7 +45,7 @@ def test_prometheus_accepts_what_is_documented(fence: Fence, tmp_path: Path) -> 
     (tmp_path / "prometheus.yml").write_text(fence.text)
     check = ("rules",) if "groups:" in fence.text else ("config", "--syntax-only")
     command = [str(PROMTOOL), "check", *check, "prometheus.yml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
     assert done.returncode == 0, done.stdout + done.stderr
 

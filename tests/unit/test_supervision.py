@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from reposync.supervision import end, keep, to_the_end, together, unending
-
-LONG_SECONDS = 60.0
+from tests.fixtures.patience import PATIENCE_SECONDS
 
 Work = Callable[[], Awaitable[None]]
 
@@ -31,13 +30,13 @@ class Task:
         await asyncio.Event().wait()
 
     @contextlib.asynccontextmanager
-    async def kept(self, *, well_seconds: float = LONG_SECONDS) -> AsyncIterator[None]:
+    async def kept(self, *, well_seconds: float = PATIENCE_SECONDS) -> AsyncIterator[None]:
         """Until it goes on."""
         keeping = asyncio.create_task(
             keep("ticks", self.work, report=self.reports.append, pause_seconds=0.001, well_seconds=well_seconds)
         )
         try:
-            async with asyncio.timeout(LONG_SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await self.goes_on.wait()
                 yield
         finally:
@@ -107,7 +106,7 @@ async def test_a_task_may_end_once_it_was_told_to_and_not_before() -> None:
         if calls == 3:
             told.set()
 
-    async with asyncio.timeout(LONG_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await keep("work", work, until=told, pause_seconds=0.001)
 
     assert calls == 3
@@ -120,11 +119,11 @@ async def test_a_task_that_waits_before_its_next_start_ends_as_soon_as_it_is_req
         failed.set()
         raise TypeError("a defect")
 
-    keeping = asyncio.create_task(keep("work", work, until=told, pause_seconds=10 * LONG_SECONDS))
+    keeping = asyncio.create_task(keep("work", work, until=told, pause_seconds=10 * PATIENCE_SECONDS))
     await failed.wait()
     told.set()
 
-    async with asyncio.timeout(LONG_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await keeping
 
 

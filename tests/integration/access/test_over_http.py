@@ -14,6 +14,7 @@ from reposync.app.application import Application
 from reposync.store.notifications import listen
 from tests.fixtures.gitlab_server import User
 from tests.fixtures.gitlab_server.state import Hook
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.rights_world import (
     FOLDERS,
     HOOK,
@@ -336,7 +337,7 @@ async def test_an_event_at_one_pod_is_effective_at_the_others(world: RightsWorld
         two.database.hear(lambda text: heard.set() if text == f"{ada.id}:1" else connected.set())
         listening = asyncio.ensure_future(listen(two.database))
         stack.callback(listening.cancel)
-        await asyncio.wait_for(connected.wait(), 30)
+        await asyncio.wait_for(connected.wait(), PATIENCE_SECONDS)
         for client in clients:
             assert PAYMENTS in await listed(client, ada)
         world.projects[1].members.clear()
@@ -345,7 +346,7 @@ async def test_an_event_at_one_pod_is_effective_at_the_others(world: RightsWorld
         await asyncio.to_thread(world.gitlab.system_hooks.team, "user_remove_from_team", ada, world.projects[1])
 
         assert PAYMENTS not in await listed(clients[0], ada)
-        await asyncio.wait_for(heard.wait(), 30)
+        await asyncio.wait_for(heard.wait(), PATIENCE_SECONDS)
         assert PAYMENTS not in await listed(clients[1], ada)
 
 

@@ -33,6 +33,7 @@ from reposync.store.run import Ask
 from reposync.store.status import RunTrigger
 from tests.fixtures.browser import SWITCHES, keep_picture, log_out, program, visiting
 from tests.fixtures.gitlab_server import User
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.rights_world import PROJECTS, SERVICE, RightsWorld, canary
 from tests.fixtures.supervised import free_port
 from tests.integration.access.test_over_http import ada, app, world  # noqa: F401
@@ -77,7 +78,7 @@ async def url(world: RightsWorld, app: Application, ada: User) -> AsyncGenerator
 
 @pytest.fixture
 async def browser(url: str) -> AsyncGenerator[httpx.AsyncClient, None]:
-    async with httpx.AsyncClient(base_url=url, timeout=60, headers={"Accept": "text/html"}) as browser:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, headers={"Accept": "text/html"}) as browser:
         await sign_in(browser)
         yield browser
 
@@ -151,7 +152,7 @@ async def test_an_administrator_sees_what_a_person_sees_by_asking_gitlab_with_th
     url: str, world: RightsWorld, ada: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    async with httpx.AsyncClient(base_url=url, timeout=60, headers={"Accept": "text/html"}) as browser:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, headers={"Accept": "text/html"}) as browser:
         assert (await browser.post("/login", data={"token": SERVICE})).status_code == 303
         first = await browser.get("/access")
         assert f"{len(world.names)} repositories" in first.text.replace("\N{NO-BREAK SPACE}", " ")
@@ -313,7 +314,7 @@ def authorization(url: str, memory: Memory, person: Person) -> OAuthClientProvid
 @contextlib.asynccontextmanager
 async def agent(url: str, auth: OAuthClientProvider) -> AsyncGenerator[Client, None]:
     async with (
-        httpx2.AsyncClient(auth=auth, timeout=60) as http,
+        httpx2.AsyncClient(auth=auth, timeout=PATIENCE_SECONDS) as http,
         Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
     ):
         yield client
@@ -364,7 +365,7 @@ async def test_an_agent_in_a_pipeline_needs_no_secret_and_a_token_of_gitlab_is_r
     jobs = world.gitlab.jobs
     job = jobs.sign(jobs.claims(world.projects[1], url))
     async with (
-        httpx2.AsyncClient(headers=bearer(job), timeout=60) as http,
+        httpx2.AsyncClient(headers=bearer(job), timeout=PATIENCE_SECONDS) as http,
         Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
     ):
         assert await repositories(client) == {PAYMENTS}

@@ -29,6 +29,7 @@ from reposync.outgoing import RetryPolicy
 from reposync.store.database import Database
 from reposync.visible import NOTHING
 from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.supervised import free_port
 from tests.integration.api.serving import parts_of
 
@@ -44,10 +45,12 @@ class Pod:
 
     def browser(self, **options: Any) -> httpx.AsyncClient:
         """Of one person, with cookies of their own; follows no redirects by itself."""
-        return httpx.AsyncClient(base_url=self.url, timeout=60, headers={"Accept": "text/html"}, **options)
+        return httpx.AsyncClient(
+            base_url=self.url, timeout=PATIENCE_SECONDS, headers={"Accept": "text/html"}, **options
+        )
 
     def program(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=60)
+        return httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_SECONDS)
 
 
 class NoCatalogue:

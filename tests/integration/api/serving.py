@@ -26,6 +26,7 @@ from reposync.store.run import Ask, Run
 from reposync.store.status import RunTrigger
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.world import World
 
 READER, OPERATOR = "read-secret-of-tests-1", "operate-secret-of-tests-2"
@@ -57,7 +58,9 @@ async def client_of(served: ApiParts | FastAPI, **options: Any) -> AsyncIterator
     hooks, unlimited = {"response": [advises_requests]}, httpx.Limits(max_connections=None)
     async with (
         serve_http(app, "127.0.0.1", 0) as address,
-        httpx.AsyncClient(base_url=address.url, timeout=60, event_hooks=hooks, limits=unlimited, **options) as client,
+        httpx.AsyncClient(
+            base_url=address.url, timeout=PATIENCE_SECONDS, event_hooks=hooks, limits=unlimited, **options
+        ) as client,
     ):
         yield client
 
@@ -83,7 +86,7 @@ async def status_of(url: httpx.URL, head: str) -> int:
     """Of the answer to a request whose body does not come."""
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(head.encode())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         answer = await reader.readline()
     writer.close()
     return int(answer.split()[1])
@@ -170,7 +173,7 @@ async def _events(answer: httpx.Response) -> AsyncIterator[Event]:
             event.fields[name] = value
 
 
-async def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
     """What `condition` (awaited, where it is to be) gives as soon as that is something."""
     async with asyncio.timeout(seconds):
         while True:

@@ -18,6 +18,7 @@ from reposync.api.routing import BodyLimits, Route
 from reposync.api.server import HttpAddress, serve_http
 from reposync.config.sections import HttpConfig
 from reposync.telemetry.metrics import Metrics
+from tests.fixtures.patience import PATIENCE_SECONDS
 
 
 class SmallRoute(Route):
@@ -89,7 +90,7 @@ async def test_a_body_of_two_lengths_is_refused_and_ends_the_connection(address:
     reader, writer = await asyncio.open_connection(address.host, address.port)
     writer.write(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n")
     writer.write(b"0\r\n\r\nGET /api/echo/smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
-    answers = await asyncio.wait_for(reader.read(), 60)
+    answers = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
     writer.close()
 
     assert answers.startswith(b"HTTP/1.1 400") and b"BAD_REQUEST" in answers

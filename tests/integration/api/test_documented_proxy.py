@@ -16,6 +16,7 @@ import pytest
 from reposync.config.sections import HttpConfig
 from tests.docs.pages import ROOT
 from tests.fixtures.network import Authority
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import until
 from tests.fixtures.showcase import Showcase
 from tests.fixtures.supervised import free_port
@@ -64,7 +65,9 @@ def proxied(tmp_path: Path, showcase: Showcase) -> Iterator[httpx.Client]:
         server = subprocess.Popen([str(NGINX), "-p", str(tmp_path), "-c", "nginx.conf", "-e", "errors"])
         try:
             trusted = ssl.create_default_context(cafile=str(authority.file))
-            with httpx.Client(base_url=f"https://localhost:{port}/reposync", verify=trusted, timeout=60) as client:
+            with httpx.Client(
+                base_url=f"https://localhost:{port}/reposync", verify=trusted, timeout=PATIENCE_SECONDS
+            ) as client:
                 until(lambda: server.poll() is not None or is_up(client))
                 yield client
         finally:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tests.fixtures.folders import quick_folder
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import end_engines, until
 from tests.fixtures.supervised import free_port
 
@@ -45,7 +46,7 @@ def unit(tmp_path: Path) -> Path:
 
 @needs_systemd
 def test_systemd_accepts_the_documented_unit(unit: Path) -> None:
-    done = subprocess.run([str(ANALYZE), "verify", unit], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([str(ANALYZE), "verify", unit], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -53,7 +54,9 @@ def test_systemd_accepts_the_documented_unit(unit: Path) -> None:
 @needs_systemd
 def test_systemd_rates_the_documented_unit_as_the_page_says(unit: Path) -> None:
     command = [str(ANALYZE), "security", "--offline=yes", unit]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "200"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=os.environ | {"COLUMNS": "200"}
+    )
     if "Overall exposure level" not in done.stdout:
         pytest.skip(f"this systemd-analyze cannot rate a file: {done.stderr.strip()}")
 
@@ -92,7 +95,7 @@ def test_the_documented_service_starts_answers_and_stops_in_its_time(unit: Path)
                 env={"REPOSYNC_STATE_DIR": variables["REPOSYNC_STATE_DIR"]},
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=PATIENCE_SECONDS,
             )
             assert typed.returncode == 0, typed.stdout + typed.stderr
             daemon.send_signal(signal.SIGTERM)
@@ -111,7 +114,9 @@ def test_a_mistake_in_the_registry_ends_the_service_with_the_code_that_is_not_re
             "REPOSYNC_CONFIG": os.fspath(folder / "repositories.yaml"),
             "REPOSYNC_STATE_DIR": os.fspath(folder / "state"),
         }
-        done = subprocess.run([PROGRAM, "serve"], env=variables, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [PROGRAM, "serve"], env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        )
 
     assert done.returncode == int(prevented)
     assert "repositories.yaml:2:" in done.stderr
@@ -120,5 +125,5 @@ def test_a_mistake_in_the_registry_ends_the_service_with_the_code_that_is_not_re
 def _is_ready(port: int, daemon: subprocess.Popen[bytes], journal: Path) -> bool:
     assert daemon.poll() is None, journal.read_text()
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=10).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_SECONDS).status_code == 200
     return False

@@ -20,6 +20,7 @@ from reposync.store.notifications import RowWatch
 from reposync.store.run import RUN_KEYS, Ask, Run, RunFigures
 from reposync.store.status import RunTrigger
 from reposync.visible import EVERYTHING, NOTHING
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.world import World
 from tests.integration.api.serving import Event, eventually, following, queued, running, serving
 
@@ -35,7 +36,7 @@ async def said(stream: AsyncIterator[Event], *, status: str) -> Event:
 
 async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client: httpx.AsyncClient):
     run, runs = await queued(world), world.app.runs
-    async with asyncio.timeout(30), following(client, run.id) as stream:
+    async with asyncio.timeout(PATIENCE_SECONDS), following(client, run.id) as stream:
         first = await anext(stream)
         assert (first.name, first.data["status"], first.data["progress"]) == ("progress", "queued", None)
         assert set(first.data) == {*RUN_KEYS, "asked_by", "removal", "brake", "progress"}
@@ -106,7 +107,7 @@ async def test_streams_end_with_a_hint_when_the_server_does(world: World):
             # To a regular end: a stream that was cut off would raise here.
             return told + [event async for event in stream]
 
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:
         async with serving(world.app) as inner:
             client.base_url = inner.base_url
             watching = asyncio.create_task(watch(client))

@@ -7,6 +7,7 @@ import asyncio
 import httpx
 
 from reposync.store.status import RunStatus
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.integration.api.rest import API, Rest
 from tests.integration.api.serving import description
 
@@ -53,7 +54,7 @@ def _shared(answer: httpx.Response) -> dict[str, str]:
 async def test_head_of_what_goes_on_for_an_hour_ends_at_once(rest: Rest) -> None:
     run = await rest.run("payments")
 
-    answer = await asyncio.wait_for(rest.client.head(f"{API}/runs/{run.id}/events"), 30)
+    answer = await asyncio.wait_for(rest.client.head(f"{API}/runs/{run.id}/events"), PATIENCE_SECONDS)
 
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-type"].startswith("text/event-stream")

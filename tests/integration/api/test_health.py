@@ -19,6 +19,7 @@ from tests.fixtures.applied import apply_again
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
@@ -52,13 +53,13 @@ class Watched:
 
     async def overall(self) -> tuple[int, str]:
         """As soon as every part was checked once."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (answer := await self.client.get("/readyz")).json()["status"] == "starting":
                 await asyncio.sleep(0.01)
         return answer.status_code, answer.json()["status"]
 
     async def _until(self, look: Callable[[], Any], holds: Callable[[dict[str, Any]], bool]) -> Any:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 self.seen = (await self.client.get("/readyz")).json()
                 if (found := look()) is not None and holds(found):

@@ -20,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from reposync.api.auth import Access
 from reposync.search.answers import tokens
 from tests.fixtures.canaries import PROVIDERS
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.world import World
 from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, server, serving
 
@@ -33,7 +34,7 @@ ERAS = pytest.mark.parametrize("era", ["2026-07-28", "legacy"])
 @contextlib.asynccontextmanager
 async def agent(url: str, era: str = "auto", **headers: str) -> AsyncIterator[Client]:
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        httpx2.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS) as http,
         Client(streamable_http_client(f"{url}/mcp", http_client=http), mode=era) as client,
     ):
         yield client

@@ -22,13 +22,14 @@ from reposync.app.application import Application
 from reposync.errors import Starting, StoreUnavailable
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import FILES, REPOSITORIES
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.showcase import HOSTILE, LIVE, MAX_ATTEMPTS, PAUSED, WORKER, Showcase
 
 OPERATOR, READER = "operate-4f9a0c6b2d8e", "readonly-7b1c5e9d3a20"
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 # Made once: it takes longer than a page does.
 NO_TLS = ssl.create_default_context()
-ask = partial(httpx.request, verify=NO_TLS, timeout=20)
+ask = partial(httpx.request, verify=NO_TLS, timeout=PATIENCE_SECONDS)
 
 
 def failing(app: FastAPI) -> None:
@@ -60,7 +61,7 @@ def starting() -> Application:
 
 @contextlib.contextmanager
 def logged_in(url: str, token: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, headers=BROWSER, verify=NO_TLS, timeout=20) as client:
+    with httpx.Client(base_url=url, headers=BROWSER, verify=NO_TLS, timeout=PATIENCE_SECONDS) as client:
         answer = client.post("/login", data={"token": token})
         assert answer.headers["location"] == "/"
         yield client

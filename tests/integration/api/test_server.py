@@ -15,6 +15,7 @@ from fastapi.responses import StreamingResponse
 from reposync.api.app import create_app
 from reposync.api.server import Connection, HttpAddress, HttpLimits, check_exposure, serve_http
 from reposync.errors import ConfigError, UsageError
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.integration.api.conftest import Daemon
 
 QUICK_END = HttpLimits(grace_seconds=0.05)
@@ -40,14 +41,14 @@ async def connected(address: HttpAddress) -> AsyncIterator[tuple[asyncio.StreamR
 
 async def asks(address: HttpAddress, path: str) -> httpx.Response:
     """Over a connection of its own."""
-    async with httpx.AsyncClient(base_url=address.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=address.url, timeout=PATIENCE_SECONDS) as client:
         return await client.get(path)
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
     """Until the server closes the connection, however it does."""
     try:
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
     except ConnectionError:
         return b""
 
@@ -57,7 +58,7 @@ async def test_port_0_takes_a_free_port_of_the_address(app: FastAPI) -> None:
         serve_http(app, "127.0.0.1", 0) as first,
         serve_http(app, "localhost", 0) as second,
         serve_http(app, "0.0.0.0", 0) as every,
-        httpx.AsyncClient(timeout=60) as client,
+        httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client,
     ):
         assert first.port != second.port
         assert first.url == f"http://127.0.0.1:{first.port}"
@@ -72,7 +73,7 @@ async def test_ipv6_where_the_machine_has_it(app: FastAPI) -> None:
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("this machine has no IPv6")
-    async with serve_http(app, "::", 0) as address, httpx.AsyncClient(timeout=60) as client:
+    async with serve_http(app, "::", 0) as address, httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:
         assert (await client.get(f"http://[::1]:{address.port}/healthz")).status_code == 200
         assert (await client.get(f"http://127.0.0.1:{address.port}/healthz")).status_code == 200
         assert address.url == f"http://[::]:{address.port}"
@@ -161,7 +162,7 @@ async def test_no_open_connection_holds_up_the_end(
         with socket.create_connection((address.host, address.port)) as idle:
             idle.sendall(request_bytes)
             assert (await asks(address, "/healthz")).status_code == 200
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await stack.aclose()
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -176,7 +177,7 @@ async def test_an_answer_under_way_is_finished_when_the_daemon_ends(app: FastAPI
         await go_on.wait()
         return "done"
 
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:
         async with serve_http(app, "127.0.0.1", 0) as address:
             request = asyncio.create_task(client.get(f"{address.url}/slow"))
             await asked.wait()
@@ -260,7 +261,7 @@ async def test_with_every_connection_busy_probes_are_answered_and_the_reserve_ca
 
 async def test_a_client_that_is_refused_before_its_body_came_in_still_reads_why(app: FastAPI) -> None:
     def sends(path: str, headers: dict[str, str]) -> int:
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=120)
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=PATIENCE_SECONDS)
         with contextlib.closing(connection):
             connection.request("POST", path, body=b"x" * 26_000_000, headers=headers)
             return connection.getresponse().status
@@ -281,7 +282,7 @@ async def test_what_comes_after_the_last_answer_is_taken_within_limits(app: Fast
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 404")
         with pytest.raises(ConnectionError):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while True:
                     writer.write(b"x")
                     await writer.drain()
@@ -329,7 +330,7 @@ async def test_an_invalid_body_closes_only_its_connection(
         assert (b"400 Bad Request" in answer) == (path == "/wait")
         go_on.set()
         assert (await asks(address, "/healthz")).status_code == 200
-        assert path == "/stream" or await asyncio.wait_for(done.wait(), 20)
+        assert path == "/stream" or await asyncio.wait_for(done.wait(), PATIENCE_SECONDS)
 
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import Pod, until
 from tests.integration.api.serving import code
 
@@ -25,7 +26,7 @@ def test_a_daemon_reports_starting_and_then_its_missing_database(tmp_path: Path)
         taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]
         waiting = pod(tmp_path, REPOSYNC_DATABASE_URL=f"postgresql://reposync@127.0.0.1:{port}/reposync")
-        with waiting as started, httpx.Client(base_url=str(started.url), timeout=60) as client:
+        with waiting as started, httpx.Client(base_url=str(started.url), timeout=PATIENCE_SECONDS) as client:
             answers: list[httpx.Response] = []
 
             def has_asked() -> bool:

@@ -17,6 +17,7 @@ from reposync.api.auth import Access
 from reposync.api.server import HttpAddress, HttpLimits, serve_http
 from reposync.config.sections import HttpConfig
 from reposync.operations.core import Rule
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.integration.api.conftest import Daemon
 from tests.integration.api.serving import READER, TOKENS, bearer, eventually
 
@@ -66,7 +67,7 @@ def is_open(stranger: socket.socket) -> bool:
 
 
 async def status(address: HttpAddress, path: str) -> int:
-    async with httpx.AsyncClient(base_url=address.url, timeout=60, headers=bearer(READER)) as client:
+    async with httpx.AsyncClient(base_url=address.url, timeout=PATIENCE_SECONDS, headers=bearer(READER)) as client:
         return (await client.get(path)).status_code
 
 
@@ -102,7 +103,7 @@ async def test_a_login_form_must_arrive_within_three_seconds(daemon: Daemon) -> 
     async with serving(daemon) as address:
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(SLOW)
-        answer = await asyncio.wait_for(reader.read(), 60)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
         writer.close()
 
     assert answer.startswith(b"HTTP/1.1 408")

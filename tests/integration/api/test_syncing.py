@@ -14,6 +14,7 @@ from reposync.store.database import POOL
 from reposync.store.run import IN_ADVANCE
 from reposync.store.status import RunStatus
 from tests.fixtures.databases import database_kind  # noqa: F401
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.integration.api.rest import API, Rest
 from tests.integration.api.serving import parts_of
 
@@ -97,7 +98,7 @@ async def test_waiting_ends_when_the_client_disconnects(rest: Rest) -> None:
 
 
 async def test_a_pod_that_shuts_down_responds_to_waiting_clients_with_the_queued_run(rest: Rest) -> None:
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:
         async with serve_http(create_app(parts_of(rest.app)), "127.0.0.1", 0) as address:
             waiting = asyncio.create_task(client.post(f"{address.url}{API}{SYNC}?wait=300"))
             while not await rest.history.runs():

@@ -14,6 +14,7 @@ from reposync.app.commit_wait import SearchableCommits
 from reposync.store import notifications
 from reposync.store.tables import REPOSITORIES
 from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.world import World
 from tests.integration.api.serving import OPERATOR, READER, TOKENS, bearer, code, eventually, serving
 
@@ -115,7 +116,7 @@ async def test_waiting_clients_are_limited_and_end_with_the_server(world: World)
     world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
     later = world.repository.commit({"b.py": b"y = 2\n"})
-    async with httpx.AsyncClient(timeout=60) as outside:
+    async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as outside:
         async with serving(world.app) as client:
             outside.base_url = client.base_url
             waiting = asyncio.create_task(asks(outside, later, 300))
@@ -139,7 +140,9 @@ async def test_a_token_takes_no_more_than_its_share_of_the_waits(world: World, m
     later = world.repository.commit({"b.py": b"y = 2\n"})
     async with serving(world.app, *TOKENS) as client:
         client.headers = bearer(READER)
-        async with httpx.AsyncClient(base_url=client.base_url, timeout=60, headers=bearer(READER)) as greedy:
+        async with httpx.AsyncClient(
+            base_url=client.base_url, timeout=PATIENCE_SECONDS, headers=bearer(READER)
+        ) as greedy:
             holding = [asyncio.create_task(asks(greedy, later, 300)) for _ in range(2)]
 
             async def is_refused() -> bool:

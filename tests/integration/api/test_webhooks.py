@@ -33,6 +33,7 @@ from tests.fixtures.applied import apply_again
 from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
 from tests.fixtures.gitlab_server.state import Hook
 from tests.fixtures.gitlab_server.webhooks import sign
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.versions import publish_commit
 from tests.integration.api.rest import opened
@@ -372,7 +373,9 @@ async def test_a_sender_of_25_mb_that_is_refused_reads_why(site: Site) -> None:
 
     def sends(token: str) -> int:
         address = site.client.base_url
-        with contextlib.closing(http.client.HTTPConnection(address.host, address.port, timeout=120)) as client:
+        with contextlib.closing(
+            http.client.HTTPConnection(address.host, address.port, timeout=PATIENCE_SECONDS)
+        ) as client:
             headers = {"X-Gitlab-Event": "Push Hook", "X-Gitlab-Token": token}
             client.request("POST", webhooks.PATH, body=b" " * 26_500_000, headers=headers)
             return client.getresponse().status
@@ -484,7 +487,7 @@ async def test_a_push_that_waits_longer_than_gitlab_is_queued_nevertheless(site:
                     timeout=httpx.Timeout(20, read=0.5),
                 )
             assert await site.runs() == []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not await site.runs():
                 await asyncio.sleep(0.01)
 
@@ -495,7 +498,7 @@ async def test_a_push_that_still_waits_for_the_database_ends_with_the_server(sit
             process = await other.enter_async_context(await Database.open(site.app.configuration.settings.database_url))
             await other.enter_async_context(process.write())
             waiting = asyncio.create_task(site.posts())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while not [each for each in asyncio.all_tasks() if "RequestResponseCycle" in repr(each.get_coro())]:
                     await asyncio.sleep(0.01)
         with contextlib.suppress(httpx.HTTPError):

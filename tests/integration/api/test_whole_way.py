@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 
@@ -22,7 +23,7 @@ def test_a_repository_is_registered_synced_paused_and_removed_over_http(tmp_path
     home.mkdir()
     (home / "repositories.yaml").write_text(REGISTRY)
 
-    with Pod("laptop", home) as pod, httpx.Client(base_url=f"{pod.url}/api/v1", timeout=60) as client:
+    with Pod("laptop", home) as pod, httpx.Client(base_url=f"{pod.url}/api/v1", timeout=PATIENCE_SECONDS) as client:
         until(lambda: client.get("/repositories").status_code == 200, details=pod.log_tail)
         definition = {"name": "team/app", "path": str(repository.path), "schedule": "yearly"}
         assert client.post("/repositories", json=definition).status_code == 201

@@ -20,6 +20,7 @@ from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.integration.api.serving import eventually
@@ -27,7 +28,6 @@ from tests.integration.sync.conftest import embeddings, qdrant  # noqa: F401
 
 pytestmark = pytest.mark.full
 
-LONG_SECONDS = 120.0
 REGISTRY = """
 embedding: {{provider: openai, url: "{url}", model: test/words, dimensions: 64}}
 repositories:
@@ -77,7 +77,7 @@ async def serving(settings: Settings, metrics: Metrics, health: Health) -> Async
             assert not running.done(), "it goes on"
         finally:
             daemon.stop()
-            async with asyncio.timeout(LONG_SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await running
 
 
@@ -101,17 +101,17 @@ async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_wi
             return Catalog.of_row(self, row)
 
     async with serving(configured, Metrics(version="1"), Health()) as daemon:
-        await eventually(lambda: completed(daemon), LONG_SECONDS)  # it has adopted the registry
+        await eventually(lambda: completed(daemon))  # it has adopted the registry
         app = daemon.app
         assert app is not None
         app.catalog = FlawedCatalog(app.configuration.registry, app.repositories, {})
-        await eventually(failed.is_set, LONG_SECONDS)
+        await eventually(failed.is_set)
         before = await completed(daemon)
 
         async def goes_on() -> bool:
             return await completed(daemon) > before
 
-        await eventually(goes_on, LONG_SECONDS)
+        await eventually(goes_on)
         runs = await app.history.runs("app", limit=1_000)
         outcomes = [
             (each.outcome, each.error_code) for run in runs for each in (await app.history.get(run.id)).all_attempts
@@ -136,10 +136,10 @@ async def test_a_task_that_a_defect_ends_is_said_and_started_again(
         async def goes_on() -> bool:
             return await completed(daemon) >= before + 2
 
-        await eventually(lambda: not metrics.left and said(), LONG_SECONDS)
+        await eventually(lambda: not metrics.left and said())
         assert said().startswith("degraded: It ended by a defect and is started again: TypeError; the log has the ")
         assert health.snapshot().status == "degraded"
         assert f"a defect in {method}" in caplog.text
         assert said().split()[-1].rstrip(".") in caplog.text
         before = await completed(daemon)
-        await eventually(goes_on, LONG_SECONDS)
+        await eventually(goes_on)

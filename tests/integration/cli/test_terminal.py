@@ -15,6 +15,7 @@ import pytest
 
 from reposync.cli.progress import open_display
 from reposync.sync.progress import RunProgress
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import until
 from tests.integration.cli.conftest import Types
 
@@ -114,7 +115,7 @@ def test_a_hangup_does_not_end_a_daemon_that_is_starting(types: Types, tmp_path:
             serve.send_signal(signal.SIGHUP)
             os.write(opened[0], b"nonsense: 1\n")
             os.close(opened[0])
-            _, err = serve.communicate(timeout=60)
+            _, err = serve.communicate(timeout=PATIENCE_SECONDS)
         finally:
             serve.kill()
 

@@ -15,6 +15,7 @@ from reposync.app.verification import Verification
 from reposync.store.run import Run
 from reposync.sync.progress import RunProgress
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.qdrant_nodes import QdrantCluster, QdrantNode, qdrant_program
 from tests.fixtures.qdrant_targets import CLUSTER, SERVER, Target, collections
 from tests.fixtures.repositories import GitRepository
@@ -139,7 +140,7 @@ async def points_by(world: World, url: str) -> dict[str, Counter[tuple[object, .
     """Repository -> its chunks, as this node reads them."""
     found: dict[str, Counter[tuple[object, ...]]] = {"project": Counter(), "fresh": Counter()}
     offset = None
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS) as client:
         while True:
             body = {"limit": 1000, "offset": offset, "with_payload": True}
             answer = await client.post(f"/collections/{world.collection}/points/scroll", json=body)

@@ -7,6 +7,7 @@ from collections.abc import Generator
 import httpx
 import pytest
 
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.qdrant_balancer import RoundRobin
 from tests.fixtures.qdrant_nodes import QdrantCluster
 from tests.fixtures.world import World
@@ -109,7 +110,7 @@ async def test_a_shard_that_gets_another_place_during_a_sync_takes_all_points_al
 ) -> None:
     async def hand_over() -> None:
         path = f"/collections/{await world.physical()}/cluster"
-        async with httpx.AsyncClient(base_url=cluster.urls[0], timeout=60) as client:
+        async with httpx.AsyncClient(base_url=cluster.urls[0], timeout=PATIENCE_SECONDS) as client:
             nodes = [(await client.get(f"{each}/cluster")).json()["result"]["peer_id"] for each in cluster.urls]
             shards = (await client.get(path)).json()["result"]
             shard = shards["local_shards"][0]["shard_id"]

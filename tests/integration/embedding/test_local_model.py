@@ -23,6 +23,7 @@ from reposync.embedding.local_model import Model, graph_file, load_model
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import FORMER_LOCAL_MODEL, former_config
 from reposync.errors import EmbeddingError
+from tests.fixtures.patience import PATIENCE_SECONDS
 
 READ_JSON = "import json\n\ndef load_settings(path):\n    with open(path) as file:\n        return json.load(file)\n"
 GRAPHS = Path(local_model.__file__).parent / "minilm"
@@ -92,7 +93,7 @@ async def test_a_cancelled_query_ends_when_its_thread_does(embedder: Embedder) -
         assert not done
     finally:
         go_on.set()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(asyncio.CancelledError):
             await asking
 

@@ -11,9 +11,8 @@ from reposync.config.sections import DaemonConfig
 from reposync.scheduling import CronScheduler
 from reposync.store.ticks import TickOutcome
 from tests.fixtures.clocks import DatabaseTime, database_time  # noqa: F401
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.integration.store.conftest import Store
-
-PATIENCE_SECONDS = 120.0
 
 
 async def ticked(store: Store) -> datetime:

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.repositories import Executable, GitRepository, Submodule, Symlink
 from tests.integration.sources.conftest import PATH, TOKEN, Site
 
@@ -15,7 +16,7 @@ def test_python_gitlab_reads_what_the_repository_holds(site: Site) -> None:
     site.repository.commit(
         {"bin/run": Executable(b"#!/bin/sh\n"), "link": Symlink("/x"), "library": Submodule("1" * 40)}
     )
-    with gitlab.Gitlab(site.server.url, oauth_token=TOKEN, timeout=30) as connection:
+    with gitlab.Gitlab(site.server.url, oauth_token=TOKEN, timeout=PATIENCE_SECONDS) as connection:
         project = connection.projects.get(PATH)
         rows = list(project.repository_tree(recursive=True, iterator=True, per_page=2, pagination="keyset"))
         head = project.commits.get("HEAD").id

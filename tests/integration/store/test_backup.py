@@ -14,6 +14,7 @@ from reposync.errors import StoreUnavailable, UsageError
 from reposync.store.database import Database
 from reposync.store.schema import HEAD
 from reposync.store.sqlite import back_up
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.integration.store.conftest import Store
 
 
@@ -41,7 +42,7 @@ async def test_a_copy_holds_what_was_committed_and_nothing_of_what_was_not(
     run = await store.queued("payments")
     async with store.database.write() as connection:
         await connection.execute(text("UPDATE sync_runs SET worker = 'not committed'"))
-        made = await asyncio.wait_for(back_up(SqliteAddress(path), target), 30)
+        made = await asyncio.wait_for(back_up(SqliteAddress(path), target), PATIENCE_SECONDS)
 
     assert (made.path, made.revision, made.size_bytes) == (target, HEAD, target.stat().st_size)
     assert target.stat().st_mode & 0o777 == 0o600, "it holds addresses of repositories"

@@ -22,6 +22,7 @@ from reposync.store.run import Ask
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from tests.fixtures.databases import STRANGER, PostgresqlDatabases
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.supervised import free_port
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.store.conftest import ON_POSTGRESQL, Store
@@ -248,7 +249,6 @@ async def test_a_cancelled_task_leaves_the_database_usable(store: Store) -> None
 
 # Nobody waits for so long: a wait that ends has a different reason.
 FOR_EVER_SECONDS = 3_600.0
-LIMIT_SECONDS = 120.0
 
 
 async def _count(database: Database) -> int:
@@ -279,14 +279,14 @@ async def test_a_write_that_waits_for_the_lock_ends_when_it_is_cancelled_while_t
                     await _count(database)
                 waiting.cancel()
                 behind.cancel()
-                async with asyncio.timeout(LIMIT_SECONDS):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     results = await asyncio.gather(waiting, behind, return_exceptions=True)
                 assert [type(each) for each in results] == [asyncio.CancelledError] * 2
                 assert other.in_transaction
             later = asyncio.create_task(_note(database, "later"))
             await _count(database)
             other.execute("COMMIT")
-            async with asyncio.timeout(LIMIT_SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await later
         finally:
             other.close()

@@ -11,13 +11,13 @@ from sqlalchemy import text
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from tests.fixtures.databases import REPLICATED, PostgresqlServer, started_postgresql
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.full
 
 READ_ONLY = "ALTER SYSTEM SET default_transaction_read_only = on"
 RELOAD = "SELECT pg_reload_conf()"
-LONG_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def standby(primary: PostgresqlServer, database: Database) -> Generator[Postgres
 
 async def refused(database: Database) -> str:
     """The sentence, as soon as it is known to be read-only; connections may break before."""
-    async with asyncio.timeout(LONG_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
                 await database.ping()
@@ -54,7 +54,7 @@ async def refused(database: Database) -> str:
 
 async def well(database: Database) -> None:
     """As soon as it can be written to."""
-    async with asyncio.timeout(LONG_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
                 return await write(database)

@@ -15,10 +15,10 @@ from reposync.store.endings import STOPPING, Block, Fail, Finish
 from reposync.store.notifications import listen
 from reposync.store.run import Ask, RunFigures
 from reposync.store.status import RunTrigger
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.integration.store.conftest import ON_POSTGRESQL, TICK, Store
 
 # Never waited for: long enough that a wait which ended was woken.
-LONG_SECONDS = 60.0
 
 LISTENERS = """
     SELECT pid FROM pg_stat_activity
@@ -98,7 +98,7 @@ async def test_what_was_rolled_back_is_not_announced(store: Store, open_database
     news, elsewhere = News(store.database), News(other)
     async with listening(elsewhere):
         if other.is_postgresql:
-            assert await elsewhere.wait(LONG_SECONDS), "what may have been announced before it listened"
+            assert await elsewhere.wait(PATIENCE_SECONDS), "what may have been announced before it listened"
         await elsewhere.quiet()
 
         with pytest.raises(ZeroDivisionError):
@@ -109,9 +109,9 @@ async def test_what_was_rolled_back_is_not_announced(store: Store, open_database
 
         async with store.database.write() as connection:
             await connection.announce()
-        assert await news.wait(LONG_SECONDS), "the next transaction announces only what is its own"
+        assert await news.wait(PATIENCE_SECONDS), "the next transaction announces only what is its own"
         if other.is_postgresql:
-            assert await elsewhere.wait(LONG_SECONDS)
+            assert await elsewhere.wait(PATIENCE_SECONDS)
             assert await heard_of_nothing(elsewhere)
 
 
@@ -146,12 +146,12 @@ async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(
         assert await store.database.scalar(text(f"SELECT pg_terminate_backend({first}, 5000)"))
         await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))  # while nobody listens
 
-        assert await news.wait(LONG_SECONDS)
+        assert await news.wait(PATIENCE_SECONDS)
         assert await listener(store.database) != first
         await news.quiet()
         await store.runs.cancel((await store.history.runs())[0].id)
         await news.quiet()
         await store.runs.enqueue("payments", Ask(RunTrigger.HTTP))
-        assert await news.wait(LONG_SECONDS), "it listens as before"
+        assert await news.wait(PATIENCE_SECONDS), "it listens as before"
     while await store.database.scalars(text(LISTENERS)):  # a listener that is cancelled leaves no connection
         await asyncio.sleep(0.01)

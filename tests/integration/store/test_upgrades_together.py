@@ -22,13 +22,13 @@ from reposync.store.database import Database
 from reposync.store.schema import HEAD, MIGRATION_LOCK
 from tests.fixtures import pods
 from tests.fixtures.databases import PostgresqlDatabases
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.pods import Pod
 from tests.fixtures.released_schemas import RELEASED, execute, make, rows
 from tests.integration.store.test_migrations import GONE
 
 pytestmark = pytest.mark.full
 
-PATIENCE_SECONDS = 60.0
 MANY_RUNS = 100_000
 MIGRATES = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
 

@@ -8,6 +8,7 @@ from reposync.store.endings import Finish
 from reposync.store.repository import Registration
 from reposync.store.run import Ask
 from reposync.store.status import RunTrigger
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.world import World
 
 LEASE_SECONDS = 0.03
@@ -24,7 +25,7 @@ async def test_the_run_of_a_killed_worker_comes_first_at_whichever_moment_its_le
         assert await app.runs.claim("killed:1:a", LEASE_SECONDS, run_id=abandoned.id)
         queued, _ = await app.runs.enqueue("app", Ask(RunTrigger.COMMAND))
         for run in (abandoned, queued):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while (claimed := await app.claim(row.id)) is None:
                     pass
             assert claimed.id == run.id

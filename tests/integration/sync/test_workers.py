@@ -21,6 +21,7 @@ from reposync.store.run import Run
 from reposync.sync.content_pool import ContentPool, RunContent
 from reposync.sync.prepare import ContentSettings, RawFile
 from tests.fixtures.canaries import PROVIDERS
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.full
@@ -109,7 +110,7 @@ async def test_the_worker_of_a_cancelled_run_ends_in_the_middle_of_a_file(world:
     run.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await run
-    _, alive = await asyncio.to_thread(psutil.wait_procs, [worker], timeout=30)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, [worker], timeout=PATIENCE_SECONDS)
     assert alive == []
 
 
@@ -253,5 +254,5 @@ def test_a_worker_ends_with_its_killed_parent(tmp_path):
     children = psutil.Process(parent.pid).children()
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     assert alive == []

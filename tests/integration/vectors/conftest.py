@@ -15,6 +15,7 @@ from reposync.vectors.port import IndexSettings
 from tests.fixtures.contract import ContractTransport
 from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.qdrant_targets import ENGINE, Target, collections, parametrize, real_target
 
 
@@ -84,7 +85,7 @@ async def client(settings: IndexSettings) -> AsyncGenerator[AsyncQdrantClient, N
     """A different program on the same Qdrant."""
     way = EmbeddedTransport(EmbeddedEngine(settings.state_dir)) if settings.is_embedded else None
     url = settings.qdrant.url or "http://engine"
-    client = AsyncQdrantClient(url=url, port=None, check_compatibility=False, transport=way, timeout=60)
+    client = AsyncQdrantClient(url=url, port=None, check_compatibility=False, transport=way, timeout=PATIENCE_SECONDS)
     yield client
     await client.close()
 

@@ -12,6 +12,7 @@ from reposync.app.limits import ConcurrencyLimit
 from reposync.errors import SearchBusy, SearchTimeout
 from reposync.supervision import in_thread
 from reposync.vectors.port import SearchHit
+from tests.fixtures.patience import PATIENCE_SECONDS
 
 
 class Model:
@@ -45,7 +46,7 @@ async def test_a_search_that_was_given_up_keeps_its_place_until_its_thread_is_do
     try:
         given_up = await asyncio.gather(*(limit.search(model.search) for _ in range(5)), return_exceptions=True)
         assert [type(each) for each in given_up] == [SearchTimeout] * 5
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while model.began < 2:
                 await asyncio.sleep(0.01)
         # Those that only waited have left; the two at work are still there.

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.patience import PATIENCE_SECONDS
+
 HEAVY = (
     "apscheduler", "dulwich", "fastapi", "gitlab", "httpx", "langchain_text_splitters", "numpy", "onnxruntime",
     "pydantic", "qdrant_client", "redis", "requests", "rich", "ruamel", "sqlalchemy", "sqlmodel", "starlette",
@@ -35,7 +37,7 @@ def heavy_modules(folder: Path, *arguments: str, **environ: str) -> set[str]:
     environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **environ}
     done = subprocess.run(
         [sys.executable, "-c", script, json.dumps(arguments)],
-        env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     return set(json.loads(done.stderr.splitlines()[-1]))
 
@@ -76,7 +78,7 @@ def test_a_sync_without_changes_imports_nothing_that_embeds_or_changes_the_index
     done = subprocess.run(
         [sys.executable, "-c", f"{lines}\nimport sys\nprint(*sys.modules)"],
         env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True,
     )  # fmt: skip
 
     heavy = {"langchain_text_splitters", "numpy", "onnxruntime", "qdrant_client", "tokenizers"}

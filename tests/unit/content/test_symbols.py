@@ -19,6 +19,7 @@ from reposync.content.symbols import (
     definitions,
     symbols_of_chunks,
 )
+from tests.fixtures.patience import PATIENCE_SECONDS
 
 # Language -> a sample, and its definitions as `kind name first-last`.
 SAMPLES = {
@@ -615,5 +616,5 @@ def test_no_text_is_an_error_and_every_line_is_within_the_chunk(text, language, 
 def test_a_sync_without_change_a_search_and_the_history_import_no_parser():
     program = "import sys, reposync.sync.sync_run, reposync.search.searching, reposync.api.app; "
     program += "print([each for each in sys.modules if each.startswith('tree_sitter')])"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ended.stdout == "[]\n", ended.stderr

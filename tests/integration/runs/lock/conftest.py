@@ -23,10 +23,9 @@ from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.run import Run
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.patience import PATIENCE_SECONDS
 from tests.fixtures.redis_server import redis_server, redis_url  # noqa: F401
 from tests.integration.store.conftest import Store
-
-PATIENCE_SECONDS = 20.0
 
 
 class Log(Store):
