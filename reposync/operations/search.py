@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from reposync.errors import UsageError
 from reposync.operations.core import Actor, Arguments, Rule, operation, ruled
 from reposync.operations.fields import (
     MAX_PATH_CHARS,
@@ -253,6 +254,9 @@ async def _grepped_passages(app: Application, asked: Grep, *, keeps_chunks: bool
     from reposync.search import grep, usages
     from reposync.supervision import in_thread
 
+    if asked.kind and asked.ignore_case:
+        remedy = "Do not ask to ignore case, or grep for the name as a pattern."
+        raise UsageError("Calls are found by their name as it is written.", remedy=remedy)
     options = asked.model_dump(include={"language"} if asked.kind else {"language", "fixed", "ignore_case"})
     options |= {"repositories": asked.repository, "path_glob": asked.path, "limit": asked.most}
     find: Any = usages.searched if asked.kind else grep.searched

@@ -171,6 +171,7 @@ def test_what_is_not_possible_has_an_error_and_a_daemon_changes_nothing(indexed:
         (("cat", "app", "sessions.py", "--lines", "a-b"), 2, "neither START-END"),
         (("grep", "foo("), 2, "missing ): foo(, at character 1"),
         (("grep", "foo", "--repository", "ap"), 3, "ap"),
+        (("grep", "-i", "remove", "--kind", "call"), 2, "by their name as it is written"),
     ]
 
     def answers() -> list[object]:

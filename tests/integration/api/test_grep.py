@@ -99,6 +99,7 @@ async def test_calls_of_a_name_are_found_by_a_grep_and_by_a_search_alike(client:
     ("path", "query", "said"),
     [
         ("/grep", {"q": "a b", "kind": "call"}, "not the name of what is called"),
+        ("/grep", {"q": "remove", "kind": "call", "ignore_case": "true"}, "as it is written"),
         ("/search", {"q": "usages:remove sessions"}, "for words or for the calls of a name"),
         ("/search", {"q": "usages:remove symbol:x"}, "for words or for the calls of a name"),
         ("/search", {"q": "usages:remove usages:add"}, "one `usages`"),
