@@ -4,7 +4,7 @@ python -m benchmarks.replay --repositories DIR [--half development|held-back] [-
     [--provider none|static|local] [--state DIR] [--newest] [--json FILE] [--compare FILE]
 
 Runs `reposync eval --from-history NAME --replay`: each question is asked of the index of a state before its commit, and
-the rules that choose questions are the product's: commits before 096e8127 counted changelogs among the answers, and so
+the rules that choose questions are the product's: commits before cc332d9f counted changelogs among the answers, and so
 do the figures that were published before. `--repositories` holds git repositories as `OWNER/NAME`; one that is
 missing, or lacks the pinned commit, is left out and named, and `--newest` takes its HEAD instead. The state is kept in
 `--state`. Settings are chosen on the development half; the held-back half is only reported. `--json` keeps the

@@ -24,6 +24,7 @@ from reposync.store.run import RunCount as RunCount
 from reposync.store.run import RunMark as RunMark
 from reposync.store.status import ACTIVE
 from reposync.store.tables import SecretFinding
+from reposync.supervision import together
 from reposync.sync.progress import MANY_HIDDEN
 
 if TYPE_CHECKING:
@@ -105,10 +106,9 @@ async def all_repositories(app: Application, actor: Actor, asked: Choices) -> Al
     named = {choice: shown_names.intersection(names) for choice, names in choices.items()}
     chosen = sorted((_rank(name, attention, running), name) for name in named[asked.choice])
     skipped, page, next_cursor = _page(chosen, asked)
-    found = await overviews(app.repositories, app.manifests, app.history, page) if page else []
-    items = sorted(found, key=lambda item: (_rank(item.name, attention, running), item.name))
-    of_interest = [item.last_run for item in items if item.last_run and item.last_status in _BAD | {RunStatus.RUNNING}]
-    runs = await app.history.by_ids(of_interest)
+    # The day is one long query, the items are many short ones.
+    (items, runs, strips), day = await together(_items(app, page), _last_day(app, standing))
+    items.sort(key=lambda item: (_rank(item.name, attention, running), item.name))
     return AllRepositories(
         items=items,
         skipped=skipped,
@@ -116,11 +116,24 @@ async def all_repositories(app: Application, actor: Actor, asked: Choices) -> Al
         counts={choice: len(names) for choice, names in named.items()},
         failed=len(standing.with_latest(RunStatus.FAILED)),
         attention=attention,
-        runs={run.id: shown(app.history, run) for run in runs.values()},
-        strips=await app.history.strips([item.id for item in items]) if items else {},
+        runs=runs,
+        strips=strips,
         changes=[change for change in collection_changes(app, versions) if change.is_under_way],
-        day=await _last_day(app, standing) if states else None,
+        day=day,
     )
+
+
+async def _items(
+    app: Application, names: Collection[str]
+) -> tuple[list[Overview], dict[str, Run], Mapping[str, Sequence[RunMark]]]:
+    """These repositories, and `runs` and `strips` of `AllRepositories`."""
+    if not names:
+        return [], {}, {}
+    items = await overviews(app.repositories, app.manifests, app.history, names)
+    of_interest = [item.last_run for item in items if item.last_run and item.last_status in _BAD | {RunStatus.RUNNING}]
+    runs = await app.history.by_ids(of_interest)
+    strips = await app.history.strips([item.id for item in items])
+    return items, {run.id: shown(app.history, run) for run in runs.values()}, strips
 
 
 def _rank(name: str, attention: Collection[str], running: Collection[str]) -> int:
@@ -144,7 +157,9 @@ def first_hour(now: datetime) -> datetime:
     return now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
 
 
-async def _last_day(app: Application, standing: Standing) -> Day:
+async def _last_day(app: Application, standing: Standing) -> Day | None:
+    if not standing.states:
+        return None
     queue, hours = await app.history.queue(), await app.history.by_hour(first_hour(standing.now))
     ended = [count for count in hours if count.is_final]
     synced = [state.last_sync_at for state in standing.states if state.last_sync_at is not None]

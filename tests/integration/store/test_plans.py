@@ -20,7 +20,7 @@ from reposync.store.run import EVERY_RUN, Ask
 from reposync.store.run_queries import count_by_status, equal_errors
 from reposync.store.status import WAITING, RunStatus, RunTrigger
 from tests.fixtures.released_schemas import RELEASED, make_tables
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_POSTGRESQL, Store
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -57,6 +57,7 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "finish": (lambda store: store.ended(), {BY_REPOSITORY, OVER, BY_ID, RUNNING, WAITING_IN_ORDER, ACTIVE}),
     "interrupt": (interrupted, {BY_REPOSITORY, BY_ID}),
     "latest runs": (lambda store: store.history.latest(), {OF_REPOSITORY, BY_ID}),
+    "strips": (lambda store: store.history.strips(["1", "2"]), {OF_REPOSITORY}),
     "purge": (lambda store: store.history.purge(NOW + timedelta(days=999)), {NEWEST, OF_REPOSITORY, BY_ID}),
     "get": (lambda store: looked_up(store, "0"), {BY_ID}),
     "counts": (lambda store: count_by_status(store.database, EVERY_RUN), {EVENTFUL, IDLE}),
@@ -153,6 +154,54 @@ async def test_a_page_far_back_before_a_moment_begins_at_its_cursor(
 
     assert steps != []
     assert all("(queued_at,id)<(?,?)" in step for step in steps if "newest" in step), steps
+
+
+COPIES = """
+INSERT INTO sync_runs SELECT (
+    jsonb_populate_record(
+        run, jsonb_build_object('id', run.repository || n, 'queued_at', run.queued_at - n * interval '1 hour')
+    )
+).* FROM sync_runs run, generate_series(1, 500) n
+"""
+
+
+@ON_POSTGRESQL
+async def test_the_latest_runs_of_repositories_are_read_and_no_others(database: Database) -> None:
+    store = Store(database)
+    for name in ("payments", "billing"):
+        await store.repository(name)
+        run, _ = await store.runs.enqueue(name, Ask(RunTrigger.HTTP))
+        await store.runs.cancel(run.id)
+    ids = [row.id for row in await store.repositories.list()]
+    read = []
+
+    def note(connection: Any, _: Any, statement: str, parameters: Any, *__: Any) -> None:
+        read.append((statement, parameters))
+
+    async with database.write() as connection:
+        await connection.sqlalchemy.exec_driver_sql(COPIES)
+        await connection.sqlalchemy.exec_driver_sql("ANALYZE sync_runs")
+    engine = database._reader.sync_engine
+    event.listen(engine, "before_cursor_execute", note)
+    strips = await store.history.strips(ids)
+    event.remove(engine, "before_cursor_execute", note)
+    async with database.read() as connection:
+        plans = [
+            (
+                await connection.sqlalchemy.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
+            ).scalar()
+            for statement, parameters in read
+            if "FROM sync_runs" in statement
+        ]
+
+    assert {len(strip) for strip in strips.values()} == {20}
+    assert sum(rows_of(plan[0]["Plan"]) for plan in plans) == 2 * 20
+
+
+def rows_of(step: dict[str, Any]) -> int:
+    """Of `sync_runs`, read by this step of a plan and those below it."""
+    own = step["Actual Rows"] * step["Actual Loops"] if step.get("Relation Name") == "sync_runs" else 0
+    return own + sum(map(rows_of, step.get("Plans", ())))
 
 
 OVER_CATALOGUE = re.compile(r"(SEARCH|SCAN) (repositories|index_versions)\b")
