@@ -4,9 +4,9 @@ python -m benchmarks.mcp_calls QUESTION... [--rounds 50]
 
 Uses the state folder of REPOSYNC_STATE_DIR, with something indexed. Starts a daemon, asks each question in turn by `GET
 /search` (limit 25, as many hits as `search_code` reads) and by `/mcp`, by `GET /search` (limit 10), there also with the
-next two questions as further phrasings, and on the search page, there once more, then ends it and starts `reposync mcp`
-five times. The number of the round is a word of the question: nothing that is remembered of a question helps the next
-one.
+next two questions as further phrasings, and with facets, and on the search page, there once more. Then it ends the
+daemon and starts `reposync mcp` five times. The number of the round is a word of the question: nothing that is
+remembered of a question helps the next one.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def over_http(questions: list[str], rounds: int) -> None:
                     "/mcp": lambda q: client.post("/mcp", json=call(q)),
                     "GET /search, 10 hits": lambda q: client.get("/api/v1/search", params={"q": q}),
                     "3 phrasings, 10 hits": lambda q: client.get("/api/v1/search", params={"q": phrasings(q)}),
+                    "10 hits and facets": lambda q: client.get("/api/v1/search", params={"q": q, "facets": "true"}),
                     "search page": lambda q: client.get("/search", params={"q": q}),
                     "search page, again": lambda q: client.get("/search", params={"q": q}),
                 }

@@ -179,19 +179,35 @@ async def search_text(app: Application, actor: Actor, asked: FacetedSearch) -> H
     return await _searched(app, asked)
 
 
+@ruled(Rule.READ, audited="search")
+async def search_shown(
+    app: Application, actor: Actor, asked: FacetedSearch, show: Callable[[Sequence[Hit], str], T]
+) -> tuple[Hits, T]:
+    """As `search`, with what `show` makes of the hits and `words`: in a thread, while the facets are counted."""
+    return await _shown(app, asked, show)
+
+
 async def _searched(app: Application, asked: FacetedSearch) -> Hits:
     if (calls := calls_asked_for(asked)) is not None:
         found = await _grepped(app, calls)
         return Hits(items=[], words=calls.q, usages=found, missing=found.missing)
+    hits, _ = await _shown(app, asked, lambda *_: None)
+    return hits
 
-    async def work() -> Hits:
-        from reposync.search.facets import facets_of
 
-        (hits, words), facets = await together(
-            _find(app, asked), facets_of(app, _read(asked)) if asked.facets else _nothing()
-        )
+async def _shown(app: Application, asked: FacetedSearch, show: Callable[[Sequence[Hit], str], T]) -> tuple[Hits, T]:
+    from reposync.search.facets import facets_of
+    from reposync.supervision import in_thread
+
+    async def shown() -> tuple[list[Hit], str, T]:
+        hits, words = await _find(app, asked)
+        return [*hits], words, await in_thread(partial(show, hits, words))
+
+    async def work() -> tuple[Hits, T]:
+        counted = facets_of(app, _read(asked)) if asked.facets else _nothing()
+        (hits, words, seen), facets = await together(shown(), counted)
         absent = await _missing(app, asked, len(hits))
-        return Hits(items=[*hits], words=words, facets=facets, missing=absent, used=_used(asked, hits))
+        return Hits(items=hits, words=words, facets=facets, missing=absent, used=_used(asked, hits)), seen
 
     return await _limited(app, work)
 

@@ -30,7 +30,7 @@ from reposync.operations.search import (
     calls_asked_for,
     filters_of_nothing,
     grep_passages,
-    search,
+    search_shown,
 )
 from reposync.search.documents import Facet, Facets, MatchingFile, Missing
 from reposync.search.query import FILTERS, read_filters, with_filters, written
@@ -219,12 +219,10 @@ def _search(asked: Typed, **more: Any) -> FacetedSearch:
 
 async def _best(page: Page, asked: Typed) -> Found:
     began = time.perf_counter()
-    answer = await search(page.app, page.actor, _search(asked, limit=asked.limit, facets=True))
+    wanted = _search(asked, limit=asked.limit, facets=True)
+    answer, shown = await search_shown(page.app, page.actor, wanted, files_of_hits)
     took = time.perf_counter() - began
-    files, names = answer.items, {hit.repository for hit in answer.items}
-    shown, synced_at = await together(
-        in_thread(partial(files_of_hits, files, answer.words)), oldest_sync(page.app, page.actor, names=names)
-    )
+    synced_at = await oldest_sync(page.app, page.actor, names={hit.repository for hit in answer.items})
     facets, full = answer.facets, len(answer.items) >= asked.limit
     return Found(
         files=shown,
@@ -235,7 +233,7 @@ async def _best(page: Page, asked: Typed) -> Found:
         has_all=facets is not None and facets.is_complete,
         stopped=None,
         used=answer.used,
-        words_only={hit.repository: hit.meaning_indexed for hit in files if hit.meaning_indexed is not None},
+        words_only={hit.repository: hit.meaning_indexed for hit in answer.items if hit.meaning_indexed is not None},
         synced_at=synced_at,
         milliseconds=1000 * took,
         next_limit=_next(asked) if full and not asked.is_pasted else None,
