@@ -183,7 +183,7 @@ async def search_text(app: Application, actor: Actor, asked: FacetedSearch) -> H
 async def search_shown(
     app: Application, actor: Actor, asked: FacetedSearch, show: Callable[[Sequence[Hit], str], T]
 ) -> tuple[Hits, T]:
-    """As `search`, with what `show` makes of the hits and `words`: in a thread, while the facets are counted."""
+    """As `search` for words, with what `show` makes of the hits and `words`: in a thread, while facets are counted."""
     return await _shown(app, asked, show)
 
 
