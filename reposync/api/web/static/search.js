@@ -213,6 +213,14 @@
     async function offer() {
       const at = token(), number = ++turn;
       if (!at || (at.key === undefined && !at.typed)) { close(); return; }
+      // While the server answers, only what still fits can be taken.
+      chosen = -1;
+      field.removeAttribute("aria-activedescendant");
+      for (const each of [...list.children]) {
+        if (each.dataset.text.toLowerCase().includes(at.typed.toLowerCase())) each.setAttribute("aria-selected", "false");
+        else each.remove();
+      }
+      if (!list.children.length) close();
       const key = names[at.key] || at.key, filters = field.dataset.filters.split(" ");
       const options = key === undefined
         ? filters.filter((each) => each.startsWith(at.typed)).map((each) => [`${each}:`, words[each]])
