@@ -186,7 +186,9 @@ async def _answered(
     spec = await searched.index(version.physical).spec()
     has_meaning = spec is not None and spec.dimension > 0 and version.meaning_pending is None
     ways = list(By) if has_meaning else [By.WORDS]
-    found = {way: await ask(searched, [question for _, question in asked], way) for way in ways}
+    # The live index may know what the commits of the questions say.
+    before, wanted = searched is not app, [question for _, question in asked]
+    found = {way: await ask(searched, wanted, way, with_commits=before) for way in ways}
     return [
         PastAnswer(
             question.question,
@@ -233,12 +235,16 @@ def _asked(target: SyncTarget, past: PastQuestion, text: str) -> Question | None
         return None  # nothing but a secret, or a path that no hit has
 
 
-async def ask(app: Application, questions: Sequence[Question], by: By = By.BOTH) -> list[Found]:
-    """Search for each question in its repository. Raises what a search does."""
+async def ask(
+    app: Application, questions: Sequence[Question], by: By = By.BOTH, *, with_commits: bool = True
+) -> list[Found]:
+    """Search for each question in its repository. `with_commits`: what past commits say of files decides, too. Raises
+    what a search does."""
+    searching = app.searching if with_commits else app.searching.without_commits()
 
     async def search(question: Question) -> Sequence[SearchHit]:
         query = read_query(question.question, repository=question.repository)
-        work: Callable[[], Awaitable[list[SearchHit]]] = partial(app.searching.search, query, limit=DEPTH, by=by)
+        work: Callable[[], Awaitable[list[SearchHit]]] = partial(searching.search, query, limit=DEPTH, by=by)
         with app.observer.measure("search_duration_seconds", "search"):
             return await app.searches.search(work)
 

@@ -165,8 +165,8 @@ class _Pinned(Source):
     async def project_id(self) -> int | None:
         return await self._source.project_id()
 
-    async def history(self, tip: str, most: int) -> list[PastCommit]:
-        return await self._source.history(tip, most)
+    async def history(self, tip: str, most: int, *, contents_too: bool = True) -> list[PastCommit]:
+        return await self._source.history(tip, most, contents_too=contents_too)
 
     async def close(self) -> None:
         """Its owner does."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from reposync.search.query import read_filters
 from reposync.search.ranking import is_changelog
+from reposync.sources.commit_kinds import is_bot, is_format, is_revert, without_numbers
 from reposync.sources.port import FileChange, MergedRequest, PastCommit, TreeEntry, path_text
 
 MAX_FILES: Final = 5
@@ -56,24 +57,6 @@ RULES: Final[Mapping[LeftOut, str]] = {
     LeftOut.REPEATED: "the same text again",
 }
 
-_BOT: Final = re.compile(
-    r"\[bot\]|^(dependabot|renovate|greenkeeper|pyup|snyk|mergify|weblate|imgbot|codecov|allcontributors|pre-commit-ci"
-    r"|semantic-release|github-actions|gitlab-bot|project_\d+_bot|group_\d+_bot)|[-_. ]bot(@|$)|^bot(@|$)",
-    re.IGNORECASE,
-)
-_REVERT: Final = re.compile(r"""(?i)^(revert|reapply)\b|^this reverts commit """, re.MULTILINE)
-_FORMAT: Final = re.compile(
-    r"""(?ix) ^ (?: (?:chore|style|build|ci|release|docs?) (?:\([^)]*\))? !? : \s* )? (?:
-        fmt | format(?:ting|ted)? | (?:re)?format\ (?:the\ )?code | lint(?:ing|er|s)? | (?:fix|run|apply)\ (?:the\ )?
-        (?:fmt|format|formatting|lint|linter|linting|lints|black|isort|ruff|prettier|gofmt|rustfmt|clippy|pre-?commit|
-           whitespace|style|typos?) | black | isort | ruff | prettier | gofmt | rustfmt | clippy | whitespace | typos?
-        | bump(?:ed|ing|s)?\b .* | version\ bump | (?:start|begin)\ version .* | version \ v?\d .* | v?\d+\.\d+\S*
-        | (?:prepare|cut|tag|make)? \ ? (?:for\ )? release (?:\ (?:version\ )?v?\d .*)? | (?:release|rc)\ v?\d .*
-        | (?:update|upgrade|pin)\ (?:dependencies|deps|requirements|lock\ ?files?|(?:the\ )?changelog|pre-?commit\b.*)
-    ) [.!\s]* $"""
-)
-_NUMBERS: Final = re.compile(r"""(?xi) \(\s* [\#!]\d+ (?:\s*,\s*[\#!]\d+)* \s*\) | (?<!\w)[\#!]\d+\b
-    | \b(?:fix(?:es|ed)?|close[sd]?|resolve[sd]?|see|refs?)\s+[\#!]\d+\b""")
 _DRAFT: Final = re.compile(r"(?i)^\s*(?:(?:draft|wip)\s*:|\[(?:draft|wip)\]|\(draft\))\s*")
 _RESOLVE: Final = re.compile(r'^Resolve "(.+)"$')
 _COMMENT: Final = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
@@ -179,13 +162,13 @@ def _judged(
     if commit.changes is None:
         return LeftOut.FIRST
     people = [request.author] if request is not None else [commit.author, commit.email]
-    if any(_BOT.search(each) for each in people):
+    if is_bot(people):
         return LeftOut.BOT
     subject = commit.subject if request is None else _title(request.title)
-    if _REVERT.search(subject) or (request is None and _REVERT.search(commit.message)):
+    if is_revert(subject) or (request is None and is_revert(commit.message)):
         return LeftOut.REVERT
     title = _cleaned(subject)
-    if _FORMAT.match(title):
+    if is_format(title):
         return LeftOut.FORMAT
     changes = [change for change in commit.changes if not _is_submodule(change)]
     # A changelog repeats what its commit says.
@@ -239,7 +222,7 @@ def _title(title: str) -> str:
 
 def _cleaned(text: str) -> str:
     """Without numbers of issues, control characters, and what a search would read as a filter."""
-    plain = " ".join(_CONTROL.sub(" ", _NUMBERS.sub(" ", _title(text))).split())
+    plain = " ".join(_CONTROL.sub(" ", without_numbers(_title(text))).split())
     return plain.replace(":", ": ") if read_filters(plain)[1] else plain
 
 

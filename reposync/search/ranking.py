@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
+from types import MappingProxyType
 from typing import Final
 
 from reposync.content.languages import language_of
@@ -27,6 +28,9 @@ _FILE: Final = 0.1
 place alone."""
 _FURTHER_PROSE: Final = 0.5
 """The factor of further chunks of a file without definitions: ten results from one changelog are one answer."""
+_COMMITS: Final = 0.4
+"""What similar commits of its file add at most; what they add to the other files is in proportion."""
+_NOTHING: Final[Mapping[tuple[str, str], float]] = MappingProxyType({})
 _ENOUGH_SAID: Final = 0.2
 """The share of a question from which a file's name counts in full; one that says less of it counts less. One word of a
 long sentence names no file."""
@@ -143,10 +147,16 @@ def telling_words(text: str) -> str:
     return " ".join(each for each in text.split() if each.strip(_MARKS).casefold() not in _QUESTION_WORDS) or text
 
 
-def ranked(question: Question, found: Sequence[Candidate]) -> list[Candidate]:
-    """All of `found`, best first, their scores and parts completed."""
+def ranked(
+    question: Question, found: Sequence[Candidate], like: Mapping[tuple[str, str], float] = _NOTHING
+) -> list[Candidate]:
+    """All of `found`, best first, their scores and parts completed. `like`: how much the commits of a file are like the
+    question, by version and path."""
+    said = _COMMITS / max(_COMMITS, max(like.values(), default=0.0))
     # Stable: equal scores keep the order of the fusion.
-    order = sorted((_scored(question, each) for each in found), key=_best_first)
+    order = sorted(
+        (_scored(question, each, said * like.get((each.version, each.path), 0.0)) for each in found), key=_best_first
+    )
     best: dict[tuple[str, str], int] = {}
     again: dict[int, float] = {}
     for at, each in enumerate(order):
@@ -172,14 +182,14 @@ def _with_factor(chunk: Candidate, factor: float) -> Candidate:
     return chunk.scored(chunk.score * factor, {**chunk.parts, "prior": chunk.parts["prior"] * factor})
 
 
-def _scored(question: Question, chunk: Candidate) -> Candidate:
+def _scored(question: Question, chunk: Candidate, commits: float) -> Candidate:
     definition = _DEFINITION * definition_match(question, chunk.names)
     path, prior = question.of_path(chunk.path)
     fused, parts = chunk.score, chunk.parts
     if not chunk.names and has_definitions(chunk.language):
         fused, parts = fused * _NO_DEFINITION, {name: part * _NO_DEFINITION for name, part in parts.items()}
-    parts = {**parts, "definition": definition, "path": path, "prior": prior}
-    return chunk.scored((fused + definition + path) * prior, parts)
+    parts = {**parts, "definition": definition, "path": path, "commits": commits, "prior": prior}
+    return chunk.scored((fused + definition + path + commits) * prior, parts)
 
 
 def definition_match(question: Question, names: Iterable[str]) -> float:

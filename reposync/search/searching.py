@@ -12,9 +12,10 @@ from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 from reposync.content.languages import canonical_language, known_languages
-from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
+from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, SparseVector
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, UsageError, VectorIndexError
+from reposync.search.past_commits import PastCommits
 from reposync.search.pastes import Paste
 from reposync.search.query import By, SearchText, read_query
 from reposync.search.ranking import Question, ranked, telling_words
@@ -25,7 +26,7 @@ from reposync.store.index_queries import live_versions, repository_names, search
 from reposync.store.manifest import Manifests
 from reposync.supervision import in_thread, together
 from reposync.symbol import Symbol
-from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, IndexQuery, Phrasing, SearchHit
+from reposync.vectors.port import WORDS_WEIGHT, Candidate, CollectionMissing, IndexQuery, Phrasing, SearchHit
 from reposync.words import nearest
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,18 @@ class Searching:
         self._ask_again: dict[EmbeddingSpec, float] = {}
         # Of collections, which do not change what they were made for. Read again after an error.
         self._specs: dict[str, EmbeddingSpec] = {}
+        self._commits: PastCommits | None = PastCommits()
+
+    def without_commits(self) -> Searching:
+        """The same, but what past commits say of files does not decide: questions that they ask would be answered by
+        themselves."""
+        other = self.of(self._parts)
+        other._commits = None
+        return other
 
     def of(self, parts: SearchParts) -> Searching:
-        """The same over a part of the repositories. It shares what is known of models and collections."""
+        """The same over a part of the repositories. It shares what is known of models, collections
+        and commits."""
         limited = copy.copy(self)
         limited._parts = parts
         return limited
@@ -86,11 +96,10 @@ class Searching:
         raise."""
         if not isinstance(asked, SearchText):
             asked = read_query(asked, repository=repository)
-        orders = [self._order(Question(each)) for each in asked.phrasings]
+        excerpt = None
         if asked.like is not None:
             excerpt = await self._excerpt(asked.like, asked.repositories)
             asked = replace(asked, words=excerpt.text)
-            orders = [{"rank": excerpt.others}]
         known = canonical(asked.language) if asked.language else None
         read_scope = partial(scope_of, self._parts, asked.repositories)
         # At the same time: a search takes 2 ms less.
@@ -99,7 +108,12 @@ class Searching:
         if not scope.collections:
             raise nothing_indexed()
         texts = [""] * len(asked.phrasings) if by is By.MEANING else [*map(telling_words, asked.phrasings)]
-        sparse, *others = await in_thread(lambda: [query_vector(each) for each in texts])
+        sparse, *others = vectors = await in_thread(lambda: [query_vector(each) for each in texts])
+        if excerpt is not None:
+            orders: list[dict[str, Any]] = [{"rank": excerpt.others}]
+        else:
+            pairs = zip(asked.phrasings, vectors, strict=True)
+            orders = [self._order(Question(text), vector, scope) for text, vector in pairs]
         query = IndexQuery(
             sparse,
             path_glob=asked.path,
@@ -178,7 +192,7 @@ class Searching:
             if hit.version not in met.unwanted and is_shown.get(hit.version, scope.served is not None)
         ], scope
 
-    def _database_of(self, hits: Sequence[SearchHit], scope: Scope) -> Database:
+    def _database_of(self, hits: Sequence[SearchHit | Candidate], scope: Scope) -> Database:
         """Of all that is visible, only the repositories of the hits: a statement that is limited to 5,000 takes
         PostgreSQL 2 ms more."""
         if scope.others is None:
@@ -201,11 +215,18 @@ class Searching:
             return excerpt_of([point async for page in pages for point in page], each.id, place)
         return excerpt_of([], "", place)
 
-    def _order(self, question: Question) -> dict[str, Any]:
+    def _order(self, question: Question, vector: SparseVector, scope: Scope) -> dict[str, Any]:
         if self._parts.configuration.registry.search.ranking == "plain":
             return {}
+
+        async def rank(found: Sequence[Candidate]) -> Sequence[Candidate]:
+            if self._commits is None:
+                return ranked(question, found)
+            like = await self._commits.like(self._database_of(found, scope), found, vector.indices)
+            return ranked(question, found, like)
+
         return {
-            "rank": partial(ranked, question),
+            "rank": rank,
             "words_weight": _IDENTIFIER_WORDS_WEIGHT if question.is_identifier else WORDS_WEIGHT,
         }
 

@@ -42,7 +42,7 @@ class Excerpt:
     end_line: int
     text: str
 
-    def others(self, found: Sequence[Candidate]) -> Sequence[Candidate]:
+    async def others(self, found: Sequence[Candidate]) -> Sequence[Candidate]:
         """All but the chunks that hold a part of the excerpt."""
         return [each for each in found if not self._is_in(each)]
 

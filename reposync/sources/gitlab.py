@@ -8,6 +8,7 @@ git is refused.
 | up to 20 blobs | 1 REST each (1 git on a first sync, which reads everything anyway) |
 | a blob over the limit, by REST | 1 REST more, for its size |
 | more | 1 git per 2,000 |
+| what commits say, once a day after a new head | 1 git |
 
 The first use of git costs one request more, for the server's capabilities.
 """
@@ -181,12 +182,12 @@ class GitLabSource(Source):
         except HttpRefused as refused:
             raise await self._explained(refused) from refused
 
-    async def history(self, tip: str, most: int) -> list[PastCommit]:
+    async def history(self, tip: str, most: int, *, contents_too: bool = True) -> list[PastCommit]:
         """One git fetch of commits and trees."""
         await self.project_id()
         while self._git_refused is None:
             try:
-                return await received_history(await self._upload_pack(), tip, most)
+                return await received_history(await self._upload_pack(), tip, most, contents_too=contents_too)
             except _NO_GIT as error:
                 await self._after_failure(error)
         raise SourceError(

@@ -89,7 +89,7 @@ class LocalGitSource(Source):
             # The caller may be gone: the thread ends at its next commit.
             stop.set()
 
-    async def history(self, tip: str, most: int) -> list[PastCommit]:
+    async def history(self, tip: str, most: int, *, contents_too: bool = True) -> list[PastCommit]:
         stop = threading.Event()
         try:
             return await self._in_thread(lambda: read_history(self._open()[1], tip, most, stop))

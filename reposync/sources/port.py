@@ -179,9 +179,10 @@ class Source(Protocol):
         Without a tip it is NOT_CONTAINED if the commit exists. Also raises CommitAmbiguous."""
         return Ancestry.CONTAINED if tip is not None and tip.startswith(commit) else Ancestry.UNKNOWABLE
 
-    async def history(self, tip: str, most: int) -> list[PastCommit]:
+    async def history(self, tip: str, most: int, *, contents_too: bool = True) -> list[PastCommit]:
         """The last `most` commits that the commit `tip` contains, newest first; fewer if the server or the clone does
-        not have them. Empty if `tip` is not there any more."""
+        not have them. Empty if `tip` is not there any more. `contents_too`: read it also from a server that sends the
+        contents of all files with it; otherwise empty."""
         ...
 
     async def merged_requests(self, most: int) -> list[MergedRequest]:

@@ -90,9 +90,9 @@ class RemoteGitSource(Source):
                 remedy="Check the proxy in between. Without one, the server's administrator can check the repository.",
             )
 
-    async def history(self, tip: str, most: int) -> list[PastCommit]:
+    async def history(self, tip: str, most: int, *, contents_too: bool = True) -> list[PastCommit]:
         with self._explained():
-            return await received_history(self._server, tip, most)
+            return await received_history(self._server, tip, most, contents_too=contents_too)
 
     async def close(self) -> None:
         self._drop()

@@ -239,10 +239,12 @@ class UploadPack:
         return [line.rstrip(b"\n") for line in packets if line is not None]
 
 
-async def received_history(server: UploadPack, tip: str, most: int) -> list[PastCommit]:
+async def received_history(server: UploadPack, tip: str, most: int, *, contents_too: bool) -> list[PastCommit]:
     """As `Source.history` says, in one request: of commits and trees, if the server can leave out blobs. Raises what
     `fetch` raises."""
     filters = (await server.capabilities()).filters
+    if not filters and not contents_too:
+        return []
     try:
         pack = await server.fetch([tip], depth=most, filter_spec="blob:none" if filters else None)
     except FetchRefused as error:

@@ -33,6 +33,7 @@ _OF_REPOSITORY: Final[Mapping[str, str]] = {
     "sync_runs": "repository_id",
     "secret_findings": "repository_id",
     "evaluations": "repository_id",
+    "commit_words": "repository_id",
 }
 # Table whose visible rows decide, and the column with the id of one. Most queries read few rows of these large tables:
 # hence a search for each and not a list of all visible ids. The column of the manifest is that of `version_id`.

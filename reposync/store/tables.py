@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
+    LargeBinary,
     case,
     literal_column,
     or_,
@@ -263,6 +264,17 @@ class _Evaluations(StoredEvaluation, table=True):
     repository_id: str = Field(sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
 
 
+class _CommitWords(Record, table=True):
+    """What the last commits of a repository say of its files."""
+
+    __tablename__ = "commit_words"
+    repository_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
+    read_at: datetime = Field(sa_type=UTCDateTime)
+    """When the source was asked last, also if it refused."""
+    words: bytes | None = Field(default=None, sa_type=LargeBinary)
+    """As `CommitWords.stored` writes them; None if the source never had any."""
+
+
 class _FingerprintKeys(Record, table=True):
     """One row with the key of the fingerprints."""
 
@@ -312,6 +324,7 @@ WORKERS = table_of(_Workers)
 FILES = table_of(_Files)
 SECRET_FINDINGS = table_of(_SecretFindings)
 EVALUATIONS = table_of(_Evaluations)
+COMMIT_WORDS = table_of(_CommitWords)
 FINGERPRINT_KEYS = table_of(_FingerprintKeys)
 
 REPOSITORY_COLUMNS = tuple(REPOSITORIES.c[name] for name in Repository.model_fields)

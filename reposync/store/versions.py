@@ -23,6 +23,7 @@ from reposync.store.repository_rows import change_repository, lock_repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import (
+    COMMIT_WORDS,
     FILES,
     REPOSITORIES,
     RUNS,
@@ -100,6 +101,20 @@ class Versions(Stored):
         query = select(func.count()).select_from(joined)
         query = query.where(each.collection == collection, each.is_active, version.physical != physical)
         return int(await self._database.scalar(query) or 0)
+
+    async def commit_words(self, version_ids: Collection[str]) -> dict[str, bytes]:
+        """What commits say of the files of these versions, as `CommitWords` stores it, by version; as far as it was
+        read."""
+        of_version = VERSIONS.join(COMMIT_WORDS, COMMIT_WORDS.c.repository_id == VERSIONS.c.repository_id)
+        query = select(VERSIONS.c.id, COMMIT_WORDS.c.words).select_from(of_version)
+        known = VERSIONS.c.id.in_(sorted(version_ids)), COMMIT_WORDS.c.words.is_not(None)
+        return {row[0]: row[1] for row in await self._database.rows(query.where(*known))}
+
+    async def has_commit_words(self, repository_id: str, seconds: float) -> bool:
+        """Whether the source was asked for them in the last `seconds`."""
+        mine = COMMIT_WORDS.c.repository_id == repository_id
+        query = select(COMMIT_WORDS.c.read_at > self._database.moment(-seconds)).where(mine)
+        return bool(await self._database.scalar(query))
 
     # By runs ---------------------------------------------------------------------------------------------------------
 
@@ -197,6 +212,14 @@ class Versions(Stored):
         """How many points still have no dense vector; None: none has to get one any more."""
         changed = update(VERSIONS).where(VERSIONS.c.id == version_id).values(meaning_pending=pending)
         await self._database.change(changed, guard=fence(run))
+
+    async def record_commit_words(self, run: Run, words: bytes | None) -> None:
+        """What commits say of the repository's files. None: the source refused, and what was known stays."""
+        values = {"read_at": self._database.moment(), **({} if words is None else {"words": words})}
+        new = self._database.insert(COMMIT_WORDS).values(repository_id=run.repository_id, **values)
+        async with self._database.write() as connection:
+            await self._lock(connection, run)
+            await connection.execute(new.on_conflict_do_update(index_elements=["repository_id"], set_=values))
 
     async def origin(self, version: IndexVersion) -> Origin | None:
         """None if the version was never published, or a run has changed it since."""

@@ -15,6 +15,7 @@ from reposync.store.run import Run, RunFigures
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import AttributeFiles, Published
 from reposync.sync.audit import IndexState, inspect_index
+from reposync.sync.commit_words import refresh_commit_words
 from reposync.sync.index_versions import (
     Situation,
     VersionChoice,
@@ -101,6 +102,8 @@ class SyncRun:
             log.info("words can be searched, meaning follows", extra={"chunks": published.meaning_pending})
             await self._complete_meaning(replace(situation, working=published, live=published), state, head)
         self.figures.commit_after = head.sha
+        if head.sha != parts.repository.last_commit:
+            await refresh_commit_words(parts, run, self._lease, head.sha)
         await remove_retired(parts, situation, run, self._lease)
         self._progress.enter("done")
         return self._outcome(head, state, strays, await self._secrets_notice())

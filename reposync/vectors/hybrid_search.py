@@ -73,7 +73,7 @@ class Search:
         found = await self._nearest(self._wanted) if self._glob is None else await self._matching(self._glob)
         of_each = await self._candidates(best_of_each(found, max(self._limit, round(self._wanted * _RANKED_SHARE))))
         ranked = [
-            candidates if phrasing.rank is None else phrasing.rank(candidates)
+            candidates if phrasing.rank is None else await phrasing.rank(candidates)
             for phrasing, candidates in zip(self._phrasings, of_each, strict=True)
         ]
         first = await self._at_places() if self._query.places else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +174,7 @@ class Candidate:
         return Candidate(*place, self.names, score, parts, phrasings)
 
 
-Rank = Callable[[Sequence[Candidate]], Sequence[Candidate]]
+Rank = Callable[[Sequence[Candidate]], Awaitable[Sequence[Candidate]]]
 """Candidates in the order of the fusion to those that may be shown, best first, their scores and parts completed."""
 
 
@@ -225,11 +225,11 @@ class Hit:
     changed since, and its newer state could not be read. `masked`: how many secrets are masked in the text.
     `meaning_indexed`: the first sync of the repository is still running: it is searched by words only, and this
     share (0 to 1) of its meaning is indexed; otherwise null. `parts`: the sum of `words`, `meaning`, `definition`,
-    `path` and `file`, times `prior`, is the score; of a search by several phrasings, those of the best one, and in
-    `others` what the others add; of a place in a pasted text, `frame` is all of it. `phrasings`: the numbers (from 1)
-    of the phrasings that find it, the best one first; empty if the search has one. `symbols`: what these lines define.
-    `definitions`: those of them that `symbol` and `kind` ask for, or that a place in a pasted text is in, and that
-    begin in these lines."""
+    `path`, `commits` and `file`, times `prior`, is the score; of a search by several phrasings, those of the best one,
+    and in `others` what the others add; of a place in a pasted text, `frame` is all of it. `phrasings`: the numbers
+    (from 1) of the phrasings that find it, the best one first; empty if the search has one. `symbols`: what these lines
+    define. `definitions`: those of them that `symbol` and `kind` ask for, or that a place in a pasted text is in, and
+    that begin in these lines."""
 
     repository: str
     path: str

@@ -256,6 +256,9 @@ def _versions() -> dict[str, Call]:
         "publish": lambda it: it.store.versions.publish(it.running, it.building, it.row, it.published(HEAD)),
         "record_meaning": lambda it: it.store.versions.record_meaning(it.running, it.live.id, 5),
         "record_secret_rules": lambda it: it.store.versions.record_secret_rules(it.running, it.live.id, "2 set"),
+        "record_commit_words": lambda it: it.store.versions.record_commit_words(it.running, b"words"),
+        "commit_words": lambda it: it.store.versions.commit_words([it.live.id]),
+        "has_commit_words": lambda it: it.store.versions.has_commit_words(it.row.id, 60.0),
         "record_head": lambda it: it.store.versions.record_head(it.running, HEAD, None),
         "remove": lambda it: it.store.versions.remove(it.running, it.retired.id),
     }

@@ -12,6 +12,8 @@ from reposync.errors import DefinitionChanged, RepositoryNotFound, StoreUnavaila
 from reposync.store.index_queries import SearchScope, search_scope, searched_version
 from reposync.store.manifest import ManifestRow
 from reposync.store.tables import VERSIONS, VersionState
+from reposync.store.versions import Versions
+from reposync.visible import Visible
 from tests.integration.store.conftest import COMMIT, WHEN, Store
 
 FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
@@ -167,6 +169,28 @@ async def test_a_collection_is_used_as_long_as_any_version_may_have_points_there
     await store.versions.remove(again, first.id)
 
     assert await store.versions.physical_collections() == {"code--2"}
+
+
+async def test_what_commits_say_is_known_of_every_version_and_goes_with_the_repository(store: Store) -> None:
+    run, other = await store.running(), await store.running("invoices")
+    first, second = await store.publishes(run), await store.building(run)
+    of_other = await store.publishes(other)
+    every = [each.id for each in (first, second, of_other)]
+    assert not await store.versions.has_commit_words(run.repository_id, 60)
+
+    await store.versions.record_commit_words(run, None)
+    assert await store.versions.has_commit_words(run.repository_id, 60), "its source was asked"
+    assert not await store.versions.has_commit_words(run.repository_id, -60)
+    assert await store.versions.commit_words(every) == {}
+
+    await store.versions.record_commit_words(run, b"new\0")
+    await store.versions.record_commit_words(run, None)
+    assert await store.versions.commit_words(every) == {first.id: b"new\0", second.id: b"new\0"}
+    limited = Versions(store.database.limited(Visible(frozenset({other.repository_id}))))
+    assert await limited.commit_words(every) == {}
+
+    await store.repositories.remove(run.repository, by=run)
+    assert await store.versions.commit_words(every) == {}
 
 
 # What searches ask ----------------------------------------------------------------------------------------------------

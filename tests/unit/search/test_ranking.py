@@ -120,6 +120,20 @@ def test_a_file_of_which_two_places_were_found_comes_before_one_with_a_slightly_
     assert ranked(Question("how does it expire"), [*twice, once, other])[0].path == "src/server.py"
 
 
+def test_a_file_whose_commits_are_like_the_question_comes_before_one_that_has_its_words_slightly_better() -> None:
+    found = [hit("src/client.py", "connect", score=0.6), hit("src/server.py", "open", score=0.5)]
+    order = ranked(Question("how does it expire"), found, {("v", "src/server.py"): 0.2})
+    assert [each.path for each in order] == ["src/server.py", "src/client.py"]
+    assert (order[0].parts["commits"], order[1].parts["commits"]) == (0.2, 0.0)
+
+
+def test_commits_add_a_bounded_part_in_proportion() -> None:
+    found = [hit("a.py", score=0.5), hit("tests/test_b.py", score=0.5)]
+    order = ranked(Question("expired sessions"), found, {("v", "a.py"): 3.0, ("v", "tests/test_b.py"): 1.5})
+    assert [each.parts["commits"] for each in order] == [pytest.approx(0.4), pytest.approx(0.2)]
+    assert all(each.score == pytest.approx(parts_of(each)) for each in order)
+
+
 @pytest.mark.parametrize(("language", "second"), [("markdown", "src/client.py"), ("python", "log.x")])
 def test_a_second_place_in_a_page_comes_after_other_files_and_one_in_code_does_not(language: str, second: str) -> None:
     places = [hit("log.x", "open", score=score, language=language) for score in (0.6, 0.55)]

@@ -1,7 +1,8 @@
 """A run is one row, which lists who asked for it, and its attempts; one registry document instead of several files; a
 group of GitLab projects is a row with its definition, whether it comes from that document or a request; and the moment
 at which a repository, or the listing of a group, is due, with the ticks that a repository missed; and the people who
-sign in at GitLab, with what stands for them, and what they did. Programs of 0.2 cannot work beside it."""
+sign in at GitLab, with what stands for them, and what they did; and
+what commits say of files. Programs of 0.2 cannot work beside it."""
 
 from __future__ import annotations
 
@@ -71,6 +72,12 @@ def upgrade() -> None:
     _make_changes(is_sqlite=is_sqlite)
     _make_log(moment, is_sqlite=is_sqlite)
     _make_evaluations(moment)
+    op.execute(f"""
+        CREATE TABLE commit_words (
+            repository_id TEXT NOT NULL, read_at {moment} NOT NULL, words {"BLOB" if is_sqlite else "BYTEA"},
+            CONSTRAINT pk_commit_words PRIMARY KEY (repository_id),
+            CONSTRAINT fk_commit_words_repository_id FOREIGN KEY(repository_id)
+                REFERENCES repositories (id) ON DELETE CASCADE)""")
     op.execute("ALTER TABLE index_versions ADD COLUMN meaning_pending BIGINT")
     op.execute("ALTER TABLE index_versions ADD COLUMN secret_rules TEXT")
     op.execute(f"""
