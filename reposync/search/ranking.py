@@ -29,7 +29,7 @@ place alone."""
 _FURTHER_PROSE: Final = 0.5
 """The factor of further chunks of a file without definitions: ten results from one changelog are one answer."""
 _COMMITS: Final = 0.4
-"""What similar commits of its file add at most; what they add to the other files is in proportion."""
+"""What similar commits of its file add to the best chunk at most; what they add to other files is in proportion."""
 _NOTHING: Final[Mapping[tuple[str, str], float]] = MappingProxyType({})
 _ENOUGH_SAID: Final = 0.2
 """The share of a question from which a file's name counts in full; one that says less of it counts less. One word of a
@@ -152,21 +152,23 @@ def ranked(
 ) -> list[Candidate]:
     """All of `found`, best first, their scores and parts completed. `like`: how much the commits of a file are like the
     question, by version and path."""
-    said = _COMMITS / max(_COMMITS, max(like.values(), default=0.0))
+    share = _COMMITS / max(_COMMITS, max(like.values(), default=0.0))
     # Stable: equal scores keep the order of the fusion.
-    order = sorted(
-        (_scored(question, each, said * like.get((each.version, each.path), 0.0)) for each in found), key=_best_first
-    )
+    order = sorted((_scored(question, each) for each in found), key=_best_first)
     best: dict[tuple[str, str], int] = {}
     again: dict[int, float] = {}
     for at, each in enumerate(order):
-        first = best.setdefault((each.version, each.path), at)
-        if first != at:
-            again[first] = max(again.get(first, 0.0), each.parts["words"] + each.parts["meaning"])
-            if not has_definitions(each.language):
-                order[at] = _with_factor(each, _FURTHER_PROSE)
+        file = each.version, each.path
+        if (first := best.setdefault(file, at)) == at:
+            # Of its best place alone: with all, one file is the first results.
+            if file in like:
+                order[at] = _with_part(each, "commits", share * like[file])
+            continue
+        again[first] = max(again.get(first, 0.0), each.parts["words"] + each.parts["meaning"])
+        if not has_definitions(each.language):
+            order[at] = _with_factor(each, _FURTHER_PROSE)
     for at, fused in again.items():
-        order[at] = _with_file(order[at], _FILE * fused)
+        order[at] = _with_part(order[at], "file", _FILE * fused)
     return sorted(order, key=_best_first)
 
 
@@ -174,22 +176,22 @@ def _best_first(chunk: Candidate) -> float:
     return -chunk.score
 
 
-def _with_file(chunk: Candidate, file: float) -> Candidate:
-    return chunk.scored(chunk.score + file * chunk.parts["prior"], {**chunk.parts, "file": file})
+def _with_part(chunk: Candidate, name: str, part: float) -> Candidate:
+    return chunk.scored(chunk.score + part * chunk.parts["prior"], {**chunk.parts, name: part})
 
 
 def _with_factor(chunk: Candidate, factor: float) -> Candidate:
     return chunk.scored(chunk.score * factor, {**chunk.parts, "prior": chunk.parts["prior"] * factor})
 
 
-def _scored(question: Question, chunk: Candidate, commits: float) -> Candidate:
+def _scored(question: Question, chunk: Candidate) -> Candidate:
     definition = _DEFINITION * definition_match(question, chunk.names)
     path, prior = question.of_path(chunk.path)
     fused, parts = chunk.score, chunk.parts
     if not chunk.names and has_definitions(chunk.language):
         fused, parts = fused * _NO_DEFINITION, {name: part * _NO_DEFINITION for name, part in parts.items()}
-    parts = {**parts, "definition": definition, "path": path, "commits": commits, "prior": prior}
-    return chunk.scored((fused + definition + path + commits) * prior, parts)
+    parts = {**parts, "definition": definition, "path": path, "prior": prior}
+    return chunk.scored((fused + definition + path) * prior, parts)
 
 
 def definition_match(question: Question, names: Iterable[str]) -> float:

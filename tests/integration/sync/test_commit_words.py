@@ -23,7 +23,7 @@ def commit_all(world: World) -> None:
 
 async def first(world: World, question: str = RETRIED) -> tuple[str, float]:
     hit = (await world.app.searching.search(question))[0]
-    return hit.path, hit.parts["commits"]
+    return hit.path, hit.parts.get("commits", 0.0)
 
 
 async def a_day_later(world: World) -> None:

@@ -124,7 +124,14 @@ def test_a_file_whose_commits_are_like_the_question_comes_before_one_that_has_it
     found = [hit("src/client.py", "connect", score=0.6), hit("src/server.py", "open", score=0.5)]
     order = ranked(Question("how does it expire"), found, {("v", "src/server.py"): 0.2})
     assert [each.path for each in order] == ["src/server.py", "src/client.py"]
-    assert (order[0].parts["commits"], order[1].parts["commits"]) == (0.2, 0.0)
+    assert order[0].parts["commits"] == 0.2 and "commits" not in order[1].parts
+
+
+def test_commits_bring_the_best_place_of_a_file_forward_and_not_all_of_them() -> None:
+    places = [hit("src/server.py", "open", score=score) for score in (0.5, 0.48)]
+    other = hit("src/client.py", "connect", score=0.55)
+    order = ranked(Question("how does it expire"), [other, *places], {("v", "src/server.py"): 0.3})
+    assert [each.path for each in order] == ["src/server.py", "src/client.py", "src/server.py"]
 
 
 def test_commits_add_a_bounded_part_in_proportion() -> None:
