@@ -47,17 +47,22 @@ class PastCommits:
 
     async def _known(self, database: Database, versions: set[str]) -> dict[str, CommitWords]:
         now = time.monotonic()
-        if unknown := {each for each in versions if each not in self._kept or self._kept[each][0] < now}:
+        # Taken before the database is asked: meanwhile other searches may displace them.
+        kept = {each: self._kept[each] for each in versions if each in self._kept}
+        found = {each: words for each, (until, words) in kept.items() if until >= now}
+        if unknown := versions - found.keys():
             rows = await Versions(database).commit_words(unknown)
             for each in unknown:
-                self._forget(each)
-                words = CommitWords.read(rows[each]) if each in rows else None
-                self._kept[each] = now + KEPT_SECONDS, words
-                self.kept_bytes += _size(words)
-        known = {each: words for each in versions if (words := self._kept[each][1]) is not None}
+                found[each] = CommitWords.read(rows[each]) if each in rows else None
+                self._keep(each, found[each])
+        return {each: words for each, words in found.items() if words is not None}
+
+    def _keep(self, version: str, words: CommitWords | None) -> None:
+        self._forget(version)
+        self._kept[version] = time.monotonic() + KEPT_SECONDS, words
+        self.kept_bytes += _size(words)
         while self.kept_bytes > self._most_bytes:
             self._forget(next(iter(self._kept)))
-        return known
 
     def _forget(self, version: str) -> None:
         if version in self._kept:

@@ -1,5 +1,7 @@
 """What searches remember of commits: read once, within a bound, and of the versions that were found alone."""
 
+import asyncio
+
 import pytest
 from sqlalchemy import event
 
@@ -54,3 +56,20 @@ async def test_no_more_is_remembered_than_the_bound(store: Store, versions: list
             assert 0 < commits.kept_bytes <= bound
     assert len(await commits.like(store.database, list(map(found, versions)), WANTED)) == 3, "more at once"
     assert commits.kept_bytes <= bound
+
+
+async def test_searches_at_once_that_displace_what_the_others_know_find_the_same(
+    store: Store, versions: list[str]
+) -> None:
+    commits = PastCommits(WORDS.size_bytes + 500)
+
+    async def search(*which: str) -> None:
+        assert len(await commits.like(store.database, list(map(found, which)), WANTED)) == len(which)
+
+    for _ in range(5):
+        await search(versions[0])
+        async with asyncio.TaskGroup() as searches:
+            for other in versions[1:3]:
+                searches.create_task(search(versions[0], other))
+                searches.create_task(search(other))
+    assert commits.kept_bytes <= WORDS.size_bytes + 500
