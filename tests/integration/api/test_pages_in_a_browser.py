@@ -415,10 +415,11 @@ def test_a_name_that_no_longer_fits_is_not_taken_while_the_server_is_slow(page: 
     field, options = page.get_by_role("combobox", name="Search in code"), page.get_by_role("option")
     field.press_sequentially("repo:")
     expect(options.nth(1)).to_be_visible()
-    field.press_sequentially("bill")
-    expect(options).to_have_text([f"repo:{BLOCKED}"])
+    second = options.nth(1).inner_text()
+    field.press_sequentially(second.removeprefix("repo:"))
+    expect(options).to_have_text([second])
     page.keyboard.press("Tab")
-    expect(field).to_have_value(f"repo:{BLOCKED} ")
+    expect(field).to_have_value(f"{second} ")
 
 
 def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, url: str, live: Run) -> None:
