@@ -6,7 +6,6 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,16 @@ from reposync.embedding.sparse import document_vector, query_vector
 from reposync.search.ranking import Question as Asked
 from reposync.search.ranking import ranked, telling_words
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import FileWrite, IndexQuery, IndexSettings, PointWrite, SearchHit, WriteScope
+from reposync.vectors.port import (
+    Candidate,
+    FileWrite,
+    IndexQuery,
+    IndexSettings,
+    PointWrite,
+    Rank,
+    SearchHit,
+    WriteScope,
+)
 
 if TYPE_CHECKING:
     from benchmarks.retrieval import Passage, Question
@@ -46,13 +54,23 @@ async def ranks_of_searches(
             for name, (by_meaning, is_ranked) in WAYS.items():
                 found[name] = []
                 for question, row in zip(questions, rows, strict=True):
-                    rank = partial(ranked, Asked(question.text)) if is_ranked else None
+                    rank = _order(question.text) if is_ranked else None
                     sparse = query_vector(telling_words(question.text))
                     query = IndexQuery(sparse, row if by_meaning and len(row) else None, rank=rank)
                     found[name].append(_reciprocal_rank(question, await index.search(query)))
         finally:
             await index.close()
     return found
+
+
+def _order(question: str) -> Rank:
+    """As a search in a repository without commits."""
+    asked = Asked(question)
+
+    async def rank(found: Sequence[Candidate]) -> Sequence[Candidate]:
+        return ranked(asked, found)
+
+    return rank
 
 
 def _reciprocal_rank(question: Question, hits: Sequence[SearchHit]) -> float:

@@ -21,7 +21,8 @@ def test_a_seal_opens_with_its_key_in_its_row_and_hides_the_content() -> None:
 def test_a_seal_does_not_open_with_another_key_in_another_row_or_after_a_change() -> None:
     key = new_key()
     sealed = seal(key, b"content", "row 1")
-    changed = base64.b64encode(base64.b64decode(sealed)[:-1] + b"\0").decode()
+    raw = base64.b64decode(sealed)
+    changed = base64.b64encode(raw[:-1] + bytes([raw[-1] ^ 1])).decode()
 
     for wrong in ((new_key(), sealed, "row 1"), (key, sealed, "row 2"), (key, changed, "row 1"), (key, "?", "row 1")):
         with pytest.raises(SealBroken):
