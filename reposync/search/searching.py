@@ -68,8 +68,7 @@ class Searching:
         return other
 
     def of(self, parts: SearchParts) -> Searching:
-        """The same over a part of the repositories. It shares what is known of models, collections
-        and commits."""
+        """The same over a part of the repositories. It shares what is known of models, collections and commits."""
         limited = copy.copy(self)
         limited._parts = parts
         return limited

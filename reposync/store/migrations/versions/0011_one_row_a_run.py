@@ -1,8 +1,8 @@
 """A run is one row, which lists who asked for it, and its attempts; one registry document instead of several files; a
 group of GitLab projects is a row with its definition, whether it comes from that document or a request; and the moment
 at which a repository, or the listing of a group, is due, with the ticks that a repository missed; and the people who
-sign in at GitLab, with what stands for them, and what they did; and
-what commits say of files. Programs of 0.2 cannot work beside it."""
+sign in at GitLab, with what stands for them, and what they did; and what commits say of files. Programs of 0.2 cannot
+work beside it."""
 
 from __future__ import annotations
 
