@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -104,6 +104,24 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 def interrupt_on_sigterm() -> None:
     """SIGTERM does what Ctrl-C does, which cancels what the event loop runs."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+@contextlib.contextmanager
+def interrupt_held() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C in the block does not end it: the caller asks for it afterwards."""
+    before, came = signal.getsignal(signal.SIGINT), False
+
+    def hold(*_: object) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield lambda: came
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def settings(*, bare_names: bool = False) -> Settings:

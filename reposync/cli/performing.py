@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import urlencode
 
 from reposync import operations
-from reposync.cli.commands import current_user, interrupt_on_sigterm, settings
+from reposync.cli.commands import current_user, interrupt_held, interrupt_on_sigterm, settings
 from reposync.cli.output import Result, note, prints, warn
 from reposync.cli.progress import Display, open_display
 from reposync.cli.remote import RemoteServer
@@ -41,6 +41,7 @@ A = TypeVar("A", bound="BaseModel")
 T = TypeVar("T")
 P = ParamSpec("P")
 PageT = TypeVar("PageT", bound="BaseModel")
+RunT = TypeVar("RunT", bound="Run")
 
 
 class Performer:
@@ -133,6 +134,18 @@ class Performer:
             page: Any = self(operation, {**(arguments or {}), "limit": size, "cursor": cursor}, **named)
             whole = page.model_copy(update={"items": [*items, *page.items]})
         return cast("PageT", whole)
+
+    def request(
+        self, operation: Operation[A, RunT], arguments: A | Mapping[str, Any] | None = None, /, **named: str
+    ) -> RunT:
+        """The run that the operation requests. Ctrl-C waits for the answer and then takes the run back, which would be
+        executed otherwise; a second one ends the command at once. Raises as a call does."""
+        with interrupt_held() as was_interrupted:
+            run = self(operation, arguments, **named)
+        if was_interrupted():
+            self.withdraw(run)
+            raise KeyboardInterrupt
+        return run
 
     def follow(self, run: Run, others: Sequence[Run] = ()) -> RunDetail:
         """The run when it has ended, or has failed here and continues because somebody else asked for it too. Its

@@ -108,7 +108,7 @@ def remove(perform: Performer, name: str, yes: bool) -> Result:
         if not sys.stdin.isatty():
             raise UsageError("There is no terminal for the question.", remedy=f"--yes removes {shown} and its index.")
         click.confirm(f"Remove {shown} and its index?", abort=True, err=True)
-    run = perform.follow(perform(operations.repositories.remove, name=name)).summary
+    run = perform.follow(perform.request(operations.repositories.remove, name=name)).summary
     is_done = run.status == "completed"
     what = f"removed, with {run.files_deleted:,} indexed files" if is_done else run.status
     message = f". {escape_unprintable(run.error_message)}" if run.error_message else ""

@@ -26,7 +26,7 @@ def secrets(perform: Performer, name: str | None, fail: bool, purge: bool) -> Re
     if purge:
         names = [name] if name is not None else perform(operations.syncs.targets).items
         for each in names:
-            run = perform.follow(perform(operations.secrets.purge, name=each)).summary
+            run = perform.follow(perform.request(operations.secrets.purge, name=each)).summary
             if run.error_message:
                 warn(each, run.error_message)
     if name is None:

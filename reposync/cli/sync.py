@@ -90,7 +90,7 @@ def _sync(perform: Performer, words: list[str], *, full: bool, allow_mass_delete
 
     def request(word: str) -> operations.runs.Run:
         options = {"full": full, "allow_mass_delete": allow_mass_delete}
-        requested.append(perform(operations.syncs.sync_target, {"target": word, **options}))
+        requested.append(perform.request(operations.syncs.sync_target, {"target": word, **options}))
         return requested[-1]
 
     try:

@@ -80,7 +80,7 @@ def _verify_one(perform: Performer, name: str, options: dict[str, Any], *, repai
         return {**asdict(verdict), "repair": None}
     repaired: dict[str, Any] = {"run": None, "trouble": None, "found": verdict}
     try:
-        run = perform.follow(perform(syncs.repair, {"full": verdict.needs_full}, name=name)).summary
+        run = perform.follow(perform.request(syncs.repair, {"full": verdict.needs_full}, name=name)).summary
     except RepoSyncError as error:
         repaired["trouble"] = str(error)
         say(f"{shown}: not repaired: {escape_unprintable(str(error))}")
