@@ -7,7 +7,7 @@ DEMO_STATE := .demo
 # Two more than there are cores: tests wait for processes and servers for a part of their time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 REPO ?=
-QUERY ?= stop a sync when the new listing would delete too many files
+QUERY ?= block a run that would delete most of the index
 
 .PHONY: browser demo test test-all check format lock clean wheel package audit pictures reference image test-image
 
