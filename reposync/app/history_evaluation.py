@@ -187,8 +187,8 @@ async def _answered(
     has_meaning = spec is not None and spec.dimension > 0 and version.meaning_pending is None
     ways = list(By) if has_meaning else [By.WORDS]
     # The live index may know what the commits of the questions say.
-    before, wanted = searched is not app, [question for _, question in asked]
-    found = {way: await ask(searched, wanted, way, with_commits=before) for way in ways}
+    is_replay, wanted = searched is not app, [question for _, question in asked]
+    found = {way: await ask(searched, wanted, way, with_commits=is_replay) for way in ways}
     return [
         PastAnswer(
             question.question,

@@ -42,8 +42,8 @@ class CommitWords:
 
     @classmethod
     def of(cls, commits: Iterable[tuple[str, Sequence[str]]]) -> CommitWords:
-        """Of (subject, paths of the files that it changed), the first MOST_COMMITS of those that changed at most
-        MOST_FILES."""
+        """`commits`: the subject of each and the paths of the files that it changed, newest first. Kept are the first
+        MOST_COMMITS that changed at most MOST_FILES."""
         import numpy as np
 
         terms: list[NDArray[np.uint32]] = []

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEPT_SECONDS: Final = 600.0
-"""They are read from the source once a day."""
+"""Runs read them from the source once a day."""
 MOST_KEPT_BYTES: Final = 32 << 20
-"""Of about 1,500 repositories."""
+"""The words of about 2,500 repositories."""
 _ENTRY_BYTES: Final = 500
 
 
 class PastCommits:
-    """Of the versions that were met last. Rows of repositories that nobody may see are not among them: who asks has
-    found a file of each."""
+    """Remembers the commits of the index versions that searches found files of last. A search reads those of no other
+    version: a reader finds no file of a repository that they may not see."""
 
     def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
         self._kept: dict[str, tuple[float, CommitWords | None]] = {}

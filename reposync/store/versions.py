@@ -110,7 +110,7 @@ class Versions(Stored):
         known = VERSIONS.c.id.in_(sorted(version_ids)), COMMIT_WORDS.c.words.is_not(None)
         return {row[0]: row[1] for row in await self._database.rows(query.where(*known))}
 
-    async def has_commit_words(self, repository_id: str, seconds: float) -> bool:
+    async def asked_for_commit_words(self, repository_id: str, seconds: float) -> bool:
         """Whether the source was asked for them in the last `seconds`."""
         mine = COMMIT_WORDS.c.repository_id == repository_id
         query = select(COMMIT_WORDS.c.read_at > self._database.moment(-seconds)).where(mine)

@@ -22,13 +22,13 @@ EVERY_SECONDS: Final = 86_400.0
 """A fetch of commits and trees is dearer than a usual push, and a search loses little without the last day: without the
 newest 60 commits, NDCG@10 of past questions rises by 0.041, and with them by 0.047."""
 MOST_READ: Final = 500
-"""Of these, merges and commits with many files are left out."""
+"""Merges and commits with many files are left out afterwards."""
 
 
 async def refresh_commit_words(parts: SyncParts, run: Run, lease: Lease, head: str) -> None:
     """At most once a day. A source that refuses is asked again a day later; the run goes on. Raises LeaseLost, and what
     the store raises."""
-    if await parts.versions.has_commit_words(run.repository_id, EVERY_SECONDS):
+    if await parts.versions.asked_for_commit_words(run.repository_id, EVERY_SECONDS):
         return
     words = None
     try:

@@ -258,7 +258,7 @@ def _versions() -> dict[str, Call]:
         "record_secret_rules": lambda it: it.store.versions.record_secret_rules(it.running, it.live.id, "2 set"),
         "record_commit_words": lambda it: it.store.versions.record_commit_words(it.running, b"words"),
         "commit_words": lambda it: it.store.versions.commit_words([it.live.id]),
-        "has_commit_words": lambda it: it.store.versions.has_commit_words(it.row.id, 60.0),
+        "asked_for_commit_words": lambda it: it.store.versions.asked_for_commit_words(it.row.id, 60.0),
         "record_head": lambda it: it.store.versions.record_head(it.running, HEAD, None),
         "remove": lambda it: it.store.versions.remove(it.running, it.retired.id),
     }

@@ -176,11 +176,11 @@ async def test_what_commits_say_is_known_of_every_version_and_goes_with_the_repo
     first, second = await store.publishes(run), await store.building(run)
     of_other = await store.publishes(other)
     every = [each.id for each in (first, second, of_other)]
-    assert not await store.versions.has_commit_words(run.repository_id, 60)
+    assert not await store.versions.asked_for_commit_words(run.repository_id, 60)
 
     await store.versions.record_commit_words(run, None)
-    assert await store.versions.has_commit_words(run.repository_id, 60), "its source was asked"
-    assert not await store.versions.has_commit_words(run.repository_id, -60)
+    assert await store.versions.asked_for_commit_words(run.repository_id, 60), "its source was asked"
+    assert not await store.versions.asked_for_commit_words(run.repository_id, -60)
     assert await store.versions.commit_words(every) == {}
 
     await store.versions.record_commit_words(run, b"new\0")

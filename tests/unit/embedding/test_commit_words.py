@@ -1,6 +1,6 @@
 """What commits say of files, as numbers: which files a question is like, and what is kept of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given
@@ -57,7 +57,7 @@ def test_neither_words_nor_paths_can_be_read_from_what_is_stored() -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:-1], lambda b: b + b"\0", lambda b: b"\x02" + b[1:]])
-def test_what_a_different_release_wrote_is_not_read(damage) -> None:
+def test_what_a_different_release_wrote_is_not_read(damage: Callable[[bytes], bytes]) -> None:
     assert CommitWords.read(damage(CommitWords.of(COMMITS).stored())) is None
 
 
